@@ -1,0 +1,94 @@
+//! What is moved: directory entries, their names, fingerprints and metadata.
+//!
+//! Invariant: a [`Name`] is always one legal path component, whoever made it.
+
+use std::fmt;
+
+/// Longest name of one component, bytes.
+pub const NAME_LEN_MAX: usize = 255;
+/// Deepest directory below the destination root.
+pub const DEPTH_MAX: usize = 1024;
+/// Longest target of a symbolic link, bytes.
+pub const LINK_LEN_MAX: usize = 4095;
+
+/// One path component: 1 to 255 bytes, no `/`, no NUL, not `.` and not `..`. Any other bytes are legal.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Box<[u8]>);
+
+/// Why bytes are not a [`Name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("empty name")]
+    Empty,
+    #[error("name of {0} bytes, at most {NAME_LEN_MAX} are possible")]
+    TooLong(usize),
+    #[error("'.' or '..' as a name")]
+    Dots,
+    #[error("'/' or NUL in a name")]
+    Separator,
+}
+
+impl Name {
+    /// Checks `bytes` and makes them a name.
+    pub fn new(bytes: &[u8]) -> Result<Name, NameError> {
+        match bytes {
+            [] => Err(NameError::Empty),
+            b"." | b".." => Err(NameError::Dots),
+            _ if bytes.len() > NAME_LEN_MAX => Err(NameError::TooLong(bytes.len())),
+            _ if bytes.iter().any(|b| *b == b'/' || *b == 0) => Err(NameError::Separator),
+            _ => Ok(Name(bytes.into())),
+        }
+    }
+    /// The bytes as the file system has them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// A moment as file systems keep it: seconds since 1970 (may be negative) and nanoseconds (below 10^9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    pub secs: i64,
+    pub nanos: u32,
+}
+
+/// Tells one version of a source file from another. `st_dev` is not in it: it differs between the hosts of
+/// a shared file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub ino: u64,
+}
+
+impl Fingerprint {
+    /// Size and mtime agree: the content is taken to be the same unless digests say otherwise.
+    pub fn same_content(&self, other: &Fingerprint) -> bool {
+        self.size == other.size && self.mtime == other.mtime
+    }
+}
+
+/// Metadata that a copy carries over. `mode` holds permission bits only (07777).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime: Timestamp,
+}
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    Dir,
+    /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB.
+    File { fingerprint: Fingerprint, object_size: u32 },
+    Symlink { target: Box<[u8]> },
+}

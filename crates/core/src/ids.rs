@@ -1,0 +1,83 @@
+//! The names of things inside one session. A type for each, so that they cannot be mixed.
+
+use std::fmt;
+use std::time::Duration;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// A directory entry of the job: file, directory or symlink. The upper 16 bits are the shard, the
+    /// lower 48 the entry's number in it; the job is fixed for a session. Entries share one number space,
+    /// so a directory's `DirId` is the number of the entry that announced it.
+    FileId(u64)
+}
+id! {
+    /// A directory. `DirId::ROOT` is the destination root and is never announced.
+    DirId(u64)
+}
+id! {
+    /// One network connection that carries data. 0 is the control stream.
+    StreamId(u16)
+}
+id! {
+    /// A payload buffer that the driver holds.
+    BufferId(u32)
+}
+id! {
+    /// The version of a file's fingerprint: objects of an older one are refused.
+    Generation(u32)
+}
+id! {
+    /// The fencing epoch of a session: nothing from an older one may act.
+    SessionEpoch(u32)
+}
+
+impl DirId {
+    /// The destination root.
+    pub const ROOT: DirId = DirId(0);
+}
+
+impl FileId {
+    /// Entry `number` (below 2^48) of `shard`.
+    pub fn new(shard: u16, number: u64) -> Self {
+        assert!(number < 1 << 48);
+        FileId(u64::from(shard) << 48 | number)
+    }
+    /// The same number as a directory.
+    pub fn as_dir(self) -> DirId {
+        DirId(self.0)
+    }
+}
+
+impl DirId {
+    /// The entry that announced this directory.
+    pub fn as_file(self) -> FileId {
+        FileId(self.0)
+    }
+}
+
+/// Time since the session began, in nanoseconds. Core never reads a clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// This moment plus `d`.
+    pub fn after(self, d: Duration) -> Time {
+        Time(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+    /// How long ago `earlier` was; zero if it lies ahead.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}

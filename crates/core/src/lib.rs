@@ -1,0 +1,17 @@
+//! haul-core: the part of haul that decides.
+//!
+//! In: events (a frame arrived, an object was read, a stream was lost, time passed).
+//! Out: actions (read this, send that, write, commit). No OS, no clock, no thread, and no payload
+//! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
+//! transfer is the brain of the simulator.
+//!
+//! Reading order: [`ids`], [`entry`], [`digest`], [`wire`], [`journal`], [`transfer`].
+#![forbid(unsafe_code)]
+
+pub mod digest;
+pub mod entry;
+pub mod ids;
+pub mod journal;
+pub mod stage;
+pub mod transfer;
+pub mod wire;

@@ -1,0 +1,198 @@
+//! What the session machines ask of storage, and what storage answers.
+//!
+//! Each operation goes to a storage engine's threads and comes back as one completion. Operations are
+//! batched where files are small, so that a file costs a fraction of a hand-over between threads.
+//! Names of directories are registered with the engine's tree when they are announced or walked; the
+//! operations speak of ids.
+
+use std::time::Duration;
+
+use crate::digest::{Cv, Root, Subtree};
+use crate::entry::{Fingerprint, Meta, Name};
+use crate::ids::{BufferId, DirId, FileId, Generation};
+use crate::wire::Failure;
+
+/// An operation on the source's storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceOp {
+    /// Read one object into a buffer and hash it. `whole`: the object is the whole file, so that the
+    /// digest is its root; `tail`: it ends at the end of the file.
+    Read { id: FileId, generation: Generation, offset: u64, len: u32, tail: bool, whole: bool },
+    /// Read whole small files one after another into one buffer; each gets its root, and its fingerprint
+    /// is checked after the read.
+    ReadBundle { files: Vec<BundleFile> },
+    /// Check the fingerprint after the last read.
+    Look { id: FileId, generation: Generation },
+    /// Hash these subtrees of the file and compare.
+    Verify { id: FileId, generation: Generation, size: u64, subtrees: Vec<Subtree> },
+    /// Hash the whole file (ctime alone changed, or a manifest wants an unchanged file).
+    HashFile { id: FileId, generation: Generation },
+    /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
+    /// against it.
+    Refresh { id: FileId, generation: Generation },
+    /// The file is over: close it and forget its id.
+    Forget { id: FileId },
+    /// The directory will not be needed again.
+    ForgetDir { id: DirId },
+}
+
+/// A file of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BundleFile {
+    pub id: FileId,
+    pub generation: Generation,
+    pub size: u32,
+}
+
+/// What a look at a source file showed, held against the fingerprint of its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    Same,
+    /// Same, but ctime is so recent that a later change could hide in the clock's grain: look again then.
+    Recent { wait: Duration },
+    /// Size and mtime agree, ctime or inode does not: a digest must decide.
+    MetaOnly,
+    Changed,
+}
+
+/// The completion of a [`SourceOp`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceDone {
+    Read { id: FileId, generation: Generation, offset: u64, len: u32, result: Result<ReadOk, Failure> },
+    /// One item per file asked for, in order; payload of the good ones lies in the buffer in that order.
+    ReadBundle { buffer: BufferId, items: Vec<(BundleFile, Result<BundleOk, Failure>)> },
+    Look { id: FileId, generation: Generation, result: Result<Look, Failure> },
+    Verify { id: FileId, generation: Generation, result: Result<bool, Failure> },
+    HashFile { id: FileId, generation: Generation, result: Result<Root, Failure> },
+    Refresh { id: FileId, generation: Generation, result: Result<(Fingerprint, Meta), Failure> },
+}
+
+/// An object that was read. `buffer` is given back by the driver when the read failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadOk {
+    pub buffer: BufferId,
+    pub cvs: Vec<Cv>,
+}
+
+/// A small file that was read whole. With `Look::Changed` it has no payload in the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BundleOk {
+    pub root: Root,
+    pub look: Look,
+}
+
+/// An operation on the sink's storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SinkOp {
+    /// Make sure that these directories exist (parents too).
+    MakeDirs { dirs: Vec<DirId> },
+    /// What stands under these names now, and is a partial file of an earlier run still there?
+    Lookup { items: Vec<LookupItem> },
+    /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
+    /// `start` is where the payload begins in the buffer.
+    Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
+    /// Write whole small files, each into its own temporary, from one buffer.
+    WriteBundle { buffer: BufferId, items: Vec<BundleWrite> },
+    /// Make the written part of each file durable (if `durable`); then publish those that are complete:
+    /// size, metadata, sync, rename.
+    Commit { durable: bool, items: Vec<CommitItem> },
+    /// Replace what stands at the name with a symbolic link.
+    MakeLinks { items: Vec<LinkItem> },
+    /// Sync these directories, so that names in them are on media.
+    SyncDirs { dirs: Vec<DirId> },
+    /// Set mode and mtime of finished directories (and sync them if `durable`), then forget them.
+    FinishDirs { durable: bool, dirs: Vec<(DirId, Meta)> },
+    /// Remove the temporary of a file and close it.
+    Discard { id: FileId },
+    /// Append to the journal, and sync it if `durable`.
+    Journal { bytes: Vec<u8>, durable: bool },
+    /// The job is complete: remove the journal and the owner file, and sync their directory.
+    RemoveJournal,
+}
+
+/// A file as the sink's engine needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkFile {
+    pub id: FileId,
+    pub parent: DirId,
+    pub name: Name,
+    pub size: u64,
+}
+
+/// A name to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupItem {
+    pub file: SinkFile,
+    /// The tag in the name of the temporary that an earlier run left: rename it to ours and open it.
+    pub adopt: Option<u32>,
+}
+
+/// What stands at a destination name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    Nothing,
+    /// A regular file. `mtime_equal` compares with the announced mtime at the destination's own grain.
+    File { size: u64, mtime: crate::entry::Timestamp, grain: u32 },
+    Dir,
+    /// A symlink, device, fifo or socket: replaced like a file.
+    Other,
+}
+
+/// The answer to a [`LookupItem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub existing: Existing,
+    /// The temporary of the earlier run is ours now.
+    pub adopted: bool,
+}
+
+/// A small file to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleWrite {
+    pub file: SinkFile,
+    pub start: u32,
+}
+
+/// A file in a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitItem {
+    pub id: FileId,
+    /// `Some`: all of it is written; give it this metadata and its final name.
+    pub publish: Option<Publish>,
+}
+
+/// How to publish a complete file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publish {
+    pub file: SinkFile,
+    pub meta: Meta,
+    pub owner: bool,
+    /// Fail with EEXIST instead of replacing (`--no-clobber`).
+    pub no_replace: bool,
+}
+
+/// A symbolic link to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkItem {
+    pub file: SinkFile,
+    pub target: Box<[u8]>,
+    pub meta: Meta,
+    pub owner: bool,
+    pub no_replace: bool,
+}
+
+/// The completion of a [`SinkOp`]. `Ok` lists are in the order of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SinkDone {
+    MakeDirs { results: Vec<(DirId, Result<(), Failure>)> },
+    Lookup { results: Vec<(FileId, Result<Found, Failure>)> },
+    Write { id: FileId, offset: u64, len: u32, buffer: BufferId, result: Result<(), Failure> },
+    WriteBundle { buffer: BufferId, results: Vec<(FileId, Result<(), Failure>)> },
+    Commit { results: Vec<(FileId, Result<(), Failure>)> },
+    MakeLinks { results: Vec<(FileId, Result<(), Failure>)> },
+    SyncDirs { results: Vec<(DirId, Result<(), Failure>)> },
+    FinishDirs { results: Vec<(DirId, Result<(), Failure>)> },
+    Discard { id: FileId },
+    Journal { result: Result<(), Failure> },
+    RemoveJournal { result: Result<(), Failure> },
+}

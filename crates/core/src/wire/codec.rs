@@ -1,0 +1,3 @@
+//! Bounded reading and writing of integers, byte strings and lists. STUB: being written.
+pub(crate) struct Reader;
+pub(crate) struct Writer;

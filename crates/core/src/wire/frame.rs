@@ -1,0 +1,1 @@
+//! Byte layout of a frame. STUB: being written.

@@ -1,0 +1,289 @@
+//! Control messages and the descriptor of a data frame: what is said, not how it is laid out.
+
+use crate::digest::{Cv, Root, Subtree};
+use crate::entry::{EntryKind, Meta, Name};
+use crate::ids::{DirId, FileId, Generation, StreamId};
+use crate::stage::StageTime;
+
+/// The protocol version that this program speaks, and the oldest that it understands.
+pub const VERSION: u16 = 1;
+pub const VERSION_MIN: u16 = 1;
+
+/// Most entries in one [`Message::Announce`].
+pub const ANNOUNCE_ENTRIES_MAX: usize = 1024;
+/// Most items in any other list of a control message.
+pub const ITEMS_MAX: usize = 4096;
+/// Most entries of one data frame (a bundle).
+pub const BUNDLE_ENTRIES_MAX: usize = 512;
+/// Most chaining values of one data entry.
+pub const CVS_MAX: usize = 64;
+/// Longest text (an error, a reason) from a peer, bytes.
+pub const TEXT_LEN_MAX: usize = 1024;
+/// Most subtrees in one [`FileState::Held`].
+pub const SUBTREES_MAX: usize = 4096;
+/// Most data streams of a session.
+pub const STREAMS_MAX: u16 = 16;
+/// Most capability TLVs in a hello, and the longest value of one.
+pub const CAPABILITIES_MAX: usize = 64;
+pub const CAPABILITY_LEN_MAX: usize = 256;
+
+/// First message in both directions on the control stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub version_min: u16,
+    pub version_max: u16,
+    /// Random per session; both ends say the same one, the near end chose it.
+    pub session: [u8; 16],
+    /// The fencing epoch that the sender of this hello believes in (0 from a source).
+    pub capabilities: Vec<Capability>,
+    pub limits: Limits,
+}
+
+/// A capability: the receiver must know it if `required`, else it may ignore it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    pub kind: u16,
+    pub required: bool,
+    pub value: Box<[u8]>,
+}
+
+/// What the sender of the hello is ready to take. Each end uses the smaller of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest object payload, bytes.
+    pub object_len: u32,
+    /// Entries announced and not yet done.
+    pub entries: u32,
+    /// Data streams.
+    pub streams: u16,
+}
+
+/// One entry of an announcement. Its parent was announced before, on the same stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    pub id: FileId,
+    pub generation: Generation,
+    pub parent: DirId,
+    pub name: Name,
+    pub meta: Meta,
+    pub kind: EntryKind,
+    // A range copy (source offset, destination offset, length) and a layout travel as optional TLVs of
+    // the entry; v1 decodes and ignores those it does not know unless they are marked required.
+}
+
+/// What the sink knows of an announced file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileState {
+    /// Send all of it.
+    Fresh,
+    /// The destination has it already (same size and mtime): nothing to send.
+    Unchanged,
+    /// `--no-clobber` or `--update` forbids it: nothing to send.
+    Skipped,
+    /// These subtrees are on media. `verify`: the source's inode or ctime differs from the journal's, so
+    /// the source must compare its own digests before it believes them.
+    Held { subtrees: Vec<Subtree>, verify: bool },
+}
+
+/// Where something failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    Walk,
+    Open,
+    Read,
+    /// The source changed while it was read, twice.
+    Changed,
+    Create,
+    Write,
+    Sync,
+    Publish,
+    Metadata,
+    Digest,
+    Protocol,
+}
+
+/// A failure as it crosses the wire. `errno` 0: not from the operating system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub stage: Stage,
+    pub errno: i32,
+    pub text: Box<str>,
+}
+
+/// How an entry ended at the sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// On media (or published, with durability none) under its final name. For a file its BLAKE3 root.
+    Done { root: Option<Root> },
+    Failed(Failure),
+}
+
+/// `Done` names an entry that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DoneItem {
+    pub id: FileId,
+    pub generation: Generation,
+    pub outcome: Outcome,
+}
+
+/// A contiguous range of a file of one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    pub id: FileId,
+    pub generation: Generation,
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// What one end measured over a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndReport {
+    /// User and system time of the process, nanoseconds.
+    pub cpu: u64,
+    /// Peak resident set, bytes.
+    pub rss_max: u64,
+    /// Stages that this end saw; the others are zero.
+    pub stages: [StageTime; 5],
+    /// Connections that were not ours.
+    pub strays: u64,
+}
+
+/// Totals of the source when its walk is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub files: u64,
+    pub dirs: u64,
+    pub symlinks: u64,
+    pub bytes: u64,
+}
+
+/// Session-wide choices of the user that the sink must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// false: `--durability=none`.
+    pub durable: bool,
+    /// Replace even when size and mtime agree.
+    pub force: bool,
+    /// Never touch an existing file.
+    pub no_clobber: bool,
+    /// Replace only what is older than the source.
+    pub update: bool,
+    /// Set owner and group.
+    pub owner: bool,
+    /// Preserve permissions and mtime (always true for now).
+    pub times: bool,
+}
+
+/// A top-level name of the job at the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceRoot {
+    /// The entry takes this name below the destination root.
+    Named { name: Name, is_dir: bool },
+    /// The contents of a directory go into the destination root; these are their names' hash and count.
+    Contents { names_hash: [u8; 32], names: u64 },
+}
+
+/// Everything that can be said on the control stream after the hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    Hello(Hello),
+    /// Source to sink: what will come. The sink answers with `Destination`.
+    Sources { roots: Vec<SourceRoot>, policy: Policy },
+    /// Sink to source: the destination is open and locked.
+    Destination {
+        /// The source must wait for a file's `FileState` before it sends any of it.
+        wait: bool,
+        /// The single file is written under this name (`haul cp a.txt dir/b.txt`).
+        rename: Option<Name>,
+        epoch: u32,
+        /// A journal of an earlier run was found.
+        resumed: bool,
+    },
+    Announce(Vec<Announced>),
+    /// No more entries will come in these directories.
+    DirEnd(Vec<DirId>),
+    State(Vec<(FileId, Generation, FileState)>),
+    /// The fingerprint was checked after the last read of pass `pass`.
+    Sealed(Vec<(FileId, Generation, u16)>),
+    /// Source to sink: forget what you have of this generation; the file comes again (`retry`) or failed.
+    Withdraw { id: FileId, generation: Generation, retry: bool },
+    /// Source to sink: the walk is over and all that will be sent was announced.
+    End(Totals),
+    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session
+    /// began, per target class; class 0 is any target.
+    Grant { class: u16, total: u64 },
+    /// Sink to source: data frames taken from each stream and payload bytes whose buffers are free again.
+    /// Promises nothing.
+    Written { bytes: u64, frames: Vec<(StreamId, u64)> },
+    /// Sink to source: restart markers. These extents are on media.
+    Durable(Vec<Extent>),
+    /// Sink to source: these entries ended.
+    Done(Vec<DoneItem>),
+    /// Sink to source: these objects arrived damaged; send them again.
+    Resend(Vec<Extent>),
+    /// Either way: this data stream is closed here; `frames` data frames were taken from it in all.
+    StreamClosed { stream: StreamId, frames: u64 },
+    /// Reserved: health of storage targets (class, service time in ns now, best).
+    TargetHealth(Vec<(u16, u64, u64)>),
+    /// Either way: end in good order, keep what is durable.
+    Stop { reason: Box<str> },
+    /// Sink to source: nothing more will be written; the last epoch is closed.
+    Stopped,
+    /// Sink to source: all entries ended and the journal is gone.
+    Complete,
+    /// Either way, last message: what this end measured.
+    Report(EndReport),
+    /// Either way: the session cannot go on.
+    Abort(Failure),
+    Ping(u64),
+    Pong(u64),
+}
+
+/// How a data entry's chaining values were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestKind {
+    Blake3,
+}
+
+/// One range in a data frame. Payload ranges of the entries follow each other in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataEntry {
+    pub id: FileId,
+    pub generation: Generation,
+    pub offset: u64,
+    pub len: u32,
+    /// `cvs` holds one value, the root of the whole file.
+    pub root: bool,
+    /// The range is a hole: no payload. Reserved; v1 does not send it.
+    pub hole: bool,
+    /// The range ends at the end of the file.
+    pub tail: bool,
+    /// The fingerprint was checked after this read: the file is sealed at this pass.
+    pub sealed: bool,
+    /// How often the file had been sealed before this read.
+    pub pass: u16,
+    pub digest: DigestKind,
+    /// The canonical list of subtree chaining values of the range (`digest::subtrees`).
+    pub cvs: Vec<Cv>,
+}
+
+/// Everything of a data frame but its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataHeader {
+    pub entries: Vec<DataEntry>,
+}
+
+impl DataHeader {
+    /// Payload length, bytes.
+    pub fn payload_len(&self) -> u64 {
+        self.entries.iter().filter(|e| !e.hole).map(|e| u64::from(e.len)).sum()
+    }
+}
+
+/// Credit that a payload of `len` bytes costs: whole slots, at least one.
+pub fn credit_cost(len: u64) -> u64 {
+    len.max(1).div_ceil(SLOT_LEN) * SLOT_LEN
+}
+
+/// Buffers are handed out in slots of this many bytes.
+pub const SLOT_LEN: u64 = 64 * 1024;

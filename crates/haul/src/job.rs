@@ -1,0 +1,99 @@
+//! A job as the user asked for it, and as the near end tells it to the far end.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a path or name, base64 in JSON because they need not be UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathBytes(pub Vec<u8>);
+
+impl Serialize for PathBytes {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&data_encoding::BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for PathBytes {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        data_encoding::BASE64.decode(text.as_bytes()).map(PathBytes).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Which end of the transfer a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Source,
+    Sink,
+}
+
+/// What a finished file is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Exit 0 only when everything is on media under its name.
+    Disk,
+    /// No sync is made: a power cut may lose what was reported.
+    None,
+}
+
+/// Knobs and choices. Every default is in [`Options::default`] with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    pub recursive: bool,
+    /// `-a`: recursive, and keep owner and group where that is allowed.
+    pub archive: bool,
+    pub durability: Durability,
+    pub force: bool,
+    pub no_clobber: bool,
+    pub update: bool,
+    /// Most payload bytes in memory at each end; `None`: chosen from RAM and the cgroup's limit.
+    pub memory: Option<u64>,
+    /// Data streams, 1 to 16; `None`: chosen.
+    pub streams: Option<u16>,
+    /// Threads that read at the source; `None`: chosen.
+    pub readers: Option<u16>,
+    /// Threads that write at the sink; `None`: chosen.
+    pub writers: Option<u16>,
+    /// Object size, bytes, a power of two from 64 KiB to 64 MiB; `None`: 4 MiB.
+    pub object_size: Option<u32>,
+    /// Where the journal lies instead of the destination directory.
+    pub state_dir: Option<PathBuf>,
+    /// Every file needs its root at the near end.
+    pub manifest: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            recursive: false,
+            archive: false,
+            durability: Durability::Disk,
+            force: false,
+            no_clobber: false,
+            update: false,
+            memory: None,
+            streams: None,
+            readers: None,
+            writers: None,
+            object_size: None,
+            state_dir: None,
+            manifest: false,
+        }
+    }
+}
+
+/// What the near end asks of the agent that it started, as JSON over its stdin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRequest {
+    /// The role of the agent.
+    pub role: Role,
+    /// Source paths as typed after the colon (empty if the agent is the sink). `~` is expanded there.
+    pub sources: Vec<PathBytes>,
+    /// Destination path as typed after the colon (`None` if the agent is the source).
+    pub destination: Option<PathBytes>,
+    pub options: Options,
+}

@@ -1,0 +1,12 @@
+//! haul: the part of haul that does. Storage engines, transports, the driver, and the public API.
+//!
+//! Dependencies: `cli -> haul -> core`. In here `driver -> storage, transport`; these two never name each
+//! other and share only [`buffer`], [`digest`] and [`meter`].
+#![deny(unsafe_code)]
+
+pub mod buffer;
+pub mod digest;
+pub mod job;
+pub mod meter;
+pub mod storage;
+pub mod transport;

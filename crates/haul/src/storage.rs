@@ -1,0 +1,50 @@
+//! Storage: reading a source, writing a sink.
+//!
+//! Engines are completion-shaped: a job is submitted, its completion is posted later from one of the
+//! engine's own threads. Posting never blocks.
+
+use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
+
+use crate::buffer::Buffer;
+
+pub mod jail;
+pub mod sink;
+pub mod source;
+pub mod walk;
+
+/// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is
+/// the length to read).
+pub struct SourceJob {
+    pub op: SourceOp,
+    pub buffer: Option<Buffer>,
+}
+
+/// A completion with the buffer that was filled, or that comes back unused from a failed read.
+pub struct SourceCompletion {
+    pub done: SourceDone,
+    pub buffer: Option<Buffer>,
+}
+
+/// An operation with the payload that it needs (`Write`, `WriteBundle`).
+pub struct SinkJob {
+    pub op: SinkOp,
+    pub buffer: Option<Buffer>,
+}
+
+/// A completion; the payload buffer was dropped (and so went back to its pool) before it was posted.
+pub struct SinkCompletion {
+    pub done: SinkDone,
+}
+
+/// Takes completions from any thread. Never blocks.
+pub type Post<T> = std::sync::Arc<dyn Fn(T) + Send + Sync>;
+
+/// Reads a source.
+pub trait SourceEngine: Send {
+    fn submit(&mut self, job: SourceJob);
+}
+
+/// Writes a sink.
+pub trait SinkEngine: Send {
+    fn submit(&mut self, job: SinkJob);
+}
