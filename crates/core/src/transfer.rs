@@ -4,3 +4,36 @@
 //! The operations that they ask of storage are in [`op`].
 
 pub mod op;
+pub mod sink;
+pub mod source;
+
+use crate::wire::Failure;
+
+/// How an entry ended, for the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Copied,
+    /// It was there already.
+    Unchanged,
+    /// `--no-clobber` or `--update` forbade it.
+    Skipped,
+    Failed(Failure),
+}
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// Every entry ended; what could be copied is published (and on media, if durable).
+    Complete,
+    /// Stopped in good order; the journal keeps what is durable.
+    Stopped,
+    /// The session cannot go on; the journal keeps what is durable.
+    Failed(Failure),
+}
+
+/// Entries announced and not yet ended, at most.
+pub const ENTRIES_MAX: u32 = 32 * 1024;
+/// Files up to this size travel whole in a bundle, bytes.
+pub const SMALL_LEN_MAX: u64 = 256 * 1024;
+/// Payload of a bundle, bytes, at most.
+pub const BUNDLE_LEN_MAX: u64 = 1024 * 1024;

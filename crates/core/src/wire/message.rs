@@ -114,7 +114,9 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// On media (or published, with durability none) under its final name. For a file its BLAKE3 root.
-    Done { root: Option<Root> },
+    Done {
+        root: Option<Root>,
+    },
     Failed(Failure),
 }
 
@@ -146,6 +148,44 @@ pub struct EndReport {
     pub stages: [StageTime; 5],
     /// Connections that were not ours.
     pub strays: u64,
+    /// Payload bytes sent (source) or received (sink), re-sends included.
+    pub payload: u64,
+    /// Objects that were sent again.
+    pub objects_resent: u64,
+    /// What could not be kept, counted by [`NotKept`].
+    pub not_kept: [u64; NotKept::COUNT],
+}
+
+/// What a copy does not carry over, counted and said once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotKept {
+    /// Fifos, sockets and devices are skipped.
+    Special,
+    /// Files with several names are copied once per name.
+    HardLink,
+    /// Holes are written as zeros.
+    Sparse,
+    /// Owner or group could not be set.
+    Owner,
+    /// Setuid or setgid was dropped.
+    SetId,
+}
+
+impl NotKept {
+    pub const COUNT: usize = 5;
+    pub const ALL: [NotKept; 5] =
+        [NotKept::Special, NotKept::HardLink, NotKept::Sparse, NotKept::Owner, NotKept::SetId];
+
+    /// The words of a report.
+    pub fn name(self) -> &'static str {
+        match self {
+            NotKept::Special => "special files (fifos, sockets, devices) skipped",
+            NotKept::HardLink => "hard links copied as separate files",
+            NotKept::Sparse => "sparse files written in full",
+            NotKept::Owner => "owners or groups not set",
+            NotKept::SetId => "setuid or setgid bits dropped",
+        }
+    }
 }
 
 /// Totals of the source when its walk is over.
@@ -188,7 +228,10 @@ pub enum SourceRoot {
 pub enum Message {
     Hello(Hello),
     /// Source to sink: what will come. The sink answers with `Destination`.
-    Sources { roots: Vec<SourceRoot>, policy: Policy },
+    Sources {
+        roots: Vec<SourceRoot>,
+        policy: Policy,
+    },
     /// Sink to source: the destination is open and locked.
     Destination {
         /// The source must wait for a file's `FileState` before it sends any of it.
@@ -206,15 +249,32 @@ pub enum Message {
     /// The fingerprint was checked after the last read of pass `pass`.
     Sealed(Vec<(FileId, Generation, u16)>),
     /// Source to sink: forget what you have of this generation; the file comes again (`retry`) or failed.
-    Withdraw { id: FileId, generation: Generation, retry: bool },
+    /// With `failure` it failed there, and the far end may report it.
+    Withdraw {
+        id: FileId,
+        generation: Generation,
+        retry: bool,
+        failure: Option<Failure>,
+    },
+    /// Source to sink: something that was never announced failed (a directory that cannot be read).
+    Trouble {
+        path: Box<[u8]>,
+        failure: Failure,
+    },
     /// Source to sink: the walk is over and all that will be sent was announced.
     End(Totals),
     /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session
     /// began, per target class; class 0 is any target.
-    Grant { class: u16, total: u64 },
+    Grant {
+        class: u16,
+        total: u64,
+    },
     /// Sink to source: data frames taken from each stream and payload bytes whose buffers are free again.
     /// Promises nothing.
-    Written { bytes: u64, frames: Vec<(StreamId, u64)> },
+    Written {
+        bytes: u64,
+        frames: Vec<(StreamId, u64)>,
+    },
     /// Sink to source: restart markers. These extents are on media.
     Durable(Vec<Extent>),
     /// Sink to source: these entries ended.
@@ -222,11 +282,16 @@ pub enum Message {
     /// Sink to source: these objects arrived damaged; send them again.
     Resend(Vec<Extent>),
     /// Either way: this data stream is closed here; `frames` data frames were taken from it in all.
-    StreamClosed { stream: StreamId, frames: u64 },
+    StreamClosed {
+        stream: StreamId,
+        frames: u64,
+    },
     /// Reserved: health of storage targets (class, service time in ns now, best).
     TargetHealth(Vec<(u16, u64, u64)>),
     /// Either way: end in good order, keep what is durable.
-    Stop { reason: Box<str> },
+    Stop {
+        reason: Box<str>,
+    },
     /// Sink to source: nothing more will be written; the last epoch is closed.
     Stopped,
     /// Sink to source: all entries ended and the journal is gone.
@@ -287,3 +352,54 @@ pub fn credit_cost(len: u64) -> u64 {
 
 /// Buffers are handed out in slots of this many bytes.
 pub const SLOT_LEN: u64 = 64 * 1024;
+
+impl Message {
+    /// The name of the message in logs and errors.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::Hello(_) => "HELLO",
+            Message::Sources { .. } => "SOURCES",
+            Message::Destination { .. } => "DESTINATION",
+            Message::Announce(_) => "ANNOUNCE",
+            Message::DirEnd(_) => "DIR_END",
+            Message::State(_) => "FILE_STATE",
+            Message::Sealed(_) => "FILE_SEALED",
+            Message::Withdraw { .. } => "WITHDRAW",
+            Message::Trouble { .. } => "TROUBLE",
+            Message::End(_) => "END",
+            Message::Grant { .. } => "GRANT",
+            Message::Written { .. } => "WRITTEN",
+            Message::Durable(_) => "DURABLE",
+            Message::Done(_) => "FILE_DONE",
+            Message::Resend(_) => "RESEND",
+            Message::StreamClosed { .. } => "STREAM_CLOSED",
+            Message::TargetHealth(_) => "TARGET_HEALTH",
+            Message::Stop { .. } => "STOP",
+            Message::Stopped => "STOPPED",
+            Message::Complete => "COMPLETE",
+            Message::Report(_) => "REPORT",
+            Message::Abort(_) => "ABORT",
+            Message::Ping(_) => "PING",
+            Message::Pong(_) => "PONG",
+        }
+    }
+}
+
+impl Stage {
+    /// The name in reports and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Walk => "walk",
+            Stage::Open => "open",
+            Stage::Read => "read",
+            Stage::Changed => "changed",
+            Stage::Create => "create",
+            Stage::Write => "write",
+            Stage::Sync => "sync",
+            Stage::Publish => "publish",
+            Stage::Metadata => "metadata",
+            Stage::Digest => "digest",
+            Stage::Protocol => "protocol",
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Epochs: what was written since the last one becomes durable together.
+//!
+//! An epoch closes in three steps, each begun when the one before is over: files are synced (and complete
+//! ones renamed), their directories are synced, one journal record says so. Only then does the source hear
+//! of it. The next epoch fills meanwhile.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Phase, Sink, SinkAction};
+use crate::digest::{Root, Subtree};
+use crate::ids::{DirId, FileId, Generation, Time};
+use crate::journal::{DoneMark, Log, Record, SUBTREES_PER_RECORD};
+use crate::transfer::op::{CommitItem, Publish, SinkOp};
+use crate::transfer::{Ended, SessionEnd};
+use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome};
+
+/// An epoch closes at the latest this long after its first write, bytes or files.
+const INTERVAL: Duration = Duration::from_millis(250);
+const BYTES_MAX: u64 = 256 * 1024 * 1024;
+const FILES_MAX: usize = 1024;
+
+#[derive(Default)]
+struct Open {
+    dirty: Vec<FileId>,
+    complete: Vec<FileId>,
+    links: Vec<FileId>,
+    withdrawn: Vec<u32>,
+    bytes: u64,
+    since: Option<Time>,
+}
+
+#[derive(Default)]
+struct Closing {
+    dirty: Vec<(FileId, Generation, Vec<Subtree>)>,
+    complete: Vec<(FileId, Generation)>,
+    published: Vec<(FileId, Root)>,
+    links: Vec<FileId>,
+    withdrawn: Vec<u32>,
+}
+
+pub(super) struct Epochs {
+    open: Open,
+    closing: Option<Closing>,
+    log: Log,
+    next_slot: u32,
+}
+
+impl Epochs {
+    pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
+        Epochs { open: Open::default(), closing: None, log, next_slot }
+    }
+
+    /// Nothing is to be made durable.
+    pub(super) fn is_idle(&self) -> bool {
+        self.closing.is_none() && self.open.since.is_none()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.open.since.filter(|_| self.closing.is_none()).map(|since| since.after(INTERVAL))
+    }
+
+    pub(super) fn add_dirty(&mut self, id: FileId, bytes: u64, now: Time) {
+        if self.open.dirty.last() != Some(&id) {
+            self.open.dirty.push(id);
+        }
+        self.open.bytes += bytes;
+        self.open.since.get_or_insert(now);
+    }
+
+    pub(super) fn add_complete(&mut self, id: FileId, now: Time) {
+        self.open.complete.push(id);
+        self.open.since.get_or_insert(now);
+    }
+
+    pub(super) fn add_link(&mut self, id: FileId, now: Time) {
+        self.open.links.push(id);
+        self.open.since.get_or_insert(now);
+    }
+
+    pub(super) fn withdraw(&mut self, slot: u32) {
+        self.open.withdrawn.push(slot);
+        self.open.since.get_or_insert(Time::default());
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        self.open.since.is_some_and(|since| {
+            now >= since.after(INTERVAL)
+                || self.open.bytes >= BYTES_MAX
+                || self.open.complete.len() + self.open.links.len() >= FILES_MAX
+        })
+    }
+}
+
+impl Sink {
+    pub(super) fn run_epochs(&mut self) {
+        if self.epochs.closing.is_some() || self.epochs.open.since.is_none() {
+            return;
+        }
+        let nothing_comes = self.writes == 0 && self.deferred.is_empty();
+        let last = self.end.is_some() || self.stop.is_some();
+        let full = self.files_open >= self.config.files_open_max;
+        if (nothing_comes && last) || (full && nothing_comes) || self.epochs.is_due(self.now) {
+            self.close_epoch();
+        }
+    }
+
+    fn close_epoch(&mut self) {
+        let open = std::mem::take(&mut self.epochs.open);
+        let mut closing = Closing { links: open.links, withdrawn: open.withdrawn, ..Closing::default() };
+        let mut items = Vec::with_capacity(open.dirty.len() + open.complete.len());
+        for id in open.dirty {
+            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Open && f.in_epoch) else {
+                continue;
+            };
+            file.in_epoch = false;
+            closing.dirty.push((id, file.generation, std::mem::take(&mut file.written)));
+            items.push(CommitItem { id, publish: None });
+        }
+        let policy = self.config.policy;
+        for id in open.complete {
+            let Some(file) = self.files.get(&id).filter(|f| f.phase == Phase::Committing) else { continue };
+            closing.complete.push((id, file.generation));
+            let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
+            let publish = Publish { file: file.sink_file(id), meta, owner, no_replace };
+            items.push(CommitItem { id, publish: Some(publish) });
+        }
+        self.epochs.closing = Some(closing);
+        if items.is_empty() {
+            self.sync_epoch_dirs();
+        } else {
+            self.actions.push_back(SinkAction::Submit(SinkOp::Commit { durable: policy.durable, items }));
+        }
+    }
+
+    /// Files of the closing epoch are synced and renamed.
+    pub(super) fn epoch_committed(&mut self, results: Vec<(FileId, Result<(), Failure>)>) {
+        let mut closing = self.epochs.closing.take().expect("a commit belongs to a closing epoch");
+        let mut failed = BTreeSet::new();
+        for (id, result) in results {
+            let Err(failure) = result else { continue };
+            failed.insert(id);
+            if let Some(file) = self.files.get_mut(&id) {
+                // The engine removed the temporary: after a failed sync nothing in it can be believed.
+                if file.has_temp {
+                    file.has_temp = false;
+                    self.files_open -= 1;
+                }
+                file.broken = true;
+                self.fail_file(id, failure);
+            }
+        }
+        closing.dirty.retain(|(id, _, _)| !failed.contains(id));
+        for (id, generation) in &closing.complete {
+            let file = self.files.get(id).filter(|f| f.generation == *generation && !failed.contains(id));
+            if let Some(root) = file.and_then(|f| f.digest.root()) {
+                closing.published.push((*id, root));
+            }
+        }
+        self.epochs.closing = Some(closing);
+        self.sync_epoch_dirs();
+    }
+
+    fn sync_epoch_dirs(&mut self) {
+        let closing = self.epochs.closing.as_ref().expect("an epoch is closing");
+        let parents = closing.published.iter().filter_map(|(id, _)| self.files.get(id).map(|f| f.parent));
+        let parents =
+            parents.chain(closing.links.iter().filter_map(|id| self.links.get(id).map(|l| l.parent)));
+        let dirs: BTreeSet<DirId> = parents.collect();
+        let dirs: BTreeSet<DirId> = dirs.into_iter().flat_map(|dir| self.dirs.unlinked(dir)).collect();
+        if dirs.is_empty() || !self.config.policy.durable {
+            self.journal_epoch();
+        } else {
+            self.actions.push_back(SinkAction::Submit(SinkOp::SyncDirs { dirs: dirs.into_iter().collect() }));
+        }
+    }
+
+    /// Directories of the closing epoch are synced.
+    pub(super) fn epoch_dirs_synced(&mut self, results: Vec<(DirId, Result<(), Failure>)>) {
+        let mut bad = BTreeSet::new();
+        for (dir, result) in results {
+            if let Err(failure) = result {
+                bad.insert(dir);
+                self.dirs.fail(dir, failure);
+            }
+        }
+        let mut closing = self.epochs.closing.take().expect("a sync belongs to a closing epoch");
+        let mut failed = Vec::new();
+        let parent_of = |sink: &Sink, id: &FileId| {
+            sink.files.get(id).map(|f| f.parent).or_else(|| sink.links.get(id).map(|l| l.parent))
+        };
+        let mut keep = |sink: &mut Sink, id: &FileId| {
+            let Some(parent) = parent_of(sink, id) else { return false };
+            if sink.dirs.unlinked(parent).iter().any(|dir| bad.contains(dir)) {
+                failed.push(*id);
+                return false;
+            }
+            sink.dirs.mark_linked(parent);
+            true
+        };
+        closing.published.retain(|(id, _)| keep(self, id));
+        closing.links.retain(|id| keep(self, id));
+        for id in failed {
+            let text = "the directory could not be synced; the name may not survive a power cut";
+            let failure = Failure { stage: crate::wire::Stage::Sync, errno: 5, text: text.into() };
+            if self.links.contains_key(&id) {
+                self.end_link(id, Err(failure));
+            } else {
+                self.fail_file(id, failure);
+            }
+        }
+        self.epochs.closing = Some(closing);
+        self.journal_epoch();
+    }
+
+    /// One journal write for the whole epoch.
+    fn journal_epoch(&mut self) {
+        let closing = self.epochs.closing.take().expect("an epoch is closing");
+        let mut records = Vec::new();
+        for slot in &closing.withdrawn {
+            records.push(Record::Withdrawn { slot: *slot });
+        }
+        for (id, generation, subtrees) in &closing.dirty {
+            let Some(file) = self.files.get_mut(id).filter(|f| f.generation == *generation) else { continue };
+            if file.phase == Phase::Withdrawn {
+                continue;
+            }
+            for s in subtrees {
+                let _ = file.durable.insert(s.offset, s.len, s.cv);
+            }
+            let fresh = file.slot.is_none();
+            let slot = *file.slot.get_or_insert_with(|| {
+                self.epochs.next_slot += 1;
+                self.epochs.next_slot - 1
+            });
+            let maximal: Vec<Subtree> = if fresh {
+                let (path, fingerprint) = (file.path, file.fingerprint);
+                let (object_size, tag) = (file.object_size, self.config.tag);
+                records.push(Record::Partial { slot, path, fingerprint, object_size, tag });
+                file.durable.iter().collect()
+            } else {
+                let mut maximal: Vec<Subtree> =
+                    subtrees.iter().filter_map(|s| file.durable.covering(s.offset)).collect();
+                maximal.sort_by_key(|s| s.offset);
+                maximal.dedup();
+                maximal
+            };
+            for chunk in maximal.chunks(SUBTREES_PER_RECORD) {
+                records.push(Record::Durable { slot, subtrees: chunk.to_vec() });
+            }
+        }
+        for (id, root) in &closing.published {
+            if let Some(file) = self.files.get(id) {
+                let (path, fingerprint) = (file.path, file.fingerprint);
+                records.push(Record::Done { path, mark: DoneMark::new(&fingerprint, *root) });
+            }
+        }
+        self.epochs.closing = Some(closing);
+        let mut bytes = Vec::new();
+        for record in &records {
+            self.epochs.log.append(record, &mut bytes);
+        }
+        if bytes.is_empty() {
+            self.epoch_journaled(Ok(()));
+        } else {
+            let durable = self.config.policy.durable;
+            self.actions.push_back(SinkAction::Submit(SinkOp::Journal { bytes, durable }));
+        }
+    }
+
+    /// The epoch is on media and the journal says so: the source hears of it.
+    pub(super) fn epoch_journaled(&mut self, result: Result<(), Failure>) {
+        let closing = self.epochs.closing.take().expect("a journal write belongs to a closing epoch");
+        if let Err(failure) = result {
+            if !self.is_fatal(&failure) {
+                self.begin_stop(SessionEnd::Failed(failure));
+            }
+            return;
+        }
+        let extents: Vec<Extent> = closing
+            .dirty
+            .iter()
+            .filter(|(id, generation, _)| self.files.get(id).is_some_and(|f| f.generation == *generation))
+            .flat_map(|(id, generation, subtrees)| {
+                let (id, generation) = (*id, *generation);
+                subtrees.iter().map(move |s| Extent { id, generation, offset: s.offset, len: s.len })
+            })
+            .collect();
+        for chunk in extents.chunks(ITEMS_MAX) {
+            self.actions.push_back(SinkAction::Send(Message::Durable(chunk.to_vec())));
+        }
+        for (id, root) in closing.published {
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            let generation = file.generation;
+            // The engine closed it when it renamed it.
+            file.has_temp = false;
+            self.files_open -= 1;
+            self.done.push(DoneItem { id, generation, outcome: Outcome::Done { root: Some(root) } });
+            self.end_file(id, Ended::Copied, Some(root));
+        }
+        for id in closing.links {
+            self.end_link(id, Ok(()));
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The driver: small and dumb. It carries events to a session machine and its actions to storage and network.
+//!
+//! In: links that are up, what the user asked for. Out: a [`Report`] of one end.
+//! Each session has one mailbox. Engines and streams post completions into it from their own threads; a post
+//! never blocks, for what can be outstanding is bounded by the machine (reads, writes, frames, grants).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use haul_core::entry::Name;
+use haul_core::ids::{SessionEpoch, StreamId, Time};
+use haul_core::stage::StageTime;
+use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
+use haul_core::wire::{
+    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, STREAMS_MAX, Stage, VERSION, VERSION_MIN, negotiate,
+};
+
+use crate::api::{Control, EntryEnd, Event, Observer, Progress};
+use crate::meter::Meter;
+use crate::transport::Link;
+use crate::transport::stream::{ControlEvent, ControlHandle};
+
+pub(crate) mod dry;
+pub(crate) mod sink;
+pub(crate) mod source;
+
+/// Frames carry this fencing epoch until control can be re-joined.
+pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
+/// The other end has this long for each step of the set-up; taking over a dead owner's job takes up to 30 s.
+const SETUP_MAX: Duration = Duration::from_secs(90);
+/// Something is said on the control stream at least this often.
+const PING_EVERY: Duration = Duration::from_secs(10);
+/// Nothing heard for this long: the other end is taken for dead.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A graceful stop may take this long.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// Progress is told this often, and a stop is noticed.
+const TICK: Duration = Duration::from_millis(200);
+/// The other end's report is waited for this long.
+const REPORT_MAX: Duration = Duration::from_secs(5);
+
+/// Connections of a session, all authenticated.
+pub(crate) struct Links {
+    pub(crate) session: [u8; 16],
+    pub(crate) control: Link,
+    pub(crate) data: Vec<(StreamId, Link)>,
+    /// Connections that were not ours.
+    pub(crate) strays: Arc<AtomicU64>,
+}
+
+/// Who watches this end: the near end has an observer, an agent has none.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) control: Control,
+    pub(crate) verbose: bool,
+    /// Takes the paths of unchanged files whose digest a manifest needs; `None`: no manifest is asked for.
+    pub(crate) manifest: Option<Sender<Vec<u8>>>,
+}
+
+impl Watch {
+    pub(crate) fn silent() -> Watch {
+        Watch { observer: None, control: Control::new(), verbose: false, manifest: None }
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        if let Some(observer) = &self.observer {
+            observer.event(event);
+        }
+    }
+}
+
+/// What one end did.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) end: SessionEnd,
+    pub(crate) tally: Tally,
+    pub(crate) own: EndReport,
+    pub(crate) far: Option<EndReport>,
+    pub(crate) resumed: bool,
+    pub(crate) chosen: Vec<(String, String)>,
+    /// Waiting for buffers or grants held the source back.
+    pub(crate) memory_limited: bool,
+}
+
+impl Report {
+    /// An end that failed before it began.
+    pub(crate) fn failed(failure: Failure) -> Report {
+        Report {
+            end: SessionEnd::Failed(failure),
+            tally: Tally::default(),
+            own: EndReport::default(),
+            far: None,
+            resumed: false,
+            chosen: Vec::new(),
+            memory_limited: false,
+        }
+    }
+}
+
+/// Entries by how they ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) files: u64,
+    pub(crate) dirs: u64,
+    pub(crate) symlinks: u64,
+    pub(crate) unchanged: u64,
+    pub(crate) skipped: u64,
+    pub(crate) failed: u64,
+    /// Content of the files that were copied.
+    pub(crate) bytes: u64,
+}
+
+/// What kind of entry ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Dir,
+    Symlink,
+}
+
+impl Tally {
+    /// Counts an entry that ended, and tells the observer.
+    pub(crate) fn count(
+        &mut self,
+        watch: &Watch,
+        kind: Kind,
+        end: &Ended,
+        root: Option<[u8; 32]>,
+        bytes: u64,
+        path: impl FnOnce() -> Vec<u8>,
+    ) {
+        let entry_end = match end {
+            Ended::Copied => {
+                match kind {
+                    Kind::File => {
+                        self.files += 1;
+                        self.bytes += bytes;
+                    }
+                    Kind::Dir => self.dirs += 1,
+                    Kind::Symlink => self.symlinks += 1,
+                }
+                EntryEnd::Copied
+            }
+            Ended::Unchanged => {
+                self.unchanged += 1;
+                EntryEnd::Unchanged
+            }
+            Ended::Skipped => {
+                self.skipped += 1;
+                EntryEnd::Skipped
+            }
+            Ended::Failed(failure) => {
+                self.fail(watch, path(), failure);
+                return;
+            }
+        };
+        if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some()) {
+            return;
+        }
+        let path = path();
+        if watch.verbose {
+            watch.tell(Event::Entry { path: path.clone(), kind: entry_end, bytes });
+        }
+        match (&watch.manifest, root) {
+            (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),
+            // The hashing thread may be gone only when the run is over.
+            (Some(hasher), None) if *end == Ended::Unchanged => drop(hasher.send(path)),
+            _ => {}
+        }
+    }
+
+    /// Counts a failure, and tells the observer.
+    pub(crate) fn fail(&mut self, watch: &Watch, path: Vec<u8>, failure: &Failure) {
+        self.failed += 1;
+        let stage = failure.stage.name().to_owned();
+        let text = failure.text.to_string();
+        watch.tell(Event::Failed { path, stage, errno: failure.errno, text });
+    }
+}
+
+/// The session's clock: core is given times since this moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        Clock { start: Instant::now() }
+    }
+    pub(crate) fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+    /// How long until `time`, at most `max`.
+    pub(crate) fn until(&self, time: Option<Time>, max: Duration) -> Duration {
+        time.map_or(max, |time| time.since(self.now()).min(max))
+    }
+}
+
+/// Keeps the control stream alive and notices when the other end is silent.
+pub(crate) struct Pulse {
+    heard: Instant,
+    pinged: Instant,
+    number: u64,
+}
+
+impl Pulse {
+    pub(crate) fn new() -> Pulse {
+        Pulse { heard: Instant::now(), pinged: Instant::now(), number: 0 }
+    }
+    /// Something came from the other end.
+    pub(crate) fn heard(&mut self) {
+        self.heard = Instant::now();
+    }
+    /// Says something if it is time to; `Err` if the other end was silent for too long.
+    pub(crate) fn beat(&mut self, control: &ControlHandle) -> Result<(), String> {
+        if self.pinged.elapsed() >= PING_EVERY {
+            self.pinged = Instant::now();
+            self.number += 1;
+            control.send(Message::Ping(self.number));
+        }
+        if self.heard.elapsed() >= SILENCE_MAX {
+            return Err(format!("nothing was heard from the other end for {} s", SILENCE_MAX.as_secs()));
+        }
+        Ok(())
+    }
+}
+
+/// A stop that was asked for: graceful first, then by the clock.
+#[derive(Default)]
+pub(crate) struct Stopping {
+    since: Option<Instant>,
+}
+
+impl Stopping {
+    /// True once, when the user asked for a stop.
+    pub(crate) fn begins(&mut self, watch: &Watch) -> bool {
+        if self.since.is_none() && watch.control.stopped() {
+            self.since = Some(Instant::now());
+            return true;
+        }
+        false
+    }
+    /// The graceful stop took too long.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= STOP_MAX)
+    }
+}
+
+pub(crate) fn protocol(text: impl Into<String>) -> Failure {
+    Failure { stage: Stage::Protocol, errno: 0, text: text.into().into() }
+}
+
+/// Waits for control messages during the set-up. `pick` takes an event of the mailbox as a control event.
+pub(crate) fn expect<E, T>(
+    mailbox: &Receiver<E>,
+    control: &ControlHandle,
+    pick: impl Fn(E) -> Option<ControlEvent>,
+    mut want: impl FnMut(Message) -> Result<Option<T>, Failure>,
+) -> Result<T, Failure> {
+    let deadline = Instant::now() + SETUP_MAX;
+    loop {
+        let event = match mailbox.recv_deadline(deadline) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(protocol("the other end did not answer in time during the set-up"));
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
+        };
+        match pick(event) {
+            Some(ControlEvent::Message(Message::Ping(n))) => control.send(Message::Pong(n)),
+            Some(ControlEvent::Message(Message::Pong(_))) | None => {}
+            Some(ControlEvent::Message(Message::Abort(failure))) => return Err(failure),
+            Some(ControlEvent::Message(message)) => {
+                let name = message.name();
+                match want(message)? {
+                    Some(value) => return Ok(value),
+                    None => return Err(protocol(format!("{name} came where it makes no sense"))),
+                }
+            }
+            Some(ControlEvent::Lost(text)) => return Err(protocol(text)),
+        }
+    }
+}
+
+/// The hello of this end.
+pub(crate) fn hello(session: [u8; 16], memory: u64, streams: u16) -> Hello {
+    // An object must fit into a fraction of the buffers, or reading and writing could not overlap.
+    let object_len = (memory / 8).clamp(64 * 1024, 64 * 1024 * 1024);
+    let object_len = 1u32 << object_len.ilog2();
+    let limits = Limits { object_len, entries: ENTRIES_MAX, streams: streams.clamp(1, STREAMS_MAX) };
+    Hello { version_min: VERSION_MIN, version_max: VERSION, session, capabilities: Vec::new(), limits }
+}
+
+/// Holds the other end's hello against ours.
+pub(crate) fn agree(ours: &Hello, theirs: &Hello) -> Result<Agreed, Failure> {
+    if ours.session != theirs.session {
+        return Err(protocol("the other end speaks of another session"));
+    }
+    negotiate(ours, theirs).map_err(|e| protocol(e.to_string()))
+}
+
+/// What this process used, for the report.
+pub(crate) fn end_report(meter: &Meter, strays: &AtomicU64, payload: u64, objects_resent: u64) -> EndReport {
+    EndReport {
+        cpu: cpu_time().as_nanos() as u64,
+        rss_max: rss_max(),
+        stages: meter.read(),
+        strays: strays.load(Ordering::Relaxed),
+        payload,
+        objects_resent,
+        not_kept: [0; NotKept::COUNT],
+    }
+}
+
+/// User and system time of this process.
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Most resident memory of this process, bytes; 0 where the kernel does not say.
+pub(crate) fn rss_max() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Both ends' stages together: each end counts only its own.
+pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime; 5] {
+    std::array::from_fn(|i| StageTime {
+        busy: a[i].busy + b[i].busy,
+        starved: a[i].starved + b[i].starved,
+        blocked: a[i].blocked + b[i].blocked,
+    })
+}
+
+/// Waits for the other end's report after the session, then closes control.
+pub(crate) fn exchange_reports<E>(
+    mailbox: &Receiver<E>,
+    control: &mut ControlHandle,
+    own: EndReport,
+    pick: impl Fn(E) -> Option<ControlEvent>,
+) -> Option<EndReport> {
+    control.send(Message::Report(own));
+    let deadline = Instant::now() + REPORT_MAX;
+    let mut far = None;
+    while let Ok(event) = mailbox.recv_deadline(deadline) {
+        match pick(event) {
+            Some(ControlEvent::Message(Message::Report(report))) => {
+                far = Some(report);
+                break;
+            }
+            Some(ControlEvent::Lost(_)) => break,
+            _ => {}
+        }
+    }
+    control.close();
+    far
+}
+
+/// The path of an entry below the destination root.
+pub(crate) fn join(dir: &[u8], name: &Name) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.as_bytes());
+    path
+}
+
+/// Tells the observer how far it is, at most every [`TICK`].
+pub(crate) struct Teller {
+    last: Option<Instant>,
+}
+
+impl Teller {
+    pub(crate) fn new() -> Teller {
+        Teller { last: None }
+    }
+    pub(crate) fn tell(&mut self, watch: &Watch, progress: impl FnOnce() -> Progress) {
+        if watch.observer.is_some() && self.last.is_none_or(|last| last.elapsed() >= TICK) {
+            self.last = Some(Instant::now());
+            watch.tell(Event::Progress(progress()));
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The source's driver: walk, storage engine and streams on one side, `transfer::source` on the other.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use haul_core::entry::{EntryKind, Name};
+use haul_core::ids::{BufferId, FileId, StreamId};
+use haul_core::stage::Stage;
+use haul_core::transfer::op::{SourceDone, SourceOp};
+use haul_core::transfer::source::{Source, SourceAction, SourceConfig};
+use haul_core::transfer::SessionEnd;
+use haul_core::wire::{Failure, Limits, Message, NotKept, Policy, Stage as FailureStage, credit_cost};
+
+use super::{
+    Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
+    exchange_reports, expect, hello, protocol,
+};
+use crate::api::Progress;
+use crate::buffer::{Buffer, Pool};
+use crate::job::{Durability, Options, PathBytes};
+use crate::meter::Meter;
+use crate::storage::source::{PreadEngine, RootSpec, RootTarget, SourceTree, resolve_sources, source_roots};
+use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
+use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
+
+/// Threads that stat ahead of the walk.
+const STAT_THREADS: usize = 4;
+
+enum Event {
+    Done(SourceCompletion),
+    Control(ControlEvent),
+    Send(SendEvent),
+}
+
+fn control_of(event: Event) -> Option<ControlEvent> {
+    match event {
+        Event::Control(event) => Some(event),
+        Event::Done(_) | Event::Send(_) => None,
+    }
+}
+
+/// What the source end is asked to do.
+pub(crate) struct SourceRequest {
+    /// As typed, after the colon if there was one.
+    pub(crate) sources: Vec<PathBytes>,
+    pub(crate) options: Options,
+    pub(crate) home: Option<PathBuf>,
+    /// Payload bytes in buffers, at most.
+    pub(crate) memory: u64,
+    pub(crate) readers: u16,
+}
+
+/// Runs the source end of a session until it is over.
+pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Report {
+    let (sender, mailbox) = unbounded();
+    let post: Post<ControlEvent> = {
+        let sender = sender.clone();
+        Arc::new(move |event| drop(sender.send(Event::Control(event))))
+    };
+    let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
+        Ok(control) => control,
+        Err(e) => return Report::failed(protocol(e.to_string())),
+    };
+    let setup = set_up(&mailbox, &control, links.session, links.data.len() as u16, request);
+    let setup = match setup {
+        Ok(setup) => setup,
+        Err(failure) => {
+            control.send(Message::Abort(failure.clone()));
+            control.close();
+            return Report::failed(failure);
+        }
+    };
+    let mut session = match Session::start(links.data, sender, request, &setup) {
+        Ok(session) => session,
+        Err(failure) => {
+            control.send(Message::Abort(failure.clone()));
+            control.close();
+            return Report::failed(failure);
+        }
+    };
+    let end = session.drive(&mailbox, &control, watch);
+    session.walk.cancel();
+    for sender in session.senders.values_mut() {
+        match end {
+            SessionEnd::Complete => sender.close(),
+            SessionEnd::Stopped | SessionEnd::Failed(_) => sender.abort(),
+        }
+    }
+    let counts = session.machine.counts();
+    let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
+    own.not_kept = session.not_kept;
+    let far = exchange_reports(&mailbox, &mut control, own, control_of);
+    Report {
+        end,
+        tally: session.tally,
+        own,
+        far,
+        resumed: setup.resumed,
+        chosen: setup.chosen(request),
+        memory_limited: session.buffers_short,
+    }
+}
+
+/// What was agreed before the first entry.
+struct Setup {
+    roots: Vec<RootSpec>,
+    limits: Limits,
+    wait: bool,
+    resumed: bool,
+    object_size: u32,
+}
+
+impl Setup {
+    fn chosen(&self, request: &SourceRequest) -> Vec<(String, String)> {
+        let text = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            text("object size", format!("{} bytes", self.object_size)),
+            text("readers", request.readers.to_string()),
+            text("source buffers", format!("{} bytes", request.memory)),
+        ]
+    }
+}
+
+fn set_up(
+    mailbox: &Receiver<Event>,
+    control: &ControlHandle,
+    session: [u8; 16],
+    streams: u16,
+    request: &SourceRequest,
+) -> Result<Setup, Failure> {
+    let ours = hello(session, request.memory, streams);
+    control.send(Message::Hello(ours.clone()));
+    let theirs = expect(mailbox, control, control_of, |message| match message {
+        Message::Hello(hello) => Ok(Some(hello)),
+        _ => Ok(None),
+    })?;
+    let agreed = agree(&ours, &theirs)?;
+    let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
+    let walk_failure = |e: String| Failure { stage: FailureStage::Walk, errno: 0, text: e.into() };
+    let options = &request.options;
+    let recursive = options.recursive || options.archive;
+    let mut roots =
+        resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| walk_failure(e.to_string()))?;
+    let policy = Policy {
+        durable: options.durability == Durability::Disk,
+        force: options.force,
+        no_clobber: options.no_clobber,
+        update: options.update,
+        owner: options.archive,
+        times: true,
+    };
+    let announced = source_roots(&roots).map_err(|e| walk_failure(e.to_string()))?;
+    control.send(Message::Sources { roots: announced, policy });
+    let (wait, rename, resumed) = expect(mailbox, control, control_of, |message| match message {
+        Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
+        _ => Ok(None),
+    })?;
+    if let Some(name) = rename {
+        rename_single(&mut roots, name)?;
+    }
+    let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
+    Ok(Setup { roots, limits: agreed.limits, wait, resumed, object_size })
+}
+
+/// `haul cp a.txt dir/b.txt`: the sink gives the single file its new name.
+fn rename_single(roots: &mut [RootSpec], name: Name) -> Result<(), Failure> {
+    match roots {
+        [RootSpec { target: target @ RootTarget::Named(_), .. }] => {
+            *target = RootTarget::Named(name);
+            Ok(())
+        }
+        _ => Err(protocol("the sink renames a source that is not a single file")),
+    }
+}
+
+struct Session {
+    machine: Source,
+    tree: Arc<SourceTree>,
+    engine: PreadEngine,
+    walk: Walk,
+    walked: bool,
+    senders: HashMap<StreamId, DataSender>,
+    pool: Pool,
+    buffers: HashMap<BufferId, Buffer>,
+    kinds: HashMap<FileId, Kind>,
+    meter: Arc<Meter>,
+    tally: Tally,
+    not_kept: [u64; NotKept::COUNT],
+    buffers_short: bool,
+}
+
+impl Session {
+    fn start(
+        data: Vec<(StreamId, crate::transport::Link)>,
+        sender: Sender<Event>,
+        request: &SourceRequest,
+        setup: &Setup,
+    ) -> Result<Session, Failure> {
+        let meter = Arc::new(Meter::default());
+        let tree = Arc::new(SourceTree::new());
+        let post: Post<SourceCompletion> = {
+            let sender = sender.clone();
+            Arc::new(move |done| drop(sender.send(Event::Done(done))))
+        };
+        let engine = PreadEngine::new(tree.clone(), usize::from(request.readers), meter.clone(), post);
+        let mut machine = Source::new(SourceConfig {
+            entries_max: setup.limits.entries,
+            memory: request.memory,
+            reads_max: u32::from(request.readers) * 2,
+            wait: setup.wait,
+        });
+        let mut senders = HashMap::new();
+        // A frame that a stream's thread still holds when the machine has written it off.
+        let slack = (data.len() as u64 + 1) * credit_cost(u64::from(setup.object_size));
+        for (stream, link) in data {
+            let sender = sender.clone();
+            let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
+            let data_sender = DataSender::spawn(link, stream, EPOCH, meter.clone(), post)
+                .map_err(|e| protocol(e.to_string()))?;
+            senders.insert(stream, data_sender);
+            machine.handle_stream_up(stream);
+        }
+        let object_size = setup.object_size;
+        let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, Arc::new(move |_| object_size));
+        Ok(Session {
+            machine,
+            tree,
+            engine,
+            walk,
+            walked: false,
+            senders,
+            pool: Pool::new(request.memory + slack),
+            buffers: HashMap::new(),
+            kinds: HashMap::new(),
+            meter,
+            tally: Tally::default(),
+            not_kept: [0; NotKept::COUNT],
+            buffers_short: false,
+        })
+    }
+
+    fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {
+        let clock = Clock::new();
+        let mut pulse = Pulse::new();
+        let mut stopping = Stopping::default();
+        let mut teller = Teller::new();
+        let nothing = never();
+        loop {
+            if let Some(end) = self.act(control, watch) {
+                return end;
+            }
+            teller.tell(watch, || self.progress(&clock));
+            let blocked = self.machine.is_blocked();
+            self.meter.set_idle(Stage::SourceStorage, blocked);
+            self.meter.set_idle(Stage::SourceHost, blocked);
+            self.meter.set_idle(Stage::Network, blocked);
+            let wait = clock.until(self.machine.next_deadline(), TICK);
+            let walk = if self.machine.wants_entries() && !self.walked { self.walk.items() } else { &nothing };
+            select! {
+                recv(mailbox) -> event => if let Ok(event) = event {
+                    self.handle(event, &clock, &mut pulse);
+                    // What else has come is taken up before the machine is asked again.
+                    while let Ok(event) = mailbox.try_recv() {
+                        self.handle(event, &clock, &mut pulse);
+                    }
+                },
+                recv(walk) -> items => match items {
+                    Ok(items) => self.handle_walk(items, watch),
+                    Err(_) => self.walked = true,
+                },
+                default(wait) => {}
+            }
+            self.machine.handle_tick(clock.now());
+            if let Err(text) = pulse.beat(control) {
+                self.machine.handle_control_lost(&text);
+            }
+            if stopping.begins(watch) {
+                self.walk.cancel();
+                self.machine.stop("interrupted");
+            }
+            if stopping.is_overdue() {
+                return SessionEnd::Stopped;
+            }
+        }
+    }
+
+    fn progress(&self, clock: &Clock) -> Progress {
+        let counts = self.machine.counts();
+        Progress {
+            bytes_done: counts.bytes_done + counts.durable,
+            bytes_total: counts.bytes,
+            files_done: counts.files_done,
+            files_total: counts.files,
+            unchanged: counts.unchanged,
+            failed: self.tally.failed,
+            counting: !self.walked,
+            elapsed: clock.elapsed(),
+            bytes_sent: counts.payload,
+        }
+    }
+
+    fn handle_walk(&mut self, items: Vec<WalkItem>, watch: &Watch) {
+        for item in items {
+            match item {
+                WalkItem::Entry(entry) => {
+                    match entry.kind {
+                        EntryKind::File { .. } => {}
+                        EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
+                        EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
+                    }
+                    self.machine.handle_entry(entry);
+                }
+                WalkItem::DirEnd(dir) => self.machine.handle_dir_end(dir),
+                WalkItem::Failed { path, failure, .. } => {
+                    self.tally.fail(watch, path.clone(), &failure);
+                    self.machine.handle_trouble(&path, failure);
+                }
+                WalkItem::NotKept(not_kept) => {
+                    let which = match not_kept.what {
+                        NotKeptWhat::HardLink => NotKept::HardLink,
+                        NotKeptWhat::Sparse => NotKept::Sparse,
+                        _ => NotKept::Special,
+                    };
+                    self.not_kept[which as usize] += 1;
+                }
+                WalkItem::End(totals) => {
+                    self.walked = true;
+                    self.machine.handle_walk_end(totals);
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event, clock: &Clock, pulse: &mut Pulse) {
+        match event {
+            Event::Done(SourceCompletion { done, buffer }) => {
+                // A failed read gives its buffer back; the machine does not learn its id.
+                let failed = matches!(done, SourceDone::Read { result: Err(_), .. });
+                if let Some(buffer) = buffer.filter(|_| !failed) {
+                    self.buffers.insert(buffer.id(), buffer);
+                }
+                self.machine.handle_done(done, clock.now());
+            }
+            Event::Control(ControlEvent::Message(message)) => {
+                pulse.heard();
+                self.machine.handle_message(message);
+            }
+            Event::Control(ControlEvent::Lost(text)) => self.machine.handle_control_lost(&text),
+            Event::Send(SendEvent::Sent { stream, seq, .. }) => self.machine.handle_sent(stream, seq),
+            Event::Send(SendEvent::Lost { stream, .. }) => self.machine.handle_stream_lost(stream),
+        }
+    }
+
+    /// Does what the machine asks, until it asks for nothing more.
+    fn act(&mut self, control: &ControlHandle, watch: &Watch) -> Option<SessionEnd> {
+        while let Some(action) = self.machine.poll_action() {
+            match action {
+                SourceAction::Submit(op) => self.submit(op),
+                SourceAction::Send(message) => control.send(message),
+                SourceAction::SendData { stream, header, buffer } => {
+                    let buffer = buffer.and_then(|id| self.buffers.remove(&id));
+                    if let Some(sender) = self.senders.get_mut(&stream) {
+                        sender.submit(header, buffer);
+                    }
+                }
+                SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
+                SourceAction::CloseStream(stream) => {
+                    if let Some(mut sender) = self.senders.remove(&stream) {
+                        sender.abort();
+                    }
+                }
+                SourceAction::EntryEnded { id, end, root, bytes } => {
+                    let kind = self.kinds.remove(&id).unwrap_or(Kind::File);
+                    let tree = &self.tree;
+                    self.tally.count(watch, kind, &end, root, bytes, || tree.path_of(id));
+                }
+                SourceAction::Finished(end) => return Some(end),
+            }
+        }
+        None
+    }
+
+    fn submit(&mut self, op: SourceOp) {
+        let len = match &op {
+            SourceOp::Read { len, .. } => Some(*len as usize),
+            SourceOp::ReadBundle { files } => Some(files.iter().map(|file| file.size as usize).sum()),
+            _ => None,
+        };
+        let buffer = len.map(|len| {
+            self.pool.take(len).expect("the machine counts what it takes, and the pool has slack for the streams")
+        });
+        self.engine.submit(SourceJob { op, buffer });
+    }
+}
