@@ -220,10 +220,10 @@ fn check_entry(e: &DataEntry, count: usize) -> Result<(), WireError> {
     if e.offset == 0 && e.tail {
         return bad("whole file without its root", len);
     }
-    if e.offset % CHUNK_LEN != 0 {
+    if !e.offset.is_multiple_of(CHUNK_LEN) {
         return bad("offset of a part of a file", e.offset);
     }
-    if !e.tail && len % CHUNK_LEN != 0 {
+    if !e.tail && !len.is_multiple_of(CHUNK_LEN) {
         return bad("length of a part inside a file", len);
     }
     Ok(())

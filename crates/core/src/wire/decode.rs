@@ -107,7 +107,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::JOIN | kind::JOINED | kind::DATA => {
             return Err(WireError::BadValue { what: "kind of a message", value: kind.into() });
         }
-        kind::IGNORABLE.. => return Ok(None),
+        ignorable if ignorable >= kind::IGNORABLE => return Ok(None),
         other => return Err(WireError::UnknownKind(other)),
     }))
 }
