@@ -229,16 +229,28 @@ fn message(index: usize, r: &mut Rng) -> Message {
     }
 }
 
+/// How many maximal subtrees of BLAKE3 make up a part of a file.
+fn subtree_count(offset: u64, len: u64, tail: bool) -> usize {
+    let (mut at, end, mut count) = (offset, offset + len, 0);
+    while at < end {
+        let left = end - at;
+        let aligned = if at == 0 { u64::MAX } else { 1 << at.trailing_zeros() };
+        at += if tail && left <= aligned { left } else { aligned.min(1 << left.ilog2()) };
+        count += 1;
+    }
+    count
+}
+
 fn data_entry(r: &mut Rng, bundle: bool) -> DataEntry {
     let (id, generation) = version(r);
     let root = bundle || r.bool();
     let tail = r.bool();
     let (offset, len) = match root {
         true => (0, r.u32(..100_000)),
-        false if tail => ((number(r) >> 20 | 1) * 65_536, r.u32(1..=OBJECT_LEN_MAX)),
+        false if tail => (((number(r) >> 20) | 1) * 65_536, r.u32(1..=OBJECT_LEN_MAX)),
         false => ((number(r) >> 20) * 1024, r.u32(1..=65_536) * 1024),
     };
-    let cvs = if root { 1 } else { r.usize(1..=CVS_MAX) };
+    let cvs = if root { 1 } else { subtree_count(offset, len.into(), tail) };
     DataEntry {
         id,
         generation,
@@ -601,7 +613,7 @@ fn contradictory_data_entries_are_refused() {
         assert!(patched(at, &[frame[at] ^ 1]).is_err(), "length at byte {at}");
     }
     // A whole file without its root; a part that ends inside a chunk; an empty part.
-    let whole = DataEntry { offset: 1 << 20, tail: true, ..legal.clone() };
+    let whole = DataEntry { offset: 1 << 20, len: 1 << 20, tail: true, ..legal.clone() };
     let mut frame = encode_data(&DataHeader { entries: vec![whole] });
     assert!(decode_data(&frame).is_ok());
     frame[entry + 12..entry + 20].fill(0);
@@ -930,8 +942,8 @@ fn golden_bytes_hold() {
     let entry = DataEntry {
         id: FileId(0x0102),
         generation: Generation(3),
-        offset: 4 << 20,
-        len: 70_000,
+        offset: 65_536,
+        len: 135_536,
         root: false,
         hole: false,
         tail: true,
