@@ -1,13 +1,27 @@
 //! The wire: frames, messages and their limits. See `docs/wire.md` for the byte layout.
 //!
-//! Invariant: nothing is allocated from a number that a peer sent; each list, string and frame has a
-//! named maximum here.
+//! In: bytes of a peer, or messages of our own machines. Out: the other of the two.
+//! Invariants: nothing is allocated from a number that a peer sent beyond what the bytes at hand can fill;
+//! each list, string and frame has a named maximum; what an encoder here makes, the decoder here takes.
+//! Left out: order and meaning (which message may come when, whether a sequence number fits) belong to the
+//! streams and to the session machines.
+//!
+//! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `encode` and `decode`
+//! the control messages; `data` the data frames; `negotiate` what two hellos agree on.
 
 mod codec;
+mod data;
+mod decode;
+mod encode;
+mod error;
 mod frame;
 mod message;
+mod negotiate;
 
+pub use data::*;
+pub use decode::*;
+pub use encode::*;
+pub use error::*;
 pub use frame::*;
 pub use message::*;
-
-pub(crate) use codec::{Reader, Writer};
+pub use negotiate::*;

@@ -1,1 +1,336 @@
-//! Byte layout of a frame. STUB: being written.
+//! Byte layout of the fixed parts: frame header, join, subframe header.
+//!
+//! In: arrays of exactly the right size, so that a reader can take fixed bytes before it trusts a length.
+//! Invariant: a decoded header's `len` is within the limit of its kind.
+
+use std::fmt;
+
+use super::codec::{Reader, Writer};
+use super::{DESCRIPTOR_LEN_MAX, PREAMBLE_LEN, WireError};
+use crate::ids::{SessionEpoch, StreamId};
+
+/// Length of a frame header, bytes.
+pub const HEADER_LEN: usize = 24;
+/// Shortest and longest object, bytes. An object size is a power of two between them.
+pub const OBJECT_LEN_MIN: u32 = 64 * 1024;
+pub const OBJECT_LEN_MAX: u32 = 64 * 1024 * 1024;
+/// Longest body of a data frame: preamble, descriptor, payload.
+pub const FRAME_LEN_MAX: usize = PREAMBLE_LEN + DESCRIPTOR_LEN_MAX + OBJECT_LEN_MAX as usize;
+/// Longest body of any other frame.
+pub const CONTROL_LEN_MAX: usize = 1024 * 1024;
+/// Longest file: the largest offset that file systems can address.
+pub const FILE_LEN_MAX: u64 = i64::MAX as u64;
+
+/// A power of two from [`OBJECT_LEN_MIN`] to [`OBJECT_LEN_MAX`].
+pub fn object_size_is_legal(size: u32) -> bool {
+    size.is_power_of_two() && (OBJECT_LEN_MIN..=OBJECT_LEN_MAX).contains(&size)
+}
+
+/// Frame kinds. Numbers are never used twice.
+pub mod kind {
+    pub const JOIN: u8 = 0x01;
+    pub const JOINED: u8 = 0x02;
+    pub const DATA: u8 = 0x03;
+    pub const HELLO: u8 = 0x10;
+    pub const SOURCES: u8 = 0x11;
+    pub const DESTINATION: u8 = 0x12;
+    pub const ANNOUNCE: u8 = 0x13;
+    pub const DIR_END: u8 = 0x14;
+    pub const STATE: u8 = 0x15;
+    pub const SEALED: u8 = 0x16;
+    pub const WITHDRAW: u8 = 0x17;
+    pub const END: u8 = 0x18;
+    pub const GRANT: u8 = 0x19;
+    pub const WRITTEN: u8 = 0x1a;
+    pub const DURABLE: u8 = 0x1b;
+    pub const DONE: u8 = 0x1c;
+    pub const RESEND: u8 = 0x1d;
+    pub const STREAM_CLOSED: u8 = 0x1e;
+    pub const STOP: u8 = 0x1f;
+    pub const STOPPED: u8 = 0x20;
+    pub const COMPLETE: u8 = 0x21;
+    pub const REPORT: u8 = 0x22;
+    pub const ABORT: u8 = 0x23;
+    pub const PING: u8 = 0x24;
+    pub const PONG: u8 = 0x25;
+    /// First of the kinds that a receiver who does not know them reads and drops.
+    pub const IGNORABLE: u8 = 0x80;
+    pub const TARGET_HEALTH: u8 = 0x80;
+}
+
+/// What a frame kind of the wire is to this version.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KindClass {
+    Join,
+    Joined,
+    Data,
+    Control,
+    Ignorable,
+    Unknown,
+}
+
+fn class_of(kind: u8) -> KindClass {
+    match kind {
+        kind::JOIN => KindClass::Join,
+        kind::JOINED => KindClass::Joined,
+        kind::DATA => KindClass::Data,
+        kind::HELLO..=kind::PONG => KindClass::Control,
+        kind::IGNORABLE.. => KindClass::Ignorable,
+        _ => KindClass::Unknown,
+    }
+}
+
+/// The first bytes of every frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes after the header.
+    pub len: u32,
+    /// One of [`kind`].
+    pub kind: u8,
+    /// No bit has a meaning in v1: zero.
+    pub flags: u8,
+    /// The stream that carries the frame; 0 is control.
+    pub stream: StreamId,
+    /// Frames of an older epoch are dropped before they act.
+    pub epoch: SessionEpoch,
+    /// Counts the frames of one direction of a stream; the join is 0.
+    pub seq: u64,
+}
+
+impl FrameHeader {
+    /// The bytes of this header.
+    ///
+    /// # Panics
+    /// If the peer would refuse it: a length over the limit of its kind, an unknown kind, flags.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        if let Err(error) = self.check() {
+            panic!("own frame header is not legal: {error}");
+        }
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..4].copy_from_slice(&self.len.to_le_bytes());
+        bytes[4] = self.kind;
+        bytes[5] = self.flags;
+        bytes[6..8].copy_from_slice(&self.stream.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.epoch.0.to_le_bytes());
+        // 12..16: reserved for the sender's host id.
+        bytes[16..].copy_from_slice(&self.seq.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; its length is checked against the limit of its kind.
+    ///
+    /// Edge: an unknown kind that may be ignored is `Ok`; read `len` bytes and give them to
+    /// [`decode_message`](super::decode_message), or drop them.
+    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<FrameHeader, WireError> {
+        let mut r = Reader::new(bytes);
+        let len = r.u32("frame length")?;
+        let kind = r.u8("frame kind")?;
+        let flags = r.u8("frame flags")?;
+        let stream = StreamId(r.u16("frame stream")?);
+        let epoch = SessionEpoch(r.u32("frame epoch")?);
+        r.reserved::<4>("frame header, reserved bytes")?;
+        let seq = r.u64("frame sequence")?;
+        let header = FrameHeader { len, kind, flags, stream, epoch, seq };
+        header.check()?;
+        Ok(header)
+    }
+
+    /// A known or ignorable kind other than join, joined and data: the body is for
+    /// [`decode_message`](super::decode_message).
+    pub fn is_message(&self) -> bool {
+        matches!(class_of(self.kind), KindClass::Control | KindClass::Ignorable)
+    }
+
+    fn check(&self) -> Result<(), WireError> {
+        let len = u64::from(self.len);
+        let exact = |what, want: usize| match len == want as u64 {
+            true => Ok(()),
+            false => Err(WireError::BadValue { what, value: len }),
+        };
+        let at_most = |what, max: usize| match len <= max as u64 {
+            true => Ok(()),
+            false => Err(WireError::TooLong { what, len, max: max as u64 }),
+        };
+        match class_of(self.kind) {
+            KindClass::Join => exact("join length", JOIN_LEN - HEADER_LEN)?,
+            KindClass::Joined => exact("joined length", JOINED_LEN - HEADER_LEN)?,
+            KindClass::Data => at_most("data frame length", FRAME_LEN_MAX)?,
+            KindClass::Control | KindClass::Ignorable => at_most("control frame length", CONTROL_LEN_MAX)?,
+            KindClass::Unknown => return Err(WireError::UnknownKind(self.kind)),
+        }
+        if self.flags != 0 {
+            return Err(WireError::BadValue { what: "frame flags", value: self.flags.into() });
+        }
+        if self.kind == kind::DATA && self.stream == StreamId(0) {
+            return Err(WireError::BadValue { what: "stream of a data frame", value: 0 });
+        }
+        Ok(())
+    }
+}
+
+/// Length of a whole join frame, bytes.
+pub const JOIN_LEN: usize = HEADER_LEN + 48;
+/// Length of a whole answer to a join, bytes.
+pub const JOINED_LEN: usize = HEADER_LEN + 1;
+
+/// The first frame of the dialling end on every stream, control too: which stream of which session this is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Join {
+    pub session: [u8; 16],
+    /// The secret that both ends got through the trusted channel. Compare it in constant time.
+    pub ticket: [u8; 32],
+    pub stream: StreamId,
+    pub epoch: SessionEpoch,
+}
+
+// The ticket must not get into logs.
+impl fmt::Debug for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Join {{ session: {:02x?}, stream: {}, epoch: {} }}", self.session, self.stream, self.epoch)
+    }
+}
+
+impl Join {
+    /// The whole frame, header and body.
+    pub fn encode(&self) -> [u8; JOIN_LEN] {
+        let header = FrameHeader {
+            len: (JOIN_LEN - HEADER_LEN) as u32,
+            kind: kind::JOIN,
+            flags: 0,
+            stream: self.stream,
+            epoch: self.epoch,
+            seq: 0,
+        };
+        let mut bytes = [0; JOIN_LEN];
+        bytes[..HEADER_LEN].copy_from_slice(&header.encode());
+        bytes[HEADER_LEN..HEADER_LEN + 16].copy_from_slice(&self.session);
+        bytes[HEADER_LEN + 16..].copy_from_slice(&self.ticket);
+        bytes
+    }
+
+    /// Reads the whole frame.
+    pub fn decode(bytes: &[u8; JOIN_LEN]) -> Result<Join, WireError> {
+        let mut r = Reader::new(bytes);
+        let header = fixed_header(&mut r, kind::JOIN)?;
+        let session = r.array("join session")?;
+        let ticket = r.array("join ticket")?;
+        r.finish("join")?;
+        Ok(Join { session, ticket, stream: header.stream, epoch: header.epoch })
+    }
+}
+
+/// The answer to a [`Join`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    Accepted,
+    /// No such session here, or the ticket is wrong.
+    UnknownSession,
+    /// The session goes on under a newer epoch.
+    StaleEpoch,
+    /// The stream is not expected, or it is joined already.
+    BadStream,
+}
+
+impl Joined {
+    /// The whole frame, header and body, on the stream and with the epoch of the join.
+    pub fn encode(self, stream: StreamId, epoch: SessionEpoch) -> [u8; JOINED_LEN] {
+        let header = FrameHeader {
+            len: (JOINED_LEN - HEADER_LEN) as u32,
+            kind: kind::JOINED,
+            flags: 0,
+            stream,
+            epoch,
+            seq: 0,
+        };
+        let mut bytes = [0; JOINED_LEN];
+        bytes[..HEADER_LEN].copy_from_slice(&header.encode());
+        bytes[HEADER_LEN] = match self {
+            Joined::Accepted => 0,
+            Joined::UnknownSession => 1,
+            Joined::StaleEpoch => 2,
+            Joined::BadStream => 3,
+        };
+        bytes
+    }
+
+    /// Reads the whole frame: the answer, and the stream and epoch that it is for.
+    pub fn decode(bytes: &[u8; JOINED_LEN]) -> Result<(Joined, StreamId, SessionEpoch), WireError> {
+        let mut r = Reader::new(bytes);
+        let header = fixed_header(&mut r, kind::JOINED)?;
+        let answer = match r.u8("joined answer")? {
+            0 => Joined::Accepted,
+            1 => Joined::UnknownSession,
+            2 => Joined::StaleEpoch,
+            3 => Joined::BadStream,
+            other => return Err(WireError::BadValue { what: "joined answer", value: other.into() }),
+        };
+        r.finish("joined")?;
+        Ok((answer, header.stream, header.epoch))
+    }
+}
+
+/// The header of a frame of fixed kind and sequence 0.
+fn fixed_header(r: &mut Reader<'_>, kind: u8) -> Result<FrameHeader, WireError> {
+    let header = FrameHeader::decode(&r.array("frame header")?)?;
+    if header.kind != kind {
+        return Err(WireError::BadValue { what: "kind of a frame at the start", value: header.kind.into() });
+    }
+    if header.seq != 0 {
+        return Err(WireError::BadValue { what: "sequence of a frame at the start", value: header.seq });
+    }
+    Ok(header)
+}
+
+/// Length of a subframe header, bytes.
+pub const SUBHEADER_LEN: usize = 8;
+/// Longest body of a subframe: a control subframe waits for at most one of these.
+pub const SUBFRAME_LEN_MAX: u32 = 64 * 1024;
+
+/// The head of a subframe: how several streams share the one ssh connection. `channel` is the stream's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubHeader {
+    pub channel: u16,
+    /// Bytes after this header. 0: the sender says nothing more on this channel.
+    pub len: u32,
+}
+
+impl SubHeader {
+    /// The bytes of this header.
+    ///
+    /// # Panics
+    /// If `len` is over [`SUBFRAME_LEN_MAX`].
+    pub fn encode(&self) -> [u8; SUBHEADER_LEN] {
+        assert!(self.len <= SUBFRAME_LEN_MAX, "own subframe of {} bytes", self.len);
+        let mut bytes = [0; SUBHEADER_LEN];
+        bytes[..2].copy_from_slice(&self.channel.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header.
+    pub fn decode(bytes: &[u8; SUBHEADER_LEN]) -> Result<SubHeader, WireError> {
+        let mut r = Reader::new(bytes);
+        let channel = r.u16("subframe channel")?;
+        r.reserved::<2>("subframe header, reserved bytes")?;
+        let len = r.u32("subframe length")?;
+        if len > SUBFRAME_LEN_MAX {
+            return Err(WireError::TooLong {
+                what: "subframe length",
+                len: len.into(),
+                max: SUBFRAME_LEN_MAX.into(),
+            });
+        }
+        Ok(SubHeader { channel, len })
+    }
+}
+
+/// Header and body of a frame of `kind`.
+pub(super) fn frame(kind: u8, stream: StreamId, epoch: SessionEpoch, seq: u64, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(body.len()).expect("bodies are bounded");
+    let header = FrameHeader { len, kind, flags: 0, stream, epoch, seq }.encode();
+    let mut out = Vec::with_capacity(HEADER_LEN + body.len());
+    let mut w = Writer::new(&mut out);
+    w.raw(&header);
+    w.raw(body);
+    out
+}

@@ -1,0 +1,313 @@
+//! Byte layout of control messages, reading; [`encode`](super::encode_message) is its mirror.
+//!
+//! In: the body of one frame. Out: a message in which every list, name, text, enum, range and time is legal.
+//! Invariant: never panics, and allocates no more than a small multiple of the body's length.
+
+use super::codec::Reader;
+use super::encode::{
+    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DONE_LEN_MIN, EXTENT_LEN, POLICY_BITS, SEALED_LEN,
+    SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_HEALTH_LEN,
+};
+use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
+use super::{
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, Capability, DoneItem, EndReport,
+    Extent, Failure, FileState, Hello, ITEMS_MAX, Limits, Message, Outcome, Policy, SUBTREES_MAX, SourceRoot,
+    Stage, Totals, WireError,
+};
+use crate::digest::Subtree;
+use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
+use crate::ids::{DirId, FileId, Generation, StreamId};
+use crate::stage::StageTime;
+
+/// What a control frame says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    Message(Message),
+    /// A kind that this version does not know and that may be ignored.
+    Ignored,
+}
+
+/// Reads the body of a control frame of `kind`. The whole body must be used.
+///
+/// Errors: join, joined and data frames are no messages: `BadValue`.
+pub fn decode_message(kind: u8, body: &[u8]) -> Result<Decoded, WireError> {
+    if body.len() > CONTROL_LEN_MAX {
+        let (len, max) = (body.len() as u64, CONTROL_LEN_MAX as u64);
+        return Err(WireError::TooLong { what: "control frame length", len, max });
+    }
+    let mut r = Reader::new(body);
+    let Some(message) = read_message(kind, &mut r)? else { return Ok(Decoded::Ignored) };
+    r.finish("message")?;
+    Ok(Decoded::Message(message))
+}
+
+/// `None`: an unknown kind that may be ignored.
+fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireError> {
+    let items = ITEMS_MAX;
+    Ok(Some(match kind {
+        kind::HELLO => Message::Hello(read_hello(r)?),
+        kind::SOURCES => Message::Sources {
+            policy: read_policy(r)?,
+            roots: r.list("source roots", items, SOURCE_ROOT_LEN_MIN, read_root)?,
+        },
+        kind::DESTINATION => Message::Destination {
+            wait: r.bool("destination: wait")?,
+            resumed: r.bool("destination: resumed")?,
+            epoch: r.u32("destination: epoch")?,
+            rename: read_name_or_none(r, "destination: name")?,
+        },
+        kind::ANNOUNCE => Message::Announce(r.list(
+            "announced entries",
+            ANNOUNCE_ENTRIES_MAX,
+            ANNOUNCED_LEN_MIN,
+            read_announced,
+        )?),
+        kind::DIR_END => {
+            Message::DirEnd(r.list("ended directories", items, 8, |r| r.u64("directory id").map(DirId))?)
+        }
+        kind::STATE => Message::State(r.list("file states", items, STATE_LEN_MIN, read_state)?),
+        kind::SEALED => Message::Sealed(r.list("sealed files", items, SEALED_LEN, |r| {
+            let (id, generation) = read_version(r)?;
+            Ok((id, generation, r.u16("pass of a sealed file")?))
+        })?),
+        kind::WITHDRAW => {
+            let (id, generation) = read_version(r)?;
+            Message::Withdraw { id, generation, retry: r.bool("withdraw: retry")? }
+        }
+        kind::END => Message::End(Totals {
+            files: r.u64("total of files")?,
+            dirs: r.u64("total of directories")?,
+            symlinks: r.u64("total of symlinks")?,
+            bytes: r.u64("total of bytes")?,
+        }),
+        kind::GRANT => Message::Grant { class: r.u16("grant: class")?, total: r.u64("grant: total")? },
+        kind::WRITTEN => Message::Written {
+            bytes: r.u64("written: bytes")?,
+            frames: r.list("streams", items, STREAM_FRAMES_LEN, |r| {
+                Ok((StreamId(r.u16("written: stream")?), r.u64("written: frames")?))
+            })?,
+        },
+        kind::DURABLE => Message::Durable(r.list("durable extents", items, EXTENT_LEN, read_extent)?),
+        kind::DONE => Message::Done(r.list("done entries", items, DONE_LEN_MIN, read_done)?),
+        kind::RESEND => Message::Resend(r.list("extents to send again", items, EXTENT_LEN, read_extent)?),
+        kind::STREAM_CLOSED => Message::StreamClosed {
+            stream: StreamId(r.u16("closed stream")?),
+            frames: r.u64("closed stream: frames")?,
+        },
+        kind::TARGET_HEALTH => Message::TargetHealth(r.list("targets", items, TARGET_HEALTH_LEN, |r| {
+            Ok((r.u16("target class")?, r.u64("service time")?, r.u64("best service time")?))
+        })?),
+        kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
+        kind::STOPPED => Message::Stopped,
+        kind::COMPLETE => Message::Complete,
+        kind::REPORT => Message::Report(read_report(r)?),
+        kind::ABORT => Message::Abort(read_failure(r)?),
+        kind::PING => Message::Ping(r.u64("ping")?),
+        kind::PONG => Message::Pong(r.u64("pong")?),
+        kind::JOIN | kind::JOINED | kind::DATA => {
+            return Err(WireError::BadValue { what: "kind of a message", value: kind.into() });
+        }
+        ignorable if ignorable >= kind::IGNORABLE => return Ok(None),
+        other => return Err(WireError::UnknownKind(other)),
+    }))
+}
+
+fn read_hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
+    let version_min = r.u16("oldest version")?;
+    let version_max = r.u16("newest version")?;
+    if version_min == 0 || version_min > version_max {
+        return Err(WireError::BadValue { what: "oldest version", value: version_min.into() });
+    }
+    let session = r.array("hello: session")?;
+    let limits = Limits {
+        object_len: r.u32("limit of object length")?,
+        entries: r.u32("limit of entries")?,
+        streams: r.u16("limit of streams")?,
+    };
+    let capabilities = r.list("capabilities", CAPABILITIES_MAX, CAPABILITY_LEN_MIN, |r| {
+        Ok(Capability {
+            kind: r.u16("capability kind")?,
+            required: r.bool("capability: required")?,
+            value: r.bytes("capability value", CAPABILITY_LEN_MAX)?.into(),
+        })
+    })?;
+    Ok(Hello { version_min, version_max, session, capabilities, limits })
+}
+
+fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
+    let bits = r.u8("policy")?;
+    if bits & !POLICY_BITS != 0 {
+        return Err(WireError::BadValue { what: "policy", value: bits.into() });
+    }
+    let on = |bit: u8| bits & 1 << bit != 0;
+    Ok(Policy { durable: on(0), force: on(1), no_clobber: on(2), update: on(3), owner: on(4), times: on(5) })
+}
+
+fn read_root(r: &mut Reader<'_>) -> Result<SourceRoot, WireError> {
+    match r.u8("kind of a source root")? {
+        tag @ (1 | 2) => Ok(SourceRoot::Named { name: r.name("name of a source root")?, is_dir: tag == 2 }),
+        3 => Ok(SourceRoot::Contents {
+            names_hash: r.array("hash of names")?,
+            names: r.u64("count of names")?,
+        }),
+        other => Err(WireError::BadValue { what: "kind of a source root", value: other.into() }),
+    }
+}
+
+/// A name whose length 0 means none.
+fn read_name_or_none(r: &mut Reader<'_>, what: &'static str) -> Result<Option<Name>, WireError> {
+    match r.name(what) {
+        Ok(name) => Ok(Some(name)),
+        Err(WireError::BadName { source: NameError::Empty, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_version(r: &mut Reader<'_>) -> Result<(FileId, Generation), WireError> {
+    Ok((FileId(r.u64("entry id")?), Generation(r.u32("generation")?)))
+}
+
+fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireError> {
+    let secs = r.i64(what)?;
+    let nanos = r.u32(what)?;
+    match nanos < 1_000_000_000 {
+        true => Ok(Timestamp { secs, nanos }),
+        false => Err(WireError::BadValue { what, value: nanos.into() }),
+    }
+}
+
+fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
+    let (id, generation) = read_version(r)?;
+    if id.as_dir() == DirId::ROOT {
+        return Err(WireError::BadValue { what: "id of an announced entry", value: 0 });
+    }
+    let parent = DirId(r.u64("parent of an entry")?);
+    let mode = r.u32("mode")?;
+    if mode & !0o7777 != 0 {
+        return Err(WireError::BadValue { what: "mode", value: mode.into() });
+    }
+    let (uid, gid) = (r.u32("uid")?, r.u32("gid")?);
+    let meta = Meta { mode, uid, gid, mtime: read_time(r, "mtime")? };
+    let tag = r.u8("kind of an entry")?;
+    let name = r.name("name of an entry")?;
+    let kind = match tag {
+        1 => EntryKind::Dir,
+        2 => read_file(r)?,
+        3 => {
+            let what = "target of a symlink";
+            let target = r.bytes(what, LINK_LEN_MAX)?;
+            if target.is_empty() || target.contains(&0) {
+                return Err(WireError::BadValue { what, value: 0 });
+            }
+            EntryKind::Symlink { target: target.into() }
+        }
+        other => return Err(WireError::BadValue { what: "kind of an entry", value: other.into() }),
+    };
+    skip_extras(r)?;
+    Ok(Announced { id, generation, parent, name, meta, kind })
+}
+
+fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
+    let size = r.u64("size of a file")?;
+    if size > FILE_LEN_MAX {
+        return Err(WireError::TooLong { what: "size of a file", len: size, max: FILE_LEN_MAX });
+    }
+    let mtime = read_time(r, "mtime of a fingerprint")?;
+    let ctime = read_time(r, "ctime of a fingerprint")?;
+    let ino = r.u64("inode")?;
+    let object_size = r.u32("object size")?;
+    if !object_size_is_legal(object_size) {
+        return Err(WireError::BadValue { what: "object size", value: object_size.into() });
+    }
+    Ok(EntryKind::File { fingerprint: Fingerprint { size, mtime, ctime, ino }, object_size })
+}
+
+/// Extra fields of an entry: v1 knows none, so it steps over those that it may.
+fn skip_extras(r: &mut Reader<'_>) -> Result<(), WireError> {
+    let len = usize::from(r.u16("extra fields")?);
+    let mut extras = Reader::new(r.take("extra fields", len)?);
+    while extras.remaining() > 0 {
+        let kind = extras.u16("extra field kind")?;
+        if extras.bool("extra field: required")? {
+            return Err(WireError::UnknownRequired { what: "extra field", kind });
+        }
+        extras.bytes("extra field", len)?;
+    }
+    Ok(())
+}
+
+fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), WireError> {
+    let (id, generation) = read_version(r)?;
+    let state = match r.u8("file state")? {
+        0 => FileState::Fresh,
+        1 => FileState::Unchanged,
+        2 => FileState::Skipped,
+        3 => FileState::Held {
+            verify: r.bool("held: verify")?,
+            subtrees: r.list("held subtrees", SUBTREES_MAX, SUBTREE_LEN, |r| {
+                let (offset, len) = read_range(r, "held subtree")?;
+                Ok(Subtree { offset, len, cv: r.array("held chaining value")? })
+            })?,
+        },
+        other => return Err(WireError::BadValue { what: "file state", value: other.into() }),
+    };
+    Ok((id, generation, state))
+}
+
+/// Offset and length of a range that ends within the longest file.
+fn read_range(r: &mut Reader<'_>, what: &'static str) -> Result<(u64, u64), WireError> {
+    let (offset, len) = (r.u64(what)?, r.u64(what)?);
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_LEN_MAX => Ok((offset, len)),
+        _ => Err(WireError::BadValue { what, value: offset }),
+    }
+}
+
+fn read_extent(r: &mut Reader<'_>) -> Result<Extent, WireError> {
+    let (id, generation) = read_version(r)?;
+    let (offset, len) = read_range(r, "extent")?;
+    Ok(Extent { id, generation, offset, len })
+}
+
+fn read_done(r: &mut Reader<'_>) -> Result<DoneItem, WireError> {
+    let (id, generation) = read_version(r)?;
+    let outcome = match r.u8("outcome")? {
+        0 => Outcome::Done { root: None },
+        1 => Outcome::Done { root: Some(r.array("root of a done file")?) },
+        2 => Outcome::Failed(read_failure(r)?),
+        other => return Err(WireError::BadValue { what: "outcome", value: other.into() }),
+    };
+    Ok(DoneItem { id, generation, outcome })
+}
+
+fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
+    let stage = match r.u8("stage of a failure")? {
+        1 => Stage::Walk,
+        2 => Stage::Open,
+        3 => Stage::Read,
+        4 => Stage::Changed,
+        5 => Stage::Create,
+        6 => Stage::Write,
+        7 => Stage::Sync,
+        8 => Stage::Publish,
+        9 => Stage::Metadata,
+        10 => Stage::Digest,
+        11 => Stage::Protocol,
+        other => return Err(WireError::BadValue { what: "stage of a failure", value: other.into() }),
+    };
+    Ok(Failure { stage, errno: r.i32("errno")?, text: r.text("text of a failure")? })
+}
+
+fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {
+    let cpu = r.u64("report: cpu")?;
+    let rss_max = r.u64("report: rss")?;
+    let mut stages = [StageTime::default(); 5];
+    for stage in &mut stages {
+        *stage = StageTime {
+            busy: r.u64("report: busy")?,
+            starved: r.u64("report: starved")?,
+            blocked: r.u64("report: blocked")?,
+        };
+    }
+    Ok(EndReport { cpu, rss_max, stages, strays: r.u64("report: strays")? })
+}

@@ -1,0 +1,430 @@
+//! Byte layout of control messages, writing; [`decode`](super::decode_message) is its mirror.
+//!
+//! Invariant: a body fits [`CONTROL_LEN_MAX`]. Lists of small items do at their named maximum (checked at
+//! build time); lists of large items are bounded by bytes too. [`Message::split`] cuts any list so.
+
+use super::codec::Writer;
+use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
+use super::{
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
+    Failure, FileState, Hello, ITEMS_MAX, Message, Outcome, Policy, SUBTREES_MAX, SourceRoot, Stage,
+    TEXT_LEN_MAX, Totals,
+};
+use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
+use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
+
+/// Bytes of the count of a list.
+const COUNT_LEN: usize = 2;
+/// What a list body of large items may take: a control frame less count and fixed fields.
+pub const LIST_LEN_MAX: usize = CONTROL_LEN_MAX - 64;
+
+pub(super) const ANNOUNCED_LEN_MIN: usize = 49;
+pub(super) const STATE_LEN_MIN: usize = 13;
+pub(super) const DONE_LEN_MIN: usize = 13;
+pub(super) const SOURCE_ROOT_LEN_MIN: usize = 3;
+pub(super) const CAPABILITY_LEN_MIN: usize = 5;
+pub(super) const SUBTREE_LEN: usize = 48;
+pub(super) const EXTENT_LEN: usize = 28;
+pub(super) const SEALED_LEN: usize = 14;
+pub(super) const STREAM_FRAMES_LEN: usize = 10;
+pub(super) const TARGET_HEALTH_LEN: usize = 18;
+
+// Lists of small items fit at their maximum...
+const _: () = assert!(COUNT_LEN + ITEMS_MAX * EXTENT_LEN <= LIST_LEN_MAX);
+const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MAX) <= LIST_LEN_MAX);
+// ...and so does one item of the large ones.
+const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
+const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIST_LEN_MAX);
+const _: () = assert!(DONE_LEN_MIN + 7 + TEXT_LEN_MAX <= LIST_LEN_MAX);
+// Counts are u16.
+const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX as usize);
+
+/// Bytes that an entry takes in an `Announce`. Entries of one message: at most [`ANNOUNCE_ENTRIES_MAX`] and
+/// [`LIST_LEN_MAX`] bytes.
+pub fn announced_len(entry: &Announced) -> usize {
+    let kind = match &entry.kind {
+        EntryKind::Dir => 0,
+        EntryKind::File { .. } => 44,
+        EntryKind::Symlink { target } => 2 + target.len(),
+    };
+    ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind
+}
+
+/// Bytes that an item takes in a `State`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
+pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
+    match &item.2 {
+        FileState::Fresh | FileState::Unchanged | FileState::Skipped => STATE_LEN_MIN,
+        FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
+    }
+}
+
+/// Bytes that an item takes in a `Done`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
+pub fn done_len(item: &DoneItem) -> usize {
+    match &item.outcome {
+        Outcome::Done { root: None } => DONE_LEN_MIN,
+        Outcome::Done { root: Some(root) } => DONE_LEN_MIN + root.len(),
+        Outcome::Failed(failure) => DONE_LEN_MIN + 7 + failure.text.len().min(TEXT_LEN_MAX),
+    }
+}
+
+/// Bytes that a root takes in `Sources`. Roots of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
+pub fn source_root_len(root: &SourceRoot) -> usize {
+    match root {
+        SourceRoot::Named { name, .. } => 2 + name.as_bytes().len(),
+        SourceRoot::Contents { .. } => 41,
+    }
+}
+
+impl Message {
+    /// Cuts the list of a message so that each part can be sent; what fits already comes back as it is.
+    ///
+    /// Edge: `Hello`, `Sources` and `Written` mean their list as a whole and are never cut; nor is the list of
+    /// subtrees in one `FileState::Held`. Their senders hold to the maxima.
+    pub fn split(self) -> Vec<Message> {
+        let items = ITEMS_MAX;
+        match self {
+            Message::Announce(list) => cut(list, ANNOUNCE_ENTRIES_MAX, announced_len, Message::Announce),
+            Message::State(list) => cut(list, items, state_len, Message::State),
+            Message::Done(list) => cut(list, items, done_len, Message::Done),
+            Message::DirEnd(list) => cut(list, items, |_| 8, Message::DirEnd),
+            Message::Sealed(list) => cut(list, items, |_| SEALED_LEN, Message::Sealed),
+            Message::Durable(list) => cut(list, items, |_| EXTENT_LEN, Message::Durable),
+            Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
+            Message::TargetHealth(list) => cut(list, items, |_| TARGET_HEALTH_LEN, Message::TargetHealth),
+            other => vec![other],
+        }
+    }
+}
+
+fn cut<T>(
+    list: Vec<T>,
+    items_max: usize,
+    len_of: impl Fn(&T) -> usize,
+    message: impl Fn(Vec<T>) -> Message,
+) -> Vec<Message> {
+    if list.len() <= items_max && list.iter().map(&len_of).sum::<usize>() <= LIST_LEN_MAX {
+        return vec![message(list)];
+    }
+    let mut messages = Vec::new();
+    let mut part = Vec::new();
+    let mut part_len = 0;
+    for item in list {
+        let len = len_of(&item);
+        if part.len() == items_max || part_len + len > LIST_LEN_MAX {
+            messages.push(message(std::mem::take(&mut part)));
+            part_len = 0;
+        }
+        part_len += len;
+        part.push(item);
+    }
+    messages.push(message(part));
+    messages
+}
+
+/// The frame of a message: header and body.
+///
+/// # Panics
+/// As [`encode_message`].
+pub fn encode_frame(message: &Message, stream: StreamId, epoch: SessionEpoch, seq: u64) -> Vec<u8> {
+    let mut body = Vec::new();
+    let kind = encode_message(message, &mut body);
+    frame(kind, stream, epoch, seq, &body)
+}
+
+/// Appends the body of a message to `out`; returns its kind. Texts over [`TEXT_LEN_MAX`] are cut at a
+/// character's edge, nanoseconds of a confused file system are cut to a second's last.
+///
+/// # Panics
+/// If the peer would refuse it, which is our own broken invariant: a list over its maximum, a body over
+/// [`CONTROL_LEN_MAX`], an extent or file past [`FILE_LEN_MAX`], an illegal object size, an announced root.
+/// Also a symlink target that is longer than `LINK_LEN_MAX`: whoever reads links holds to it.
+pub fn encode_message(message: &Message, out: &mut Vec<u8>) -> u8 {
+    let start = out.len();
+    let mut w = Writer::new(out);
+    let kind = write_message(&mut w, message);
+    let len = out.len() - start;
+    assert!(len <= CONTROL_LEN_MAX, "own message of kind {kind:#04x} takes {len} bytes; split it");
+    kind
+}
+
+fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
+    match message {
+        Message::Hello(hello) => {
+            write_hello(w, hello);
+            kind::HELLO
+        }
+        Message::Sources { roots, policy } => {
+            w.u8(policy_bits(policy));
+            list(w, "source roots", ITEMS_MAX, roots, write_root);
+            kind::SOURCES
+        }
+        Message::Destination { wait, rename, epoch, resumed } => {
+            w.bool(*wait);
+            w.bool(*resumed);
+            w.u32(*epoch);
+            match rename {
+                None => w.u8(0),
+                Some(name) => w.name(name),
+            }
+            kind::DESTINATION
+        }
+        Message::Announce(entries) => {
+            list(w, "announced entries", ANNOUNCE_ENTRIES_MAX, entries, write_announced);
+            kind::ANNOUNCE
+        }
+        Message::DirEnd(dirs) => {
+            list(w, "ended directories", ITEMS_MAX, dirs, |w, dir| w.u64(dir.0));
+            kind::DIR_END
+        }
+        Message::State(items) => {
+            list(w, "file states", ITEMS_MAX, items, write_state);
+            kind::STATE
+        }
+        Message::Sealed(items) => {
+            list(w, "sealed files", ITEMS_MAX, items, |w, (id, generation, pass)| {
+                w.u64(id.0);
+                w.u32(generation.0);
+                w.u16(*pass);
+            });
+            kind::SEALED
+        }
+        Message::Withdraw { id, generation, retry } => {
+            w.u64(id.0);
+            w.u32(generation.0);
+            w.bool(*retry);
+            kind::WITHDRAW
+        }
+        Message::End(Totals { files, dirs, symlinks, bytes }) => {
+            for total in [files, dirs, symlinks, bytes] {
+                w.u64(*total);
+            }
+            kind::END
+        }
+        Message::Grant { class, total } => {
+            w.u16(*class);
+            w.u64(*total);
+            kind::GRANT
+        }
+        Message::Written { bytes, frames } => {
+            w.u64(*bytes);
+            list(w, "streams", ITEMS_MAX, frames, |w, (stream, frames)| {
+                w.u16(stream.0);
+                w.u64(*frames);
+            });
+            kind::WRITTEN
+        }
+        Message::Durable(extents) => {
+            list(w, "durable extents", ITEMS_MAX, extents, write_extent);
+            kind::DURABLE
+        }
+        Message::Done(items) => {
+            list(w, "done entries", ITEMS_MAX, items, write_done);
+            kind::DONE
+        }
+        Message::Resend(extents) => {
+            list(w, "extents to send again", ITEMS_MAX, extents, write_extent);
+            kind::RESEND
+        }
+        Message::StreamClosed { stream, frames } => {
+            w.u16(stream.0);
+            w.u64(*frames);
+            kind::STREAM_CLOSED
+        }
+        Message::TargetHealth(targets) => {
+            list(w, "targets", ITEMS_MAX, targets, |w, (class, now, best)| {
+                w.u16(*class);
+                w.u64(*now);
+                w.u64(*best);
+            });
+            kind::TARGET_HEALTH
+        }
+        Message::Stop { reason } => {
+            w.text(reason);
+            kind::STOP
+        }
+        Message::Stopped => kind::STOPPED,
+        Message::Complete => kind::COMPLETE,
+        Message::Report(report) => {
+            write_report(w, report);
+            kind::REPORT
+        }
+        Message::Abort(failure) => {
+            write_failure(w, failure);
+            kind::ABORT
+        }
+        Message::Ping(value) => {
+            w.u64(*value);
+            kind::PING
+        }
+        Message::Pong(value) => {
+            w.u64(*value);
+            kind::PONG
+        }
+    }
+}
+
+fn list<T>(
+    w: &mut Writer<'_>,
+    what: &'static str,
+    max: usize,
+    items: &[T],
+    item: impl Fn(&mut Writer<'_>, &T),
+) {
+    w.count(what, items.len(), max);
+    for it in items {
+        item(w, it);
+    }
+}
+
+fn write_hello(w: &mut Writer<'_>, hello: &Hello) {
+    w.u16(hello.version_min);
+    w.u16(hello.version_max);
+    w.raw(&hello.session);
+    w.u32(hello.limits.object_len);
+    w.u32(hello.limits.entries);
+    w.u16(hello.limits.streams);
+    list(w, "capabilities", CAPABILITIES_MAX, &hello.capabilities, |w, c| {
+        w.u16(c.kind);
+        w.bool(c.required);
+        w.bytes("capability", &c.value, CAPABILITY_LEN_MAX);
+    });
+}
+
+/// Bits of [`Policy`] in a byte, lowest first.
+pub(super) const POLICY_BITS: u8 = 0b11_1111;
+
+fn policy_bits(p: &Policy) -> u8 {
+    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times]
+        .iter()
+        .enumerate()
+        .map(|(bit, on)| u8::from(*on) << bit)
+        .sum()
+}
+
+fn write_root(w: &mut Writer<'_>, root: &SourceRoot) {
+    match root {
+        SourceRoot::Named { name, is_dir } => {
+            w.u8(if *is_dir { 2 } else { 1 });
+            w.name(name);
+        }
+        SourceRoot::Contents { names_hash, names } => {
+            w.u8(3);
+            w.raw(names_hash);
+            w.u64(*names);
+        }
+    }
+}
+
+fn write_time(w: &mut Writer<'_>, time: Timestamp) {
+    w.i64(time.secs);
+    // A file system that is out of its mind must not end the session.
+    w.u32(time.nanos.min(999_999_999));
+}
+
+fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
+    assert!(entry.id.as_dir() != DirId::ROOT, "the destination root is never announced");
+    w.u64(entry.id.0);
+    w.u32(entry.generation.0);
+    w.u64(entry.parent.0);
+    w.u32(entry.meta.mode & 0o7777);
+    w.u32(entry.meta.uid);
+    w.u32(entry.meta.gid);
+    write_time(w, entry.meta.mtime);
+    w.u8(match &entry.kind {
+        EntryKind::Dir => 1,
+        EntryKind::File { .. } => 2,
+        EntryKind::Symlink { .. } => 3,
+    });
+    w.name(&entry.name);
+    match &entry.kind {
+        EntryKind::Dir => {}
+        EntryKind::File { fingerprint, object_size } => {
+            assert!(fingerprint.size <= FILE_LEN_MAX, "own file of {} bytes", fingerprint.size);
+            assert!(object_size_is_legal(*object_size), "own object size {object_size}");
+            w.u64(fingerprint.size);
+            write_time(w, fingerprint.mtime);
+            write_time(w, fingerprint.ctime);
+            w.u64(fingerprint.ino);
+            w.u32(*object_size);
+        }
+        EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),
+    }
+    // Length of the extra fields: v1 sends none.
+    w.u16(0);
+}
+
+fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation, FileState)) {
+    w.u64(id.0);
+    w.u32(generation.0);
+    match state {
+        FileState::Fresh => w.u8(0),
+        FileState::Unchanged => w.u8(1),
+        FileState::Skipped => w.u8(2),
+        FileState::Held { subtrees, verify } => {
+            w.u8(3);
+            w.bool(*verify);
+            list(w, "held subtrees", SUBTREES_MAX, subtrees, |w, s| {
+                write_range(w, s.offset, s.len);
+                w.raw(&s.cv);
+            });
+        }
+    }
+}
+
+fn write_range(w: &mut Writer<'_>, offset: u64, len: u64) {
+    let end = offset.checked_add(len);
+    assert!(end.is_some_and(|end| end <= FILE_LEN_MAX), "own extent {offset}+{len} passes a file's end");
+    w.u64(offset);
+    w.u64(len);
+}
+
+fn write_extent(w: &mut Writer<'_>, extent: &Extent) {
+    w.u64(extent.id.0);
+    w.u32(extent.generation.0);
+    write_range(w, extent.offset, extent.len);
+}
+
+fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
+    w.u64(item.id.0);
+    w.u32(item.generation.0);
+    match &item.outcome {
+        Outcome::Done { root: None } => w.u8(0),
+        Outcome::Done { root: Some(root) } => {
+            w.u8(1);
+            w.raw(root);
+        }
+        Outcome::Failed(failure) => {
+            w.u8(2);
+            write_failure(w, failure);
+        }
+    }
+}
+
+fn write_failure(w: &mut Writer<'_>, failure: &Failure) {
+    w.u8(match failure.stage {
+        Stage::Walk => 1,
+        Stage::Open => 2,
+        Stage::Read => 3,
+        Stage::Changed => 4,
+        Stage::Create => 5,
+        Stage::Write => 6,
+        Stage::Sync => 7,
+        Stage::Publish => 8,
+        Stage::Metadata => 9,
+        Stage::Digest => 10,
+        Stage::Protocol => 11,
+    });
+    w.i32(failure.errno);
+    w.text(&failure.text);
+}
+
+fn write_report(w: &mut Writer<'_>, report: &EndReport) {
+    w.u64(report.cpu);
+    w.u64(report.rss_max);
+    for stage in &report.stages {
+        w.u64(stage.busy);
+        w.u64(stage.starved);
+        w.u64(stage.blocked);
+    }
+    w.u64(report.strays);
+}

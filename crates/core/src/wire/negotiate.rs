@@ -1,0 +1,71 @@
+//! What two hellos agree on.
+
+use super::frame::OBJECT_LEN_MIN;
+use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, WireError};
+
+/// Numbers of capabilities. v1 knows none; these are spoken for, so that nothing else takes them.
+pub mod capability {
+    /// Frames authenticated but not encrypted.
+    pub const AUTH_ONLY: u16 = 0x0001;
+    /// The header's bytes 12..16 carry the sender's host id.
+    pub const SENDER_HOST: u16 = 0x0002;
+    /// The data preamble's bytes 12..16 carry the volume generation.
+    pub const VOLUME_GENERATION: u16 = 0x0003;
+    /// Holes are extents: data entries with the HOLE flag, and sparse roots.
+    pub const HOLES: u16 = 0x0004;
+}
+
+/// Numbers of the extra fields of an announced entry. v1 knows none; these are spoken for.
+pub mod extra {
+    /// Source offset, destination offset, length: a part of a file is copied.
+    pub const RANGE: u16 = 0x0001;
+    /// Where the file lies at the source: stripe size and targets.
+    pub const LAYOUT: u16 = 0x0002;
+    /// The generation of the volume that the entry lies on.
+    pub const VOLUME_GENERATION: u16 = 0x0003;
+}
+
+/// What both ends use from here on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    pub version: u16,
+    pub limits: Limits,
+}
+
+/// Finds what both hellos allow: the highest common version and the smaller of each limit
+/// (of the object length the power of two that is not above it).
+///
+/// Errors: another session; no common version (both ranges are named); a capability that the peer requires
+/// and that is not known here; limits under which nothing could move.
+pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
+    let version = ours.version_max.min(theirs.version_max);
+    if version < ours.version_min.max(theirs.version_min) || version == 0 {
+        return Err(WireError::Version {
+            ours: (ours.version_min, ours.version_max),
+            theirs: (theirs.version_min, theirs.version_max),
+        });
+    }
+    if ours.session != theirs.session {
+        return Err(WireError::WrongSession);
+    }
+    if let Some(unknown) = theirs.capabilities.iter().find(|c| c.required) {
+        return Err(WireError::UnknownRequired { what: "capability", kind: unknown.kind });
+    }
+    let limits = Limits {
+        object_len: ours.limits.object_len.min(theirs.limits.object_len).min(OBJECT_LEN_MAX),
+        entries: ours.limits.entries.min(theirs.limits.entries),
+        streams: ours.limits.streams.min(theirs.limits.streams).min(STREAMS_MAX),
+    };
+    if limits.object_len < OBJECT_LEN_MIN {
+        return Err(WireError::BadValue { what: "limit of object length", value: limits.object_len.into() });
+    }
+    if limits.entries == 0 {
+        return Err(WireError::BadValue { what: "limit of entries", value: 0 });
+    }
+    if limits.streams == 0 {
+        return Err(WireError::BadValue { what: "limit of streams", value: 0 });
+    }
+    // Object sizes are powers of two; so is the limit that is used.
+    let limits = Limits { object_len: 1 << limits.object_len.ilog2(), ..limits };
+    Ok(Agreed { version, limits })
+}
