@@ -1,12 +1,59 @@
 //! Restart markers on disk: an append-only log of records, each with length, checksum and chain.
 //!
 //! In: what became durable at the sink. Out: bytes to append; after a crash, from the bytes that are there,
-//! what is known to be on media. Encoded and replayed here, so that the simulator can tear it.
-//! Invariant: replay believes a record only if every record before it was whole.
-//! STUB: the codec is being written; the types below are final.
+//! what is known to be on media. Encoded ([`Log`], [`compact`]) and replayed ([`Replay`]) here, so that the
+//! simulator can tear it.
+//! Invariants: replay believes a record only if every record before it was whole. Whatever is forgotten only
+//! costs a re-send, so every bound and every doubt is settled by forgetting.
+//! Left out: paths. They are not needed to resume, only to recognise ([`PathKey`]).
+//!
+//! Layout, integers little-endian:
+//! ```text
+//! file   := MAGIC record*            MAGIC: 12 bytes of text, 2 zero, format version u16
+//! record := len u32, body[len], sum[16]
+//! sum    := first 16 bytes of BLAKE3(sum of the record before, or MAGIC; body)
+//! body   := type u8, fields
+//! ```
 
-use crate::digest::{Root, Subtree};
-use crate::entry::{Fingerprint, Name};
+use std::collections::HashMap;
+
+use crate::digest::{Root, Subtree, SubtreeSet};
+use crate::entry::{Fingerprint, Name, Timestamp};
+
+mod codec;
+mod log;
+mod replay;
+
+pub use log::{Log, compact};
+pub use replay::Replay;
+
+/// Version of the format, part of the file's first bytes.
+pub const FORMAT_VERSION: u16 = 1;
+/// Longest body of a record, bytes. A reader holds no more than one record.
+pub const RECORD_LEN_MAX: usize = 64 * 1024;
+/// Most subtrees in one [`Record::Durable`] on disk; [`Log::append`] splits longer lists.
+pub const SUBTREES_PER_RECORD: usize = 1024;
+/// Most tags that a replay remembers; the oldest are forgotten first.
+pub const TAGS_MAX: usize = 1024;
+/// Most finished files that a replay remembers.
+pub const DONE_REPLAYED_MAX: usize = 4_194_304;
+/// Most partial files that a replay remembers.
+pub const PARTIALS_REPLAYED_MAX: usize = 1_048_576;
+/// Most subtrees of all partial files that a replay remembers.
+pub const SUBTREES_REPLAYED_MAX: usize = 4_194_304;
+
+const MAGIC_LEN: usize = 16;
+/// What a journal of this format begins with.
+const MAGIC: [u8; MAGIC_LEN] = {
+    let mut magic = *b"haul-journal\0\0\0\0";
+    let [low, high] = FORMAT_VERSION.to_le_bytes();
+    magic[14] = low;
+    magic[15] = high;
+    magic
+};
+/// The length before a body, and the checksum behind it, bytes.
+const LEN_LEN: usize = 4;
+const SUM_LEN: usize = 16;
 
 /// The path of an entry below the destination root, as 16 bytes of BLAKE3: `root` is all zero, a child is
 /// the hash of its parent's key and its name. Paths are not needed to resume, only to recognise.
@@ -27,20 +74,101 @@ impl PathKey {
     }
 }
 
+/// What stays of a finished file: the version of the source that it is a copy of, and its hash. The source's
+/// inode and ctime are not kept, for a change of these alone must not make a finished file unfinished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoneMark {
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub root: Root,
+}
+
+impl DoneMark {
+    /// The mark of a file that was copied from a source with this fingerprint.
+    pub fn new(fingerprint: &Fingerprint, root: Root) -> DoneMark {
+        DoneMark { size: fingerprint.size, mtime: fingerprint.mtime, root }
+    }
+    /// True if the source still has the content that was copied ([`Fingerprint::same_content`]).
+    pub fn matches(&self, fingerprint: &Fingerprint) -> bool {
+        let copied = Fingerprint { size: self.size, mtime: self.mtime, ..*fingerprint };
+        copied.same_content(fingerprint)
+    }
+}
+
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// First record: what this journal belongs to.
+    /// First record, and only there: what this journal belongs to.
     Head { job: [u8; 16], root_ino: u64 },
     /// A run of the job took it over. `tag` stands in the names of its temporaries. Records that follow
-    /// count only on this boot if `durable` is false.
+    /// count only on this boot if `durable` is false. Slots of earlier sessions are void.
     Session { epoch: u32, tag: u32, boot: [u8; 16], durable: bool },
-    /// A file of which a part is durable. `slot` names it in `Durable` records of this session.
-    Partial { slot: u32, path: PathKey, fingerprint: Fingerprint, object_size: u32 },
+    /// Tags of earlier sessions, oldest first, whose own records were compacted away.
+    Tags { tags: Vec<u32> },
+    /// A file of which a part is durable, in a temporary with `tag` in its name. What earlier records said of
+    /// the path is void. `slot` names the file in later records of this session.
+    Partial { slot: u32, path: PathKey, fingerprint: Fingerprint, object_size: u32, tag: u32 },
     /// These subtrees of the file in `slot` are on media.
     Durable { slot: u32, subtrees: Vec<Subtree> },
     /// The partial file in `slot` is worth nothing any more.
     Withdrawn { slot: u32 },
-    /// This file is complete under its final name.
-    Done { path: PathKey, fingerprint: Fingerprint, root: Root },
+    /// This file is complete under its final name. What earlier records said of the path is void.
+    Done { path: PathKey, mark: DoneMark },
 }
+
+/// A file that an earlier session left unfinished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partial {
+    /// The version of the source that the parts are of.
+    pub fingerprint: Fingerprint,
+    pub object_size: u32,
+    /// Stands in the name of the temporary that holds the parts.
+    pub tag: u32,
+    /// What of it can be relied on.
+    pub subtrees: SubtreeSet,
+}
+
+/// What a journal is worth to the next session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Job and inode of the destination root; `None` if not even the head was whole.
+    pub head: Option<([u8; 16], u64)>,
+    /// The highest epoch of any session, 0 if there was none.
+    pub epoch_max: u32,
+    /// The tags of all sessions, each once, newest last, at most [`TAGS_MAX`].
+    pub tags: Vec<u32>,
+    pub partials: HashMap<PathKey, Partial>,
+    pub done: HashMap<PathKey, DoneMark>,
+    /// Facts that were read and not kept: over a bound, or about a range that the file does not have.
+    pub dropped: u64,
+    /// Some facts here were made without durability and count on this boot only.
+    pub volatile: bool,
+    /// Bytes up to the end of the last whole record.
+    pub good_len: u64,
+    /// Something follows the last whole record: a torn write or a broken file.
+    pub damaged: bool,
+}
+
+/// Why a file is not read as a journal. A journal that is only torn or broken is no error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    #[error("the file is no haul journal")]
+    NotAJournal,
+    #[error(
+        "journal format {0}, this program knows only {FORMAT_VERSION}: resume with the haul that wrote it"
+    )]
+    Version(u16),
+}
+
+/// The checksum of a record: it vouches for everything before it too.
+fn sum(chain: &[u8; SUM_LEN], body: &[u8]) -> [u8; SUM_LEN] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(chain);
+    hasher.update(body);
+    let mut sum = [0; SUM_LEN];
+    sum.copy_from_slice(&hasher.finalize().as_bytes()[..SUM_LEN]);
+    sum
+}
+
+#[cfg(test)]
+mod tests;

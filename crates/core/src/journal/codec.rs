@@ -1,0 +1,162 @@
+//! The body of a record: type and fields, little-endian.
+//!
+//! Invariant: one record has one encoding, so decoding refuses what encoding would not have written (other
+//! flags, bytes left over, empty lists).
+
+use super::{DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX};
+use crate::digest::Subtree;
+use crate::entry::{Fingerprint, Timestamp};
+
+const HEAD: u8 = 1;
+const SESSION: u8 = 2;
+const TAGS: u8 = 3;
+const PARTIAL: u8 = 4;
+const DURABLE: u8 = 5;
+const WITHDRAWN: u8 = 6;
+const DONE: u8 = 7;
+
+/// Offset, length, chaining value.
+const SUBTREE_LEN: usize = 8 + 8 + 32;
+const TAG_LEN: usize = 4;
+
+const _: () = assert!(1 + 4 + SUBTREES_PER_RECORD * SUBTREE_LEN <= RECORD_LEN_MAX);
+const _: () = assert!(1 + TAGS_MAX * TAG_LEN <= RECORD_LEN_MAX);
+
+/// Appends the body of `record`. Its lists fit one record and are not empty.
+pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
+    match record {
+        Record::Head { job, root_ino } => {
+            out.push(HEAD);
+            out.extend_from_slice(job);
+            out.extend_from_slice(&root_ino.to_le_bytes());
+        }
+        Record::Session { epoch, tag, boot, durable } => {
+            out.push(SESSION);
+            out.extend_from_slice(&epoch.to_le_bytes());
+            out.extend_from_slice(&tag.to_le_bytes());
+            out.extend_from_slice(boot);
+            out.push(u8::from(*durable));
+        }
+        Record::Tags { tags } => encode_tags(tags, out),
+        Record::Partial { slot, path, fingerprint, object_size, tag } => {
+            out.push(PARTIAL);
+            out.extend_from_slice(&slot.to_le_bytes());
+            out.extend_from_slice(&path.0);
+            out.extend_from_slice(&fingerprint.size.to_le_bytes());
+            put_time(&fingerprint.mtime, out);
+            put_time(&fingerprint.ctime, out);
+            out.extend_from_slice(&fingerprint.ino.to_le_bytes());
+            out.extend_from_slice(&object_size.to_le_bytes());
+            out.extend_from_slice(&tag.to_le_bytes());
+        }
+        Record::Durable { slot, subtrees } => encode_durable(*slot, subtrees, out),
+        Record::Withdrawn { slot } => {
+            out.push(WITHDRAWN);
+            out.extend_from_slice(&slot.to_le_bytes());
+        }
+        Record::Done { path, mark } => {
+            out.push(DONE);
+            out.extend_from_slice(&path.0);
+            out.extend_from_slice(&mark.size.to_le_bytes());
+            put_time(&mark.mtime, out);
+            out.extend_from_slice(&mark.root);
+        }
+    }
+}
+
+/// The body of a [`Record::Tags`].
+pub(super) fn encode_tags(tags: &[u32], out: &mut Vec<u8>) {
+    out.push(TAGS);
+    for tag in tags {
+        out.extend_from_slice(&tag.to_le_bytes());
+    }
+}
+
+/// The body of a [`Record::Durable`].
+pub(super) fn encode_durable(slot: u32, subtrees: &[Subtree], out: &mut Vec<u8>) {
+    out.push(DURABLE);
+    out.extend_from_slice(&slot.to_le_bytes());
+    for subtree in subtrees {
+        out.extend_from_slice(&subtree.offset.to_le_bytes());
+        out.extend_from_slice(&subtree.len.to_le_bytes());
+        out.extend_from_slice(&subtree.cv);
+    }
+}
+
+fn put_time(time: &Timestamp, out: &mut Vec<u8>) {
+    out.extend_from_slice(&time.secs.to_le_bytes());
+    out.extend_from_slice(&time.nanos.to_le_bytes());
+}
+
+/// The record of a body; `None` if it is none of this format. Allocates no more than `body` is long.
+pub(super) fn decode(body: &[u8]) -> Option<Record> {
+    let mut fields = Fields(body);
+    let [kind] = fields.take()?;
+    let record = match kind {
+        HEAD => Record::Head { job: fields.take()?, root_ino: fields.u64()? },
+        SESSION => Record::Session {
+            epoch: fields.u32()?,
+            tag: fields.u32()?,
+            boot: fields.take()?,
+            durable: match fields.take()? {
+                [0] => false,
+                [1] => true,
+                _ => return None,
+            },
+        },
+        TAGS => Record::Tags { tags: fields.list(TAGS_MAX, Fields::u32)? },
+        PARTIAL => Record::Partial {
+            slot: fields.u32()?,
+            path: PathKey(fields.take()?),
+            fingerprint: Fingerprint {
+                size: fields.u64()?,
+                mtime: fields.time()?,
+                ctime: fields.time()?,
+                ino: fields.u64()?,
+            },
+            object_size: fields.u32()?,
+            tag: fields.u32()?,
+        },
+        DURABLE => Record::Durable {
+            slot: fields.u32()?,
+            subtrees: fields.list(SUBTREES_PER_RECORD, |fields| {
+                Some(Subtree { offset: fields.u64()?, len: fields.u64()?, cv: fields.take()? })
+            })?,
+        },
+        WITHDRAWN => Record::Withdrawn { slot: fields.u32()? },
+        DONE => Record::Done {
+            path: PathKey(fields.take()?),
+            mark: DoneMark { size: fields.u64()?, mtime: fields.time()?, root: fields.take()? },
+        },
+        _ => return None,
+    };
+    fields.0.is_empty().then_some(record)
+}
+
+/// What is left of a body.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+    fn time(&mut self) -> Option<Timestamp> {
+        Some(Timestamp { secs: self.take().map(i64::from_le_bytes)?, nanos: self.u32()? })
+    }
+    /// Items to the end of the body: at least one, at most `count_max`.
+    fn list<T>(&mut self, count_max: usize, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut items = Vec::new();
+        while !self.0.is_empty() && items.len() < count_max {
+            items.push(item(self)?);
+        }
+        (!items.is_empty()).then_some(items)
+    }
+}

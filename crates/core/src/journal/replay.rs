@@ -1,0 +1,352 @@
+//! Reading: the bytes of a journal, in pieces of any size, become what the next session may rely on.
+//!
+//! Invariants: nothing is allocated from a number in the file; at most one record is held. The first record
+//! that is not whole, not in the chain or not where it belongs ends the replay for good.
+//! Facts are kept in two layers, `solid` (made durable) and `loose` (made without durability, on one boot),
+//! because the boot that counts is known only at the end. A path is in one layer at most, as partial or done.
+
+use std::collections::HashMap;
+
+use super::codec::decode;
+use super::{
+    DONE_REPLAYED_MAX, DoneMark, JournalError, LEN_LEN, MAGIC, MAGIC_LEN, PARTIALS_REPLAYED_MAX, Partial,
+    PathKey, RECORD_LEN_MAX, Record, Replayed, SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX, sum,
+};
+use crate::digest::{Subtree, SubtreeSet};
+
+/// Replays a journal that is fed in order.
+#[derive(Debug)]
+pub struct Replay {
+    state: State,
+    /// Bytes of the magic or of one record that is not whole yet.
+    pending: Vec<u8>,
+    chain: [u8; SUM_LEN],
+    good_len: u64,
+    head: Option<([u8; 16], u64)>,
+    epoch_max: u32,
+    tags: Vec<u32>,
+    /// Whether the current session's facts are durable; `None` before the first session.
+    session_durable: Option<bool>,
+    /// The current session's partial files.
+    slots: HashMap<u32, PathKey>,
+    solid: Facts,
+    loose: Facts,
+    /// The boot that `loose` counts on.
+    loose_boot: [u8; 16],
+    dropped: u64,
+    bounds: Bounds,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Magic,
+    Records,
+    /// A bad record was seen: nothing behind it is believed.
+    Over,
+    Refused(JournalError),
+}
+
+/// Most of each kind that is kept.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    done: usize,
+    partials: usize,
+    subtrees: usize,
+}
+
+/// What is known of paths.
+#[derive(Debug, Default)]
+struct Facts {
+    /// With the slot that named it when it was declared.
+    partials: HashMap<PathKey, (u32, Partial)>,
+    done: HashMap<PathKey, DoneMark>,
+    /// Subtrees in `partials`.
+    subtrees: usize,
+}
+
+impl Replay {
+    /// A replay that has seen nothing.
+    pub fn new() -> Replay {
+        Replay {
+            state: State::Magic,
+            pending: Vec::new(),
+            chain: MAGIC,
+            good_len: 0,
+            head: None,
+            epoch_max: 0,
+            tags: Vec::new(),
+            session_durable: None,
+            slots: HashMap::new(),
+            solid: Facts::default(),
+            loose: Facts::default(),
+            loose_boot: [0; 16],
+            dropped: 0,
+            bounds: Bounds {
+                done: DONE_REPLAYED_MAX,
+                partials: PARTIALS_REPLAYED_MAX,
+                subtrees: SUBTREES_REPLAYED_MAX,
+            },
+        }
+    }
+
+    /// Takes the next bytes of the file.
+    ///
+    /// # Errors
+    /// If the file does not begin as a journal of this format does. Damage behind that is no error.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), JournalError> {
+        loop {
+            let need = match self.state {
+                State::Magic => MAGIC_LEN,
+                State::Records => self.record_need(),
+                State::Over => return Ok(()),
+                State::Refused(error) => return Err(error),
+            };
+            if self.pending.len() < need {
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                let (now, later) = bytes.split_at(bytes.len().min(need - self.pending.len()));
+                self.pending.extend_from_slice(now);
+                bytes = later;
+            } else if self.state == State::Magic {
+                self.take_magic();
+            } else {
+                self.take_record();
+            }
+        }
+    }
+
+    /// Ends the replay. `boot` is the current boot of this host. `durable`: the next session promises
+    /// durability, so that what was done without it is worth nothing to it.
+    ///
+    /// # Errors
+    /// As of [`Replay::feed`]; also for a file shorter than the magic that does not begin with it.
+    /// Edge: an empty file, and one whose first bytes never reached the disk, is a journal without records.
+    pub fn finish(self, boot: [u8; 16], durable: bool) -> Result<Replayed, JournalError> {
+        if let State::Refused(error) = self.state {
+            return Err(error);
+        }
+        let torn_start = self.pending.iter().all(|b| *b == 0) || MAGIC.starts_with(&self.pending);
+        if self.state == State::Magic && !torn_start {
+            return Err(JournalError::NotAJournal);
+        }
+        let mut facts = self.solid;
+        let loose_counts = !durable && self.loose_boot == boot;
+        let loose_empty = self.loose.partials.is_empty() && self.loose.done.is_empty();
+        if loose_counts {
+            facts.partials.extend(self.loose.partials);
+            facts.done.extend(self.loose.done);
+        }
+        Ok(Replayed {
+            head: self.head,
+            epoch_max: self.epoch_max,
+            tags: self.tags,
+            partials: facts.partials.into_iter().map(|(path, (_, partial))| (path, partial)).collect(),
+            done: facts.done,
+            dropped: self.dropped,
+            volatile: loose_counts && !loose_empty,
+            good_len: self.good_len,
+            damaged: self.state == State::Over || !self.pending.is_empty(),
+        })
+    }
+
+    /// Bytes of the record in `pending`, as far as they can be told.
+    fn record_need(&self) -> usize {
+        match self.pending.first_chunk::<LEN_LEN>() {
+            None => LEN_LEN,
+            Some(len) => match u32::from_le_bytes(*len) as usize {
+                // Not a record; `take_record` says so without waiting for more.
+                len if len > RECORD_LEN_MAX => LEN_LEN,
+                len => LEN_LEN + len + SUM_LEN,
+            },
+        }
+    }
+
+    /// `pending` holds the file's first bytes.
+    fn take_magic(&mut self) {
+        let (text, version) = self.pending.split_at(MAGIC_LEN - 2);
+        self.state = if self.pending == MAGIC {
+            self.good_len = MAGIC_LEN as u64;
+            State::Records
+        } else if self.pending.iter().all(|b| *b == 0) {
+            // A file system may keep the length and lose the bytes.
+            State::Over
+        } else if MAGIC.starts_with(text) {
+            let version = u16::from_le_bytes([version[0], version[1]]);
+            State::Refused(JournalError::Version(version))
+        } else {
+            State::Refused(JournalError::NotAJournal)
+        };
+        self.pending.clear();
+    }
+
+    /// `pending` holds a whole record, or a length that none can have.
+    fn take_record(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        if self.try_record(&pending).is_none() {
+            self.state = State::Over;
+            return;
+        }
+        self.good_len += pending.len() as u64;
+        // Keep the allocation.
+        self.pending = pending;
+        self.pending.clear();
+    }
+
+    /// Checks and applies a record with its length and checksum; `None` if it is not to be believed.
+    fn try_record(&mut self, bytes: &[u8]) -> Option<()> {
+        let (_, rest) = bytes.split_first_chunk::<LEN_LEN>()?;
+        let (body, found) = rest.split_last_chunk::<SUM_LEN>()?;
+        let expected = sum(&self.chain, body);
+        if *found != expected {
+            return None;
+        }
+        self.apply(decode(body)?)?;
+        self.chain = expected;
+        Some(())
+    }
+
+    /// Applies a whole record; `None` if it does not belong where it stands.
+    fn apply(&mut self, record: Record) -> Option<()> {
+        match record {
+            Record::Head { job, root_ino } if self.head.is_none() => self.head = Some((job, root_ino)),
+            _ if self.head.is_none() => return None,
+            Record::Head { .. } => return None,
+            Record::Session { epoch, tag, boot, durable } => {
+                self.epoch_max = self.epoch_max.max(epoch);
+                self.add_tag(tag);
+                self.slots.clear();
+                self.session_durable = Some(durable);
+                if !durable && self.loose_boot != boot {
+                    // Another boot came between: what was loose on the one before may be lost.
+                    self.loose = Facts::default();
+                    self.loose_boot = boot;
+                }
+            }
+            Record::Tags { tags } => tags.into_iter().for_each(|tag| self.add_tag(tag)),
+            Record::Partial { slot, path, fingerprint, object_size, tag } => {
+                let durable = self.session_durable?;
+                self.forget(&path);
+                self.slots.remove(&slot);
+                if self.solid.partials.len() + self.loose.partials.len() < self.bounds.partials {
+                    let subtrees = SubtreeSet::new(fingerprint.size);
+                    let partial = Partial { fingerprint, object_size, tag, subtrees };
+                    self.layer(durable).partials.insert(path, (slot, partial));
+                    self.slots.insert(slot, path);
+                } else {
+                    self.dropped += 1;
+                }
+            }
+            Record::Durable { slot, subtrees } => {
+                let durable = self.session_durable?;
+                // No such slot: it was withdrawn meanwhile, or its file was over a bound.
+                if let Some(path) = self.slots.get(&slot).copied() {
+                    subtrees.iter().for_each(|subtree| self.add_subtree(durable, &path, subtree));
+                }
+            }
+            Record::Withdrawn { slot } => {
+                self.session_durable?;
+                if let Some(path) = self.slots.get(&slot).copied() {
+                    self.forget(&path);
+                }
+            }
+            Record::Done { path, mark } => {
+                let durable = self.session_durable?;
+                self.forget(&path);
+                if self.solid.done.len() + self.loose.done.len() < self.bounds.done {
+                    self.layer(durable).done.insert(path, mark);
+                } else {
+                    self.dropped += 1;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn layer(&mut self, durable: bool) -> &mut Facts {
+        if durable { &mut self.solid } else { &mut self.loose }
+    }
+
+    fn add_tag(&mut self, tag: u32) {
+        self.tags.retain(|known| *known != tag);
+        if self.tags.len() == TAGS_MAX {
+            self.tags.remove(0);
+        }
+        self.tags.push(tag);
+    }
+
+    fn add_subtree(&mut self, durable: bool, path: &PathKey, subtree: &Subtree) {
+        let full = self.solid.subtrees + self.loose.subtrees >= self.bounds.subtrees;
+        let facts = if durable { &mut self.solid } else { &mut self.loose };
+        let Some((_, partial)) = facts.partials.get_mut(path) else { return };
+        let before = partial.subtrees.len();
+        if full || partial.subtrees.insert(subtree.offset, subtree.len, subtree.cv).is_err() {
+            self.dropped += 1;
+            return;
+        }
+        facts.subtrees = facts.subtrees - before + partial.subtrees.len();
+    }
+
+    /// Forgets everything about a path, in both layers: a session without durability may have undone what
+    /// one with it had made.
+    fn forget(&mut self, path: &PathKey) {
+        for facts in [&mut self.solid, &mut self.loose] {
+            facts.done.remove(path);
+            if let Some((slot, partial)) = facts.partials.remove(path) {
+                facts.subtrees -= partial.subtrees.len();
+                if self.slots.get(&slot) == Some(path) {
+                    self.slots.remove(&slot);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Fingerprint;
+    use crate::journal::Log;
+
+    /// Goal: beyond a bound facts are dropped and counted, and what is dropped takes no part in later records.
+    /// Method: small bounds; more of each kind than they allow.
+    #[test]
+    fn bounds_drop_and_count() {
+        let mut bytes = Vec::new();
+        let mut log = Log::start(&mut bytes);
+        log.append(&Record::Head { job: [1; 16], root_ino: 2 }, &mut bytes);
+        log.append(&Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true }, &mut bytes);
+        let fingerprint = Fingerprint { size: 64 * 1024, ..Fingerprint::default() };
+        let path = |i: u32| PathKey([i as u8; 16]);
+        for slot in 0..5 {
+            let partial = Record::Partial { slot, path: path(slot), fingerprint, object_size: 1024, tag: 1 };
+            log.append(&partial, &mut bytes);
+            // No siblings: none merge.
+            let subtrees = (0..2).map(|i| Subtree { offset: i * 4096, len: 1024, cv: [9; 32] }).collect();
+            log.append(&Record::Durable { slot, subtrees }, &mut bytes);
+        }
+        for i in 10..15 {
+            log.append(
+                &Record::Done { path: path(i), mark: DoneMark::new(&fingerprint, [0; 32]) },
+                &mut bytes,
+            );
+        }
+        // A finished file makes room for subtrees and for a partial file.
+        log.append(&Record::Done { path: path(0), mark: DoneMark::new(&fingerprint, [0; 32]) }, &mut bytes);
+        let partial = Record::Partial { slot: 9, path: path(9), fingerprint, object_size: 1024, tag: 1 };
+        log.append(&partial, &mut bytes);
+
+        let mut replay = Replay::new();
+        replay.bounds = Bounds { done: 4, partials: 3, subtrees: 5 };
+        replay.feed(&bytes).expect("a journal");
+        assert_eq!(replay.slots.len(), 3);
+        let replayed = replay.finish([0; 16], true).expect("a journal");
+        assert_eq!(replayed.done.len(), 4);
+        let mut held: Vec<_> = replayed.partials.iter().map(|(p, f)| (p.0[0], f.subtrees.len())).collect();
+        held.sort_unstable();
+        assert_eq!(held, [(1, 2), (2, 1), (9, 0)]);
+        // Two partials, one subtree, two done marks.
+        assert_eq!(replayed.dropped, 2 + 1 + 2);
+        assert!(!replayed.damaged);
+    }
+}
