@@ -1,7 +1,16 @@
 //! Transports: how frames get from one end to the other.
 //!
 //! A transport makes [`Link`]s: one for control, N for data. The threads in [`stream`] speak frames over any
-//! link, so that a new transport is one file that makes links.
+//! link, so that a new transport is one file that makes links: [`memory`] in one process, [`tls`] over TCP,
+//! [`mux`] through one byte pipe such as ssh's. [`bootstrap`] chooses among them.
+//!
+//! What every link keeps, and `tests/transport_conformance.rs` checks for each:
+//! - bytes arrive whole and in order, both directions at once, each half used by its own thread;
+//! - dropping the writer, after a flush, ends that direction: the peer reads EOF after the last byte, and
+//!   only then. An end in the middle is an error, never EOF;
+//! - the closer ends both directions at once and wakes whoever waits in them. It may lose what was not
+//!   read yet, so that it is for ends in anger, or for after the peer's EOF;
+//! - a writer may hold bytes back until it is flushed.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -19,6 +28,9 @@ pub struct Link {
     /// Ends both directions at once and wakes whoever waits in them.
     pub closer: Arc<dyn Fn() + Send + Sync>,
 }
+
+/// Takes events from any thread. Never blocks.
+pub type Post<T> = Arc<dyn Fn(T) + Send + Sync>;
 
 /// What went wrong between the two ends.
 #[derive(Debug, thiserror::Error)]
