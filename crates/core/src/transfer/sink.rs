@@ -938,7 +938,14 @@ impl Sink {
     fn flush(&mut self) {
         while !self.states.is_empty() {
             // A state that lists many subtrees is long; few files have one.
-            let count = self.states.len().min(STATES_PER_MESSAGE);
+            let mut subtrees = 0;
+            let fits = |(_, _, state): &&(FileId, Generation, FileState)| {
+                if let FileState::Held { subtrees: held, .. } = state {
+                    subtrees += held.len();
+                }
+                subtrees <= SUBTREES_MAX
+            };
+            let count = self.states.iter().take(STATES_PER_MESSAGE).take_while(fits).count().max(1);
             let rest = self.states.split_off(count);
             let states = std::mem::replace(&mut self.states, rest);
             self.actions.push_back(SinkAction::Send(Message::State(states)));
@@ -998,7 +1005,7 @@ impl Sink {
 }
 
 /// Entries in one `FILE_STATE` and in one `FILE_DONE`, so that they stay far below the frame limit.
-const STATES_PER_MESSAGE: usize = 1;
+const STATES_PER_MESSAGE: usize = 1024;
 const DONE_PER_MESSAGE: usize = 512;
 /// Stands for the buffer of a bundle without payload.
 const NO_BUFFER: BufferId = BufferId(u32::MAX);

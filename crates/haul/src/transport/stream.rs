@@ -22,8 +22,8 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError};
 use haul_core::ids::{BufferId, SessionEpoch, StreamId};
 use haul_core::stage::Stage;
 use haul_core::wire::{
-    CONTROL_LEN_MAX, DataEntry, DataHeader, DataPreamble, Decoded, FrameHeader, HEADER_LEN, Message, PREAMBLE_LEN,
-    WireError, decode_data_descriptor, decode_message, encode_data_header, encode_frame, kind,
+    CONTROL_LEN_MAX, DataEntry, DataHeader, DataPreamble, Decoded, FrameHeader, HEADER_LEN, Message,
+    PREAMBLE_LEN, WireError, decode_data_descriptor, decode_message, encode_data_header, encode_frame, kind,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -59,7 +59,9 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), TransportError> {
     match std::thread::Builder::new().name(name.clone()).spawn(work) {
         Ok(_) => Ok(()),
-        Err(source) => Err(TransportError { what: format!("starting the thread {name}"), source: Some(source) }),
+        Err(source) => {
+            Err(TransportError { what: format!("starting the thread {name}"), source: Some(source) })
+        }
     }
 }
 

@@ -30,7 +30,9 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectP
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, UnbufferedServerConnection};
 use rustls::sign::{CertifiedKey, SigningKey};
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus,
+};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, PeerIncompatible, ServerConfig,
     SignatureScheme,
@@ -212,7 +214,12 @@ impl PinVerifier {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let key = SubjectPublicKeyInfoDer::from(key.as_ref());
-        verify_tls13_signature_with_raw_key(message, &key, signed, &self.crypto.signature_verification_algorithms)
+        verify_tls13_signature_with_raw_key(
+            message,
+            &key,
+            signed,
+            &self.crypto.signature_verification_algorithms,
+        )
     }
     fn no_tls12() -> Result<HandshakeSignatureValid, rustls::Error> {
         Err(PeerIncompatible::Tls12NotOffered.into())
@@ -436,7 +443,10 @@ fn retry(error: io::Error) -> io::Result<()> {
 }
 
 /// Encodes a handshake message at the end of `out`.
-fn encode(mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>, out: &mut Vec<u8>) -> io::Result<()> {
+fn encode(
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
     let len = out.len();
     match encode(&mut []) {
         Ok(_) => Ok(()),
@@ -601,21 +611,19 @@ impl<C: Role> Writer<C> {
         loop {
             let status = conn.process(&mut []);
             match status.state.map_err(invalid)? {
-                ConnectionState::WriteTraffic(mut traffic) => {
-                    loop {
-                        match traffic.encrypt(data, &mut self.out[self.len..]) {
-                            Ok(n) => {
-                                self.len += n;
-                                self.plain += data.len();
-                                return Ok(());
-                            }
-                            Err(EncryptError::InsufficientSize(need)) => {
-                                self.out.resize(self.len + need.required_size, 0);
-                            }
-                            Err(error) => return Err(io::Error::other(error)),
+                ConnectionState::WriteTraffic(mut traffic) => loop {
+                    match traffic.encrypt(data, &mut self.out[self.len..]) {
+                        Ok(n) => {
+                            self.len += n;
+                            self.plain += data.len();
+                            return Ok(());
                         }
+                        Err(EncryptError::InsufficientSize(need)) => {
+                            self.out.resize(self.len + need.required_size, 0);
+                        }
+                        Err(error) => return Err(io::Error::other(error)),
                     }
-                }
+                },
                 ConnectionState::EncodeTlsData(mut message) => {
                     self.out.truncate(self.len);
                     encode(|to| message.encode(to), &mut self.out)?;

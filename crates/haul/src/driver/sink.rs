@@ -1,0 +1,477 @@
+//! The sink's driver: streams on one side, storage engine and journal on the other, `transfer::sink` between.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use haul_core::entry::Name;
+use haul_core::ids::{BufferId, DirId, FileId, StreamId};
+use haul_core::journal::{Record, Replay, compact};
+use haul_core::stage::Stage;
+use haul_core::transfer::op::SinkOp;
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::transfer::{Ended, SessionEnd};
+use haul_core::wire::{Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage};
+
+use super::{
+    Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
+    exchange_reports, expect, hello, join, protocol,
+};
+use crate::api::Progress;
+use crate::buffer::{Buffer, Pool};
+use crate::job::PathBytes;
+use crate::meter::Meter;
+use crate::storage::sink::owner::boot_id;
+use crate::storage::sink::{
+    AcquireError, EngineConfig, JobDir, JobKey, Journal, Owner, Patience, SinkTree, WriteEngine, fds_open_max,
+};
+use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
+use crate::transport::Link;
+use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
+
+enum Event {
+    Done(SinkCompletion),
+    Control(ControlEvent),
+    Recv(RecvEvent),
+}
+
+fn control_of(event: Event) -> Option<ControlEvent> {
+    match event {
+        Event::Control(event) => Some(event),
+        Event::Done(_) | Event::Recv(_) => None,
+    }
+}
+
+/// What the sink end is asked to do.
+pub(crate) struct SinkRequest {
+    /// As typed, after the colon if there was one.
+    pub(crate) destination: PathBytes,
+    pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) home: Option<PathBuf>,
+    /// Payload bytes in buffers, at most: what is granted.
+    pub(crate) memory: u64,
+    pub(crate) writers: u16,
+    /// What the owner file says of this run, for people.
+    pub(crate) what: String,
+    /// Refuses a destination: it lies inside a source.
+    pub(crate) check: Option<Box<dyn Fn(&SinkTree) -> Result<(), Failure> + Send>>,
+}
+
+/// Runs the sink end of a session until it is over.
+pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {
+    let (sender, mailbox) = unbounded();
+    let post: Post<ControlEvent> = {
+        let sender = sender.clone();
+        Arc::new(move |event| drop(sender.send(Event::Control(event))))
+    };
+    let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
+        Ok(control) => control,
+        Err(e) => return Report::failed(protocol(e.to_string())),
+    };
+    let streams = links.data.len() as u16;
+    let started = set_up(&mailbox, &control, links.session, streams, request)
+        .and_then(|setup| Session::start(links.data, sender, request, setup));
+    let mut session = match started {
+        Ok(session) => session,
+        Err(failure) => {
+            control.send(Message::Abort(failure.clone()));
+            control.close();
+            return Report::failed(failure);
+        }
+    };
+    control.send(session.greeting.clone());
+    let end = session.drive(&mailbox, &control, watch);
+    drop(session.receivers);
+    let counts = session.machine.counts();
+    session.engine.join();
+    let not_kept = session.not_kept.read();
+    let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
+    own.not_kept[NotKept::Owner as usize] = not_kept.owner;
+    own.not_kept[NotKept::SetId as usize] = not_kept.setid;
+    let far = exchange_reports(&mailbox, &mut control, own, control_of);
+    session.owner.release();
+    Report {
+        end,
+        tally: session.tally,
+        own,
+        far,
+        resumed: session.resumed,
+        chosen: vec![
+            ("writers".into(), request.writers.to_string()),
+            ("sink buffers".into(), format!("{} bytes", request.memory)),
+        ],
+        memory_limited: false,
+    }
+}
+
+struct Setup {
+    tree: SinkTree,
+    owner: Arc<Owner>,
+    journal: Journal,
+    resume: Resume,
+    limits: Limits,
+    policy: Policy,
+    wait: bool,
+    rename: Option<Name>,
+    resumed: bool,
+    tag: u32,
+}
+
+fn set_up(
+    mailbox: &Receiver<Event>,
+    control: &ControlHandle,
+    session: [u8; 16],
+    streams: u16,
+    request: &SinkRequest,
+) -> Result<Setup, Failure> {
+    let ours = hello(session, request.memory, streams);
+    control.send(Message::Hello(ours.clone()));
+    let theirs = expect(mailbox, control, control_of, |message| match message {
+        Message::Hello(hello) => Ok(Some(hello)),
+        _ => Ok(None),
+    })?;
+    let agreed = agree(&ours, &theirs)?;
+    let (roots, policy) = expect(mailbox, control, control_of, |message| match message {
+        Message::Sources { roots, policy } => Ok(Some((roots, policy))),
+        _ => Ok(None),
+    })?;
+    let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
+    // Only the last component of a new destination is made for a single file's directory: a typing error
+    // must not grow a tree.
+    let tree = SinkTree::open_root(&root, rename.is_none())?;
+    if let Some(check) = &request.check {
+        check(&tree)?;
+    }
+    let job = job_of(&tree, &roots, rename.as_ref());
+    let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
+    let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
+    let owner = place.acquire(floor, &request.what, &Patience::default()).map_err(|e| match e {
+        AcquireError::Failed(failure) => failure,
+        held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
+    })?;
+    let owner = Arc::new(owner);
+    let replayed = replay(&place, policy.durable)?;
+    let resumed = replayed.is_some();
+    let replayed = replayed.unwrap_or_default();
+    if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
+        let text = format!(
+            "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
+             look whether the right file system is mounted, or remove the journal with `haul clean`",
+            root.display(),
+            tree.root_ino()
+        );
+        return Err(Failure { stage: FailureStage::Create, errno: 0, text: text.into() });
+    }
+    let tag = fresh_tag();
+    let head = Record::Head { job, root_ino: tree.root_ino() };
+    let session = Record::Session { epoch: owner.epoch(), tag, boot: boot_id(), durable: policy.durable };
+    let (bytes, log, _, next_slot) = compact(&replayed, head, session);
+    let mut journal = Journal::new(owner.clone());
+    // Before the first temporary is made: its tag must be known to whoever cleans up.
+    journal.replace(&bytes)?;
+    let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
+    let resume = Resume { replayed, log, next_slot };
+    Ok(Setup { tree, owner, journal, resume, limits: agreed.limits, policy, wait, rename, resumed, tag })
+}
+
+/// What the journal in `place` is worth; `None` if there is none.
+fn replay(place: &JobDir, durable: bool) -> Result<Option<haul_core::journal::Replayed>, Failure> {
+    let mut replay = Replay::new();
+    let mut bad = None;
+    let found = place.load(&mut |bytes| {
+        if bad.is_none() {
+            bad = replay.feed(bytes).err();
+        }
+    })?;
+    if !found {
+        return Ok(None);
+    }
+    let finished = match bad {
+        Some(e) => Err(e),
+        None => replay.finish(boot_id(), durable),
+    };
+    let failed = |e: haul_core::journal::JournalError| {
+        let text = format!("the journal of this job cannot be used: {e}");
+        Failure { stage: FailureStage::Create, errno: 0, text: text.into() }
+    };
+    finished.map(Some).map_err(failed)
+}
+
+/// The destination root, and the new name of a single file.
+///
+/// One file and a destination that is no directory and ends in no slash: the destination is the file.
+fn destination(
+    path: &[u8],
+    roots: &[SourceRoot],
+    home: Option<&Path>,
+) -> Result<(PathBuf, Option<Name>), Failure> {
+    let path = match (path, home) {
+        (b"" | b"~", Some(home)) if path == b"~" => home.to_owned(),
+        (b"", _) => PathBuf::from("."),
+        ([b'~', b'/', rest @ ..], Some(home)) => home.join(OsStr::from_bytes(rest)),
+        _ => PathBuf::from(OsStr::from_bytes(path)),
+    };
+    let single = matches!(roots, [SourceRoot::Named { is_dir: false, .. }]);
+    let ends_in_slash = path.as_os_str().as_bytes().ends_with(b"/");
+    if !single || ends_in_slash || path.is_dir() {
+        return Ok((path, None));
+    }
+    let Some(name) = path.file_name() else { return Ok((path, None)) };
+    let name = Name::new(name.as_bytes()).map_err(|e| {
+        let text = format!("destination {}: {e}", path.display());
+        Failure { stage: FailureStage::Create, errno: 36, text: text.into() }
+    })?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
+}
+
+/// Job key: the destination root's identity and the final top-level names; never host, source path or argv.
+fn job_of(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
+    let mut parts: Vec<Vec<u8>> = roots
+        .iter()
+        .map(|root| match (root, rename) {
+            (SourceRoot::Named { .. }, Some(name)) => [b"n".as_slice(), name.as_bytes()].concat(),
+            (SourceRoot::Named { name, .. }, None) => [b"n".as_slice(), name.as_bytes()].concat(),
+            (SourceRoot::Contents { names_hash, .. }, _) => [b"c".as_slice(), names_hash].concat(),
+        })
+        .collect();
+    parts.sort();
+    let mut hasher = blake3::Hasher::new_derive_key("haul job v1");
+    hasher.update(&tree.root_ino().to_le_bytes());
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(&part);
+    }
+    let mut job = [0; 16];
+    job.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    job
+}
+
+/// Something stands at the destination already under a name of this job.
+fn stands_already(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> bool {
+    use rustix::fs::{AtFlags, statat};
+    let stands = |name: &Name| statat(tree.root(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    roots.iter().any(|root| match (root, rename) {
+        (_, Some(name)) | (SourceRoot::Named { name, .. }, None) => stands(name),
+        (SourceRoot::Contents { .. }, None) => !tree.was_created(DirId::ROOT),
+    })
+}
+
+fn fresh_tag() -> u32 {
+    let mut bytes = [0; 4];
+    // The tag only has to differ from those of earlier runs; a kernel without random numbers still has time.
+    if aws_lc_rs::rand::fill(&mut bytes).is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        bytes = now.map_or(0, |now| now.subsec_nanos()).to_le_bytes();
+    }
+    u32::from_le_bytes(bytes) & 0x3fff_ffff
+}
+
+struct Session {
+    machine: Sink,
+    tree: Arc<SinkTree>,
+    engine: WriteEngine,
+    owner: Arc<Owner>,
+    receivers: HashMap<StreamId, DataReceiver>,
+    buffers: HashMap<BufferId, Buffer>,
+    paths: HashMap<DirId, Vec<u8>>,
+    dirs: HashMap<FileId, ()>,
+    not_kept: Arc<crate::storage::sink::NotKeptCounters>,
+    meter: Arc<Meter>,
+    tally: Tally,
+    greeting: Message,
+    resumed: bool,
+}
+
+impl Session {
+    fn start(
+        data: Vec<(StreamId, Link)>,
+        sender: Sender<Event>,
+        request: &SinkRequest,
+        setup: Setup,
+    ) -> Result<Session, Failure> {
+        let meter = Arc::new(Meter::default());
+        let tree = Arc::new(setup.tree);
+        let greeting = Message::Destination {
+            wait: setup.wait,
+            rename: setup.rename,
+            epoch: setup.owner.epoch(),
+            resumed: setup.resumed,
+        };
+        let still_owner = {
+            let owner = setup.owner.clone();
+            Arc::new(move || owner.still_owner())
+        };
+        let config = EngineConfig {
+            tree: tree.clone(),
+            tag: setup.tag,
+            old_tags: setup.resume.replayed.tags.clone(),
+            threads: usize::from(request.writers),
+            dir_owner: setup.policy.owner,
+            still_owner,
+            journal: Some(setup.journal),
+        };
+        let post: Post<SinkCompletion> = {
+            let sender = sender.clone();
+            Arc::new(move |done| drop(sender.send(Event::Done(done))))
+        };
+        let engine = WriteEngine::new(config, meter.clone(), post)
+            .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
+        let pool = Pool::new(request.memory);
+        let mut receivers = HashMap::new();
+        for (stream, link) in data {
+            let sender = sender.clone();
+            let post: Post<RecvEvent> = Arc::new(move |event| drop(sender.send(Event::Recv(event))));
+            let receiver = DataReceiver::spawn(link, stream, EPOCH, pool.clone(), meter.clone(), post)
+                .map_err(|e| protocol(e.to_string()))?;
+            receivers.insert(stream, receiver);
+        }
+        let config = SinkConfig {
+            policy: setup.policy,
+            memory: request.memory,
+            entries_max: setup.limits.entries,
+            wait: setup.wait,
+            files_open_max: fds_open_max() as u32,
+            tag: setup.tag,
+        };
+        Ok(Session {
+            machine: Sink::new(config, setup.resume),
+            tree,
+            not_kept: engine.not_kept(),
+            engine,
+            owner: setup.owner,
+            receivers,
+            buffers: HashMap::new(),
+            paths: HashMap::from([(DirId::ROOT, Vec::new())]),
+            dirs: HashMap::new(),
+            meter,
+            tally: Tally::default(),
+            greeting,
+            resumed: setup.resumed,
+        })
+    }
+
+    fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {
+        let clock = Clock::new();
+        let mut pulse = Pulse::new();
+        let mut stopping = Stopping::default();
+        let mut teller = Teller::new();
+        self.meter.set_idle(Stage::SinkStorage, false);
+        self.meter.set_idle(Stage::SinkHost, false);
+        loop {
+            if let Some(end) = self.act(control, watch) {
+                return end;
+            }
+            teller.tell(watch, || self.progress(&clock));
+            match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
+                Ok(event) => {
+                    self.handle(event, &clock, &mut pulse);
+                    while let Ok(event) = mailbox.try_recv() {
+                        self.handle(event, &clock, &mut pulse);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return SessionEnd::Failed(protocol("the session's mailbox closed")),
+            }
+            self.machine.handle_tick(clock.now());
+            if let Err(text) = pulse.beat(control) {
+                self.machine.handle_control_lost(&text);
+            }
+            if stopping.begins(watch) {
+                control.send(Message::Stop { reason: "interrupted".into() });
+                self.machine.stop();
+            }
+            if stopping.is_overdue() {
+                return SessionEnd::Stopped;
+            }
+        }
+    }
+
+    fn progress(&self, clock: &Clock) -> Progress {
+        let counts = self.machine.counts();
+        Progress {
+            bytes_done: counts.written.max(counts.bytes_done).min(counts.bytes),
+            bytes_total: counts.bytes,
+            files_done: counts.files_done,
+            files_total: counts.files,
+            unchanged: counts.unchanged,
+            failed: self.tally.failed,
+            counting: !counts.walked,
+            elapsed: clock.elapsed(),
+            bytes_sent: counts.payload,
+        }
+    }
+
+    fn handle(&mut self, event: Event, clock: &Clock, pulse: &mut Pulse) {
+        let now = clock.now();
+        match event {
+            Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
+            Event::Control(ControlEvent::Message(message)) => {
+                pulse.heard();
+                self.machine.handle_message(message, now);
+            }
+            Event::Control(ControlEvent::Lost(text)) => self.machine.handle_control_lost(&text),
+            Event::Recv(RecvEvent::Data { stream, header, buffer, good, .. }) => {
+                let id = buffer.as_ref().map(Buffer::id);
+                if let Some(buffer) = buffer {
+                    self.buffers.insert(buffer.id(), buffer);
+                }
+                self.machine.handle_data(stream, header, id, good, now);
+            }
+            Event::Recv(RecvEvent::Lost { stream, frames, .. }) => {
+                self.receivers.remove(&stream);
+                self.machine.handle_stream_lost(stream, frames);
+            }
+        }
+    }
+
+    /// Does what the machine asks, until it asks for nothing more.
+    fn act(&mut self, control: &ControlHandle, watch: &Watch) -> Option<SessionEnd> {
+        while let Some(action) = self.machine.poll_action() {
+            match action {
+                SinkAction::RegisterDir { id, parent, name } => {
+                    let path = join(self.paths.get(&parent).map_or(&[][..], |path| path), &name);
+                    self.paths.insert(id, path);
+                    self.dirs.insert(id.as_file(), ());
+                    self.tree.register(id, parent, name);
+                }
+                SinkAction::ForgetDir { id } => {
+                    self.paths.remove(&id);
+                    self.tree.forget(id);
+                }
+                SinkAction::Submit(op) => {
+                    let buffer = match &op {
+                        SinkOp::Write { buffer, .. } | SinkOp::WriteBundle { buffer, .. } => {
+                            self.buffers.remove(buffer)
+                        }
+                        _ => None,
+                    };
+                    self.engine.submit(SinkJob { op, buffer });
+                }
+                SinkAction::Send(message) => control.send(message),
+                SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
+                SinkAction::CloseStream(stream) => {
+                    if let Some(receiver) = self.receivers.get(&stream) {
+                        receiver.close();
+                    }
+                }
+                SinkAction::EntryEnded { id, parent, name, end, root, bytes } => {
+                    let kind = match self.dirs.remove(&id) {
+                        Some(()) => Kind::Dir,
+                        None if root.is_none() && end == Ended::Copied => Kind::Symlink,
+                        None => Kind::File,
+                    };
+                    let paths = &self.paths;
+                    let path = || join(paths.get(&parent).map_or(&[][..], |path| path), &name);
+                    self.tally.count(watch, kind, &end, root, bytes, path);
+                }
+                SinkAction::Trouble { path, failure } => self.tally.fail(watch, path.to_vec(), &failure),
+                SinkAction::Finished(end) => return Some(end),
+            }
+        }
+        None
+    }
+}
