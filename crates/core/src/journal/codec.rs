@@ -20,7 +20,7 @@ const SUBTREE_LEN: usize = 8 + 8 + 32;
 const TAG_LEN: usize = 4;
 
 const _: () = assert!(1 + 4 + SUBTREES_PER_RECORD * SUBTREE_LEN <= RECORD_LEN_MAX);
-const _: () = assert!(1 + TAGS_MAX * TAG_LEN <= RECORD_LEN_MAX);
+const _: () = assert!(TAGS_MAX * TAG_LEN < RECORD_LEN_MAX);
 
 /// Appends the body of `record`. Its lists fit one record and are not empty.
 pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {

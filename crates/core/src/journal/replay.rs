@@ -119,9 +119,10 @@ impl Replay {
     /// Ends the replay. `boot` is the current boot of this host. `durable`: the next session promises
     /// durability, so that what was done without it is worth nothing to it.
     ///
-    /// # Errors
-    /// As of [`Replay::feed`]; also for a file shorter than the magic that does not begin with it.
     /// Edge: an empty file, and one whose first bytes never reached the disk, is a journal without records.
+    ///
+    /// # Errors
+    /// As of [`Replay::feed`]; also for a file shorter than the magic that does not begin as it does.
     pub fn finish(self, boot: [u8; 16], durable: bool) -> Result<Replayed, JournalError> {
         if let State::Refused(error) = self.state {
             return Err(error);
@@ -335,18 +336,23 @@ mod tests {
         log.append(&Record::Done { path: path(0), mark: DoneMark::new(&fingerprint, [0; 32]) }, &mut bytes);
         let partial = Record::Partial { slot: 9, path: path(9), fingerprint, object_size: 1024, tag: 1 };
         log.append(&partial, &mut bytes);
+        // One more takes a slot that is in use: it is dropped, and what is durable of it is not the other's.
+        let partial = Record::Partial { slot: 2, path: path(30), fingerprint, object_size: 1024, tag: 1 };
+        log.append(&partial, &mut bytes);
+        let subtrees = vec![Subtree { offset: 8192, len: 1024, cv: [9; 32] }];
+        log.append(&Record::Durable { slot: 2, subtrees }, &mut bytes);
 
         let mut replay = Replay::new();
         replay.bounds = Bounds { done: 4, partials: 3, subtrees: 5 };
         replay.feed(&bytes).expect("a journal");
-        assert_eq!(replay.slots.len(), 3);
+        assert_eq!(replay.slots.len(), 2);
         let replayed = replay.finish([0; 16], true).expect("a journal");
         assert_eq!(replayed.done.len(), 4);
         let mut held: Vec<_> = replayed.partials.iter().map(|(p, f)| (p.0[0], f.subtrees.len())).collect();
         held.sort_unstable();
         assert_eq!(held, [(1, 2), (2, 1), (9, 0)]);
-        // Two partials, one subtree, two done marks.
-        assert_eq!(replayed.dropped, 2 + 1 + 2);
+        // Three partials, one subtree, two done marks.
+        assert_eq!(replayed.dropped, 3 + 1 + 2);
         assert!(!replayed.damaged);
     }
 }

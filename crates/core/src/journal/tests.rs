@@ -153,6 +153,24 @@ fn model(
     (partials, done)
 }
 
+/// The highest epoch, and every tag at the place of its last mention.
+fn model_sessions(records: &[Record]) -> (u32, Vec<u32>) {
+    let (mut epochs, mut mentions) = (vec![0], Vec::new());
+    for record in records {
+        match record {
+            Record::Session { epoch, tag, .. } => {
+                epochs.push(*epoch);
+                mentions.push(*tag);
+            }
+            Record::Tags { tags } => mentions.extend(tags),
+            _ => {}
+        }
+    }
+    let last = |(i, tag): (usize, &u32)| (!mentions[i + 1..].contains(tag)).then_some(*tag);
+    let tags = mentions.iter().enumerate().filter_map(last).collect();
+    (epochs.into_iter().max().unwrap_or(0), tags)
+}
+
 /// Goal: what was appended is what is replayed.
 /// Method: random records, among them slots that are taken twice, withdrawn or unknown, against [`model`].
 #[test]
@@ -170,6 +188,7 @@ fn replay_is_what_was_appended() {
             assert_eq!(replayed.partials, partials);
             assert_eq!(replayed.done, done);
             assert!(!(durable && replayed.volatile));
+            assert_eq!((replayed.epoch_max, replayed.tags), model_sessions(&records));
         }
     }
 }
@@ -436,7 +455,7 @@ fn compaction_keeps_the_state() {
                 good_len: bytes.len() as u64,
                 dropped: 0,
                 damaged: false,
-                volatile: !durable && !(state.partials.is_empty() && state.done.is_empty()),
+                volatile: !(durable || state.partials.is_empty() && state.done.is_empty()),
                 ..state.clone()
             };
             assert_eq!(next, expected);
