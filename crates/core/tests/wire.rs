@@ -510,7 +510,11 @@ fn counts_beyond_the_body_are_refused() {
         [(kind::STATE, ITEMS_MAX), (kind::ANNOUNCE, ANNOUNCE_ENTRIES_MAX), (kind::DONE, ITEMS_MAX)]
     {
         let body = (count as u16).to_le_bytes();
-        assert!(matches!(decode_message(kind, &body), Err(WireError::Truncated { .. })));
+        match decode_message(kind, &body) {
+            // Missing is the whole list, not the first field of its first item.
+            Err(WireError::Truncated { missing, .. }) => assert!(missing > 10 * count as u64),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -590,13 +594,12 @@ fn contradictory_data_entries_are_refused() {
         decode_data(&frame)
     };
     assert!(patched(entry, &[9]).is_ok());
-    let refused: [(&str, usize, &[u8]); 12] = [
+    let refused: [(&str, usize, &[u8]); 11] = [
         ("end overflows", entry + 12, &u64::MAX.to_le_bytes()),
         ("end past the longest file", entry + 12, &(i64::MAX as u64 - 1023).to_le_bytes()),
         ("offset inside a chunk", entry + 12, &1u64.to_le_bytes()),
         ("root that is not at the start", entry + 26, &[1]),
         ("length that is not the payload's", entry + 20, &(2u32 << 20).to_le_bytes()),
-        ("object over 64 MiB", entry + 20, &(OBJECT_LEN_MAX + 1024).to_le_bytes()),
         ("unknown digest kind", entry + 27, &[2]),
         ("no digest kind", entry + 27, &[0]),
         ("no chaining values", entry + 28, &[0]),
@@ -607,6 +610,10 @@ fn contradictory_data_entries_are_refused() {
     for (what, at, bytes) in refused {
         assert!(patched(at, bytes).is_err(), "{what}");
     }
+    assert!(matches!(
+        patched(entry + 20, &(OBJECT_LEN_MAX + 1024).to_le_bytes()),
+        Err(WireError::TooLong { what: "data entry length", .. })
+    ));
     // Payload and descriptor lengths must add up to the frame's.
     for at in [0, HEADER_LEN + 4, HEADER_LEN + 8] {
         let frame = encode_data(&DataHeader { entries: vec![legal.clone()] });
@@ -631,6 +638,54 @@ fn contradictory_data_entries_are_refused() {
     ));
 }
 
+/// Goal: the preamble alone bounds what a reader takes next.
+/// Method: preambles over each limit, with a header that agrees with their sum; the largest legal one.
+#[test]
+fn preambles_are_bounded() {
+    let decode = |entries: u16, descriptor: usize, payload: usize| {
+        let len = (PREAMBLE_LEN + descriptor + payload) as u32;
+        let (stream, epoch) = (StreamId(1), SessionEpoch(0));
+        let header = FrameHeader { len, kind: kind::DATA, flags: 0, stream, epoch, seq: 1 };
+        let mut bytes = [0; PREAMBLE_LEN];
+        bytes[..2].copy_from_slice(&entries.to_le_bytes());
+        bytes[4..8].copy_from_slice(&(descriptor as u32).to_le_bytes());
+        bytes[8..12].copy_from_slice(&(payload as u32).to_le_bytes());
+        let other = FrameHeader { kind: kind::STATE, ..header };
+        assert!(DataPreamble::decode(&other, &bytes).is_err(), "not a data frame");
+        DataPreamble::decode(&header, &bytes)
+    };
+    let object = OBJECT_LEN_MAX as usize;
+    assert!(decode(512, DESCRIPTOR_LEN_MAX, object).is_ok());
+    assert!(decode(1, 64, 0).is_ok());
+    let too_long = |result| matches!(result, Err(WireError::TooLong { .. }));
+    assert!(too_long(decode(513, DESCRIPTOR_LEN_MAX, 0)));
+    assert!(too_long(decode(1, DESCRIPTOR_LEN_MAX + 1, 0)));
+    assert!(too_long(decode(1, 64, object + 1)));
+    assert!(matches!(decode(2, 127, 0), Err(WireError::Truncated { missing: 1, .. })));
+    assert!(decode(0, 64, 0).is_err());
+}
+
+/// Goal: data never comes on the control stream, a yes-or-no is 0 or 1, and only a join is taken for one.
+#[test]
+fn small_rules_hold() {
+    let mut frame = encode_data(&data_header(&mut Rng::with_seed(13)));
+    frame[6] = 0;
+    let what = "stream of a data frame";
+    assert_eq!(decode_data(&frame), Err(WireError::BadValue { what, value: 0 }));
+
+    let (id, generation) = (FileId(1), Generation(1));
+    let (kind, mut body) = encode(&Message::Withdraw { id, generation, retry: true });
+    *body.last_mut().expect("not empty") = 2;
+    let what = "withdraw: retry";
+    assert_eq!(decode_message(kind, &body), Err(WireError::BadValue { what, value: 2 }));
+
+    let join = Join { session: [1; 16], ticket: [2; 32], stream: StreamId(0), epoch: SessionEpoch(0) };
+    let mut bytes = join.encode();
+    bytes[4] = kind::ABORT;
+    let what = "kind of a frame at the start";
+    assert_eq!(Join::decode(&bytes), Err(WireError::BadValue { what, value: kind::ABORT.into() }));
+}
+
 /// Goal: a bundle holds whole files only.
 /// Method: the root flag of one entry of two is cleared.
 #[test]
@@ -640,7 +695,82 @@ fn bundles_hold_whole_files_only() {
     let mut frame = encode_data(&DataHeader { entries });
     assert!(decode_data(&frame).is_ok());
     frame[HEADER_LEN + PREAMBLE_LEN + DATA_ENTRY_LEN + 32 + 26] &= !1;
-    assert!(decode_data(&frame).is_err());
+    let what = "bundle entry that is not a whole file";
+    assert_eq!(decode_data(&frame), Err(WireError::BadValue { what, value: 2 }));
+}
+
+/// Goal: a part of a file is not empty and brings values; a whole file brings one.
+/// Method: samples with the right lengths, so that nothing but the rule can refuse them.
+#[test]
+fn entries_bring_the_values_that_they_need() {
+    let part = DataEntry {
+        id: FileId(5),
+        generation: Generation(1),
+        offset: 65_536,
+        len: 135_536,
+        root: false,
+        hole: false,
+        tail: true,
+        sealed: false,
+        pass: 0,
+        digest: DigestKind::Blake3,
+        cvs: vec![[1; 32], [2; 32]],
+    };
+    let bad = |what, value| Err(WireError::BadValue { what, value });
+    let entry = HEADER_LEN + PREAMBLE_LEN;
+    // Two values and the offset of a whole file.
+    let mut frame = encode_data(&DataHeader { entries: vec![part.clone()] });
+    frame[entry + 12..entry + 20].fill(0);
+    frame[entry + 26] |= 1;
+    assert_eq!(decode_data(&frame), bad("chaining values of a whole file", 2));
+    // No value; the descriptor is as long as an entry with one value must be, so trailing would come later.
+    let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
+    let mut frame = encode_data(&DataHeader { entries: vec![single.clone()] });
+    frame[entry + 28] = 0;
+    assert_eq!(decode_data(&frame), bad("chaining values", 0));
+    // An empty part: no payload, and the frame says so.
+    let mut frame = encode_data(&DataHeader { entries: vec![single] });
+    frame[entry + 20..entry + 24].fill(0);
+    frame[HEADER_LEN + 8..HEADER_LEN + 12].fill(0);
+    let len = (frame.len() - HEADER_LEN) as u32;
+    frame[..4].copy_from_slice(&len.to_le_bytes());
+    assert_eq!(decode_data(&frame), bad("length of a part of a file", 0));
+}
+
+/// Goal: a hello's versions are a range, a policy has known bits only, a link leads somewhere.
+#[test]
+fn senseless_values_are_refused() {
+    let r = &mut Rng::with_seed(14);
+    for versions in [[0, 0, 1, 0], [2, 0, 1, 0]] {
+        let (kind, mut body) = encode(&Message::Hello(hello(r)));
+        body[..4].copy_from_slice(&versions);
+        let refused = decode_message(kind, &body);
+        assert!(matches!(refused, Err(WireError::BadValue { what: "oldest version", .. })), "{refused:?}");
+    }
+    for bits in [64, 128] {
+        let (kind, mut body) = encode(&message(1, r));
+        body[0] = bits;
+        assert_eq!(
+            decode_message(kind, &body),
+            Err(WireError::BadValue { what: "policy", value: bits.into() })
+        );
+    }
+    let empty = Announced { kind: EntryKind::Symlink { target: [].into() }, ..announced(r) };
+    let (kind, body) = encode(&Message::Announce(vec![empty]));
+    assert!(matches!(
+        decode_message(kind, &body),
+        Err(WireError::BadValue { what: "target of a symlink", .. })
+    ));
+}
+
+/// Goal: nanoseconds of a confused file system are cut, and do not end the session.
+#[test]
+fn senseless_nanoseconds_are_cut() {
+    let mut entry = announced(&mut Rng::with_seed(15));
+    entry.meta.mtime.nanos = u32::MAX;
+    let (kind, body) = encode(&Message::Announce(vec![entry.clone()]));
+    entry.meta.mtime.nanos = 999_999_999;
+    assert_eq!(decode_message(kind, &body), Ok(Decoded::Message(Message::Announce(vec![entry]))));
 }
 
 /// Goal: our own broken invariants stop here, not at the peer.
@@ -653,6 +783,11 @@ fn encoders_refuse_what_decoders_would() {
     let extent = Extent { id: FileId(1), generation: Generation(1), offset: 0, len: 1 };
     assert!(panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX + 1])))));
     assert!(!panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX])))));
+    let names =
+        vec![SourceRoot::Named { name: Name::new(&[b'n'; 255]).expect("legal"), is_dir: false }; ITEMS_MAX];
+    let policy =
+        Policy { durable: true, force: false, no_clobber: false, update: false, owner: false, times: true };
+    assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
     assert!(panics(move || drop(encode(&Message::Durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);
     entry.hole = true;
