@@ -1,1 +1,568 @@
-//! STUB: being written.
+//! Walks the sources of a job: what is there, in batches, with bounded memory whatever the number of files.
+//!
+//! In: source roots. Out: [`WalkItem`]s over a bounded channel, and every announced entry registered in the
+//! [`SourceTree`] before it is sent. A consumer that is slow stops the walk.
+//! Invariants: a directory comes before what lies in it, and its `DirEnd` after all of it. Entries are reached
+//! by directory descriptors; no symlink below a source root is followed. One descriptor is open per level of
+//! depth. Only names of one read of each directory on the way down are in memory.
+//! Left out: several directories at a time. Where `stat` is slow (a network file system), the entries of one
+//! read of a directory are looked at by several threads.
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{io, thread, vec};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name};
+use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::wire::{Announced, Failure, Stage, Totals};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, open, openat};
+use rustix::io::Errno;
+
+use crate::storage::source::failure::{os_failure, own_failure};
+use crate::storage::source::roots::{RootSpec, RootTarget};
+use crate::storage::source::tree::{Place, SourceTree};
+use probe::{Probe, Probed};
+
+mod probe;
+
+/// Items sent together at most, but for those of one entry.
+pub const BATCH_ITEMS_MAX: usize = 512;
+/// Batches that wait for the consumer at most.
+pub const BATCHES_MAX: usize = 8;
+/// Bytes of names read from a directory at a time: 85 of the longest, about a thousand short ones.
+pub const READ_DIR_LEN: usize = 24 * 1024;
+/// A smaller file may have fewer blocks than bytes without having holes (kept in its inode, say).
+const SPARSE_SIZE_MIN: u64 = 64 * 1024;
+
+/// What the walk says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WalkItem {
+    /// Of generation 0.
+    Entry(Announced),
+    /// No more entries will come in this directory. Not said of [`DirId::ROOT`].
+    DirEnd(DirId),
+    /// An entry, or what lies below it, cannot be copied. `path` is relative to the destination.
+    Failed {
+        path: Vec<u8>,
+        failure: Failure,
+        counts_as: CountsAs,
+    },
+    NotKept(NotKept),
+    /// The walk is over. A channel that closes without it: the walk was cancelled or broke.
+    End(Totals),
+}
+
+/// What a failed item of the walk means for the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CountsAs {
+    /// One entry is missing.
+    Entry,
+    /// A directory's entries are missing, nobody knows how many.
+    Subtree,
+    /// It was removed while the walk was on its way to it.
+    Vanished,
+}
+
+/// Something that the copy does not carry over. `path` is relative to the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotKept {
+    pub path: Vec<u8>,
+    pub what: NotKeptWhat,
+}
+
+/// What is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotKeptWhat {
+    /// Skipped.
+    Fifo,
+    /// Skipped.
+    Socket,
+    /// Skipped.
+    Device,
+    /// Skipped: a temporary or a journal of haul itself.
+    Debris,
+    /// The file has other names too, and becomes a file of its own.
+    HardLink,
+    /// The file has holes (or is compressed by its file system), and is written in full.
+    Sparse,
+}
+
+/// Whether a name is one that haul gives: its journals (`.haul~...`) and temporaries (`.NAME.hXXXXXX`).
+pub fn is_own_debris(name: &[u8]) -> bool {
+    if name.starts_with(b".haul~") {
+        return true;
+    }
+    let Some(split) = name.len().checked_sub(8) else { return false };
+    let (stem, tag) = name.split_at(split);
+    stem.len() > 1
+        && stem[0] == b'.'
+        && tag.starts_with(b".h")
+        && tag[2..].iter().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'))
+}
+
+/// A running walk. Dropping it ends the walk, at the latest when a system call that hangs returns.
+pub struct Walk {
+    items: Receiver<Vec<WalkItem>>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Walk {
+    /// Starts to walk. `object_size` chooses the object size from a file's size; `stat_threads` look at
+    /// entries at the same time where one alone is slow.
+    ///
+    /// Errors: the thread cannot be started.
+    pub fn start(
+        roots: Vec<RootSpec>,
+        tree: Arc<SourceTree>,
+        stat_threads: usize,
+        object_size: impl FnMut(u64) -> u32 + Send + 'static,
+    ) -> io::Result<Walk> {
+        let (sender, items) = bounded(BATCHES_MAX);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let mut walker = Walker {
+            tree,
+            object_size,
+            out: Out { sender, batch: Vec::new(), cancelled: cancelled.clone() },
+            probe: Probe::new(stat_threads),
+            read_dir: vec![MaybeUninit::uninit(); READ_DIR_LEN],
+            next_id: 1,
+            totals: Totals::default(),
+            root_names: RootNames::of(&roots),
+        };
+        thread::Builder::new().name("haul-walk".into()).spawn(move || {
+            let walked = catch_unwind(AssertUnwindSafe(|| walker.run(&roots)));
+            if walked.is_err() {
+                let failure = own_failure(Stage::Walk, "walk", b"sources", "internal error, see the log");
+                walker.out.push(WalkItem::Failed { path: Vec::new(), failure, counts_as: CountsAs::Subtree });
+            }
+            walker.out.flush();
+        })?;
+        Ok(Walk { items, cancelled })
+    }
+
+    /// The items, in batches.
+    pub fn items(&self) -> &Receiver<Vec<WalkItem>> {
+        &self.items
+    }
+
+    /// Ends the walk soon; its channel closes without [`WalkItem::End`].
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// The way to the consumer.
+struct Out {
+    sender: Sender<Vec<WalkItem>>,
+    batch: Vec<WalkItem>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Out {
+    fn push(&mut self, item: WalkItem) {
+        self.batch.push(item);
+        if self.batch.len() >= BATCH_ITEMS_MAX {
+            self.flush();
+        }
+    }
+
+    /// Sends what there is, waiting for room.
+    fn flush(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        while !batch.is_empty() && !self.cancelled() {
+            // The wait is cut in pieces only to see a cancel that came without dropping the receiver.
+            match self.sender.send_timeout(batch, Duration::from_millis(200)) {
+                Ok(()) => return,
+                Err(crossbeam_channel::SendTimeoutError::Timeout(back)) => batch = back,
+                Err(crossbeam_channel::SendTimeoutError::Disconnected(_)) => {
+                    self.cancelled.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// Names in the destination root that are taken. Kept only where two sources could collide, and sources by
+/// name were compared before: so contents are held against those, and against contents that came earlier.
+struct RootNames {
+    taken: HashSet<[u8; 16]>,
+    /// More than one source has contents: remember those too.
+    remember: bool,
+}
+
+impl RootNames {
+    fn of(roots: &[RootSpec]) -> RootNames {
+        let mut taken = HashSet::new();
+        let mut contents = 0;
+        for root in roots {
+            match &root.target {
+                RootTarget::Named(name) => {
+                    taken.insert(short_hash(name));
+                }
+                RootTarget::Contents => contents += 1,
+            }
+        }
+        RootNames { taken, remember: contents > 1 }
+    }
+
+    /// Takes a name that comes from contents; false if it is taken.
+    fn take(&mut self, name: &Name) -> bool {
+        if self.taken.is_empty() && !self.remember {
+            return true;
+        }
+        let hash = short_hash(name);
+        if self.remember { self.taken.insert(hash) } else { !self.taken.contains(&hash) }
+    }
+}
+
+fn short_hash(name: &Name) -> [u8; 16] {
+    let mut short = [0; 16];
+    short.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..16]);
+    short
+}
+
+/// A directory on the way down.
+struct Level {
+    /// `ROOT` for the directory whose contents are a source.
+    id: DirId,
+    place: Place,
+    fd: Arc<OwnedFd>,
+    /// Directories of the last read that are still to be entered.
+    subdirs: vec::IntoIter<(Name, Meta)>,
+    /// All names were read.
+    read: bool,
+}
+
+struct Walker<F> {
+    tree: Arc<SourceTree>,
+    object_size: F,
+    out: Out,
+    probe: Probe,
+    read_dir: Vec<MaybeUninit<u8>>,
+    next_id: u64,
+    totals: Totals,
+    root_names: RootNames,
+}
+
+impl<F: FnMut(u64) -> u32> Walker<F> {
+    fn run(&mut self, roots: &[RootSpec]) {
+        // Sources by name often lie in one directory: one descriptor for all of those in a row.
+        let mut last_base: Option<(Vec<u8>, Place)> = None;
+        for root in roots {
+            if self.out.cancelled() {
+                return;
+            }
+            match &root.target {
+                RootTarget::Contents => self.walk_contents(&root.path),
+                RootTarget::Named(name) => self.walk_named(root, name, &mut last_base),
+            }
+        }
+        if !self.out.cancelled() {
+            self.out.push(WalkItem::End(self.totals));
+        }
+    }
+
+    fn walk_contents(&mut self, path: &Path) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match open(path, flags, Mode::empty()) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                let place = self.tree.add_base(fd.clone());
+                self.descend(Level {
+                    id: DirId::ROOT,
+                    place,
+                    fd,
+                    subdirs: Vec::new().into_iter(),
+                    read: false,
+                });
+            }
+            Err(errno) => self.fail("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree),
+        }
+    }
+
+    fn walk_named(&mut self, root: &RootSpec, name: &Name, last_base: &mut Option<(Vec<u8>, Place)>) {
+        let bytes = root.path.as_os_str().as_bytes();
+        // "a/b" lies in "a/", "b" in "./".
+        let parent = match bytes.iter().rposition(|b| *b == b'/') {
+            Some(slash) => &bytes[..=slash],
+            None => b"./",
+        };
+        let base = match last_base {
+            Some((path, place)) if path == parent => *place,
+            _ => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let fd = match open(parent, flags, Mode::empty()) {
+                    Ok(fd) => fd,
+                    Err(errno) => return self.fail("open directory", parent, errno, CountsAs::Entry),
+                };
+                let place = self.tree.add_base(Arc::new(fd));
+                *last_base = Some((parent.to_vec(), place));
+                place
+            }
+        };
+        let fd = match self.tree.dir_fd(base) {
+            Ok(fd) => fd,
+            Err(errno) => return self.fail("open directory", parent, errno, CountsAs::Entry),
+        };
+        let probed = probe::probe(fd.as_fd(), name);
+        let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
+        if !root.is_dir {
+            let failure = own_failure(Stage::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
+            let path = name.as_bytes().to_vec();
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        } else if let Some(level) = self.enter(base, DirId::ROOT, &fd, name.clone(), meta, 1) {
+            self.descend(level);
+        }
+    }
+
+    /// Walks a directory and everything below it.
+    fn descend(&mut self, top: Level) {
+        // Levels above the first that have a name of their own: contents are the root itself.
+        let above = usize::from(top.id != DirId::ROOT);
+        let mut stack = vec![top];
+        while let Some(level) = stack.last_mut() {
+            if self.out.cancelled() {
+                return;
+            }
+            if let Some((name, meta)) = level.subdirs.next() {
+                let (place, id, fd) = (level.place, level.id, level.fd.clone());
+                let depth = stack.len() + above;
+                stack.extend(self.enter(place, id, &fd, name, meta, depth));
+            } else if level.read {
+                let id = level.id;
+                stack.pop();
+                if id != DirId::ROOT {
+                    self.out.push(WalkItem::DirEnd(id));
+                }
+            } else {
+                self.read_level(level);
+            }
+            if self.out.sender.is_empty() {
+                // The consumer has nothing: do not let it wait for a full batch.
+                self.out.flush();
+            }
+        }
+    }
+
+    /// Announces a directory and opens it; `depth` is its own, 1 in the destination root.
+    fn enter(
+        &mut self,
+        place: Place,
+        parent: DirId,
+        above: &OwnedFd,
+        name: Name,
+        meta: Meta,
+        depth: usize,
+    ) -> Option<Level> {
+        if depth > DEPTH_MAX {
+            let path = self.path(place, &name);
+            let cause = format!("deeper than {DEPTH_MAX} directories; copy it as a source of its own");
+            let failure = own_failure(Stage::Walk, "enter", &path, &cause);
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+            return None;
+        }
+        let file_id = self.take_id();
+        let id = file_id.as_dir();
+        self.tree.add_dir(id, place, name.clone());
+        self.totals.dirs += 1;
+        self.out.push(WalkItem::Entry(Announced {
+            id: file_id,
+            generation: Generation(0),
+            parent,
+            name: name.clone(),
+            meta,
+            kind: EntryKind::Dir,
+        }));
+        let flags =
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match openat(above, name.as_bytes(), flags, Mode::empty()) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                self.tree.keep_dir(id, fd.clone());
+                Some(Level { id, place: Place::Dir(id), fd, subdirs: Vec::new().into_iter(), read: false })
+            }
+            Err(errno) => {
+                let path = self.path(place, &name);
+                self.fail("open directory", &path, errno, CountsAs::Subtree);
+                self.out.push(WalkItem::DirEnd(id));
+                None
+            }
+        }
+    }
+
+    /// Reads some names of a directory, and announces what is not a directory.
+    fn read_level(&mut self, level: &mut Level) {
+        let mut names = Vec::new();
+        let mut impossible = Vec::new();
+        let mut broken = None;
+        let mut entries = RawDir::new(&level.fd, &mut self.read_dir);
+        loop {
+            match entries.next() {
+                None => {
+                    level.read = true;
+                    break;
+                }
+                Some(Err(Errno::INTR)) => continue,
+                Some(Err(errno)) => {
+                    level.read = true;
+                    broken = Some(errno);
+                    break;
+                }
+                Some(Ok(entry)) => match entry.file_name().to_bytes() {
+                    b"." | b".." => {}
+                    bytes => match Name::new(bytes) {
+                        Ok(name) => names.push(name),
+                        Err(why) => impossible.push((bytes.to_vec(), why)),
+                    },
+                },
+            }
+            // What lies in our buffer would be lost when we stop; the rest waits in the descriptor.
+            if entries.is_buffer_empty() {
+                break;
+            }
+        }
+        for (bytes, why) in impossible {
+            let mut path = self.tree.path_of(level.id.as_file());
+            path.push(b'/');
+            path.extend_from_slice(&bytes);
+            let failure = own_failure(Stage::Walk, "name", &path, &why.to_string());
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        }
+        if let Some(errno) = broken {
+            let path = self.tree.path_of(level.id.as_file());
+            self.fail("read directory", &path, errno, CountsAs::Subtree);
+        }
+        names.retain(|name| self.keep_name(level, name));
+        let mut subdirs = Vec::new();
+        for (name, probed) in self.probe.probe_all(&level.fd, names) {
+            if let Some(meta) = self.emit(level.place, level.id, name.clone(), probed) {
+                subdirs.push((name, meta));
+            }
+        }
+        level.subdirs = subdirs.into_iter();
+    }
+
+    /// Whether a name that was found is to be copied: not our own debris, and not taken in the root.
+    fn keep_name(&mut self, level: &Level, name: &Name) -> bool {
+        if is_own_debris(name.as_bytes()) {
+            let path = self.path(level.place, name);
+            self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Debris }));
+            return false;
+        }
+        if level.id == DirId::ROOT && !self.root_names.take(name) {
+            let path = self.path(level.place, name);
+            let cause = "another source has this name already; copy the two into different directories";
+            let failure = own_failure(Stage::Walk, "name", &path, cause);
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+            return false;
+        }
+        true
+    }
+
+    /// Announces an entry; a directory's metadata is returned instead, for [`Walker::enter`].
+    fn emit(
+        &mut self,
+        place: Place,
+        parent: DirId,
+        name: Name,
+        probed: Result<Probed, Errno>,
+    ) -> Option<Meta> {
+        let Probed { seen, link } = match probed {
+            Ok(probed) => probed,
+            Err(errno) => {
+                let path = self.path(place, &name);
+                self.fail("stat", &path, errno, CountsAs::Entry);
+                return None;
+            }
+        };
+        let skipped = match seen.kind {
+            FileType::Directory => return Some(seen.meta),
+            FileType::RegularFile | FileType::Symlink => None,
+            FileType::Fifo => Some(NotKeptWhat::Fifo),
+            FileType::Socket => Some(NotKeptWhat::Socket),
+            _ => Some(NotKeptWhat::Device),
+        };
+        if let Some(what) = skipped {
+            let path = self.path(place, &name);
+            self.out.push(WalkItem::NotKept(NotKept { path, what }));
+            return None;
+        }
+        let kind = if seen.is_file() {
+            let size = seen.fingerprint.size;
+            self.totals.files += 1;
+            self.totals.bytes = self.totals.bytes.saturating_add(size);
+            if seen.links > 1 {
+                let path = self.path(place, &name);
+                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
+            }
+            if size >= SPARSE_SIZE_MIN && seen.allocated < size {
+                let path = self.path(place, &name);
+                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Sparse }));
+            }
+            EntryKind::File { fingerprint: seen.fingerprint, object_size: (self.object_size)(size) }
+        } else {
+            let target = link.unwrap_or_default();
+            if target.is_empty() || target.len() > LINK_LEN_MAX {
+                let path = self.path(place, &name);
+                let cause = format!("a target of {} bytes, 1 to {LINK_LEN_MAX} are possible", target.len());
+                let failure = own_failure(Stage::Walk, "read symlink", &path, &cause);
+                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+                return None;
+            }
+            self.totals.symlinks += 1;
+            EntryKind::Symlink { target }
+        };
+        let id = self.take_id();
+        let fingerprint = seen.is_file().then_some(seen.fingerprint);
+        self.tree.add_entry(id, place, name.clone(), fingerprint);
+        let generation = Generation(0);
+        self.out.push(WalkItem::Entry(Announced { id, generation, parent, name, meta: seen.meta, kind }));
+        None
+    }
+
+    fn fail(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
+        let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
+        let failure = os_failure(Stage::Walk, op, path, errno);
+        self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
+    }
+
+    fn path(&self, place: Place, name: &Name) -> Vec<u8> {
+        let mut path = match place {
+            Place::Base(_) => Vec::new(),
+            Place::Dir(id) => self.tree.path_of(id.as_file()),
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        path
+    }
+
+    fn take_id(&mut self) -> FileId {
+        let id = FileId::new(0, self.next_id);
+        self.next_id += 1;
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests;

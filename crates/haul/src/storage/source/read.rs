@@ -1,0 +1,504 @@
+//! The operations of a reading thread, one at a time.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use blake3::hazmat::{HasherExt, max_subtree_len};
+use haul_core::digest::{Root, Subtree};
+use haul_core::entry::{Fingerprint, Meta, Timestamp};
+use haul_core::ids::{BufferId, FileId, Generation};
+use haul_core::stage::Stage;
+use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
+use haul_core::wire::{self, Failure};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
+use rustix::io::{Errno, pread};
+
+use super::failure::{os_failure, own_failure};
+use super::stat::{Seen, look_at};
+use super::tree::{FileView, SourceTree};
+use super::{CTIME_GRAIN, WallClock};
+use crate::buffer::Buffer;
+use crate::digest;
+use crate::meter::Meter;
+
+/// Bytes that are read and hashed at a time where no payload is kept.
+const SCRATCH_LEN: usize = 1 << 20;
+/// Stands for the buffer of an operation that came without one, by a mistake of ours.
+const NO_BUFFER: BufferId = BufferId(u32::MAX);
+
+/// What a thread needs to carry out operations.
+pub(super) struct Reader {
+    tree: Arc<SourceTree>,
+    meter: Arc<Meter>,
+    clock: WallClock,
+    stopped: Arc<AtomicBool>,
+    scratch: Vec<u8>,
+}
+
+/// How a read came to its end.
+enum ReadEnd {
+    Full,
+    /// The file ended after so many bytes.
+    Short(usize),
+    /// It failed after so many bytes.
+    Failed(usize, Errno),
+}
+
+impl Reader {
+    pub(super) fn new(
+        tree: Arc<SourceTree>,
+        meter: Arc<Meter>,
+        clock: WallClock,
+        stopped: Arc<AtomicBool>,
+    ) -> Reader {
+        Reader { tree, meter, clock, stopped, scratch: Vec::new() }
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Carries out one operation. `None` for those that are not answered.
+    pub(super) fn run(&mut self, op: &SourceOp, buffer: &mut Option<Buffer>) -> Option<SourceDone> {
+        Some(match *op {
+            SourceOp::Read { id, generation, offset, len, tail, whole } => {
+                let result = self.read(id, generation, offset, len, tail, whole, buffer.as_mut());
+                SourceDone::Read { id, generation, offset, len, result }
+            }
+            SourceOp::ReadBundle { ref files } => self.read_bundle(files, buffer.as_mut()),
+            SourceOp::Look { id, generation } => {
+                SourceDone::Look { id, generation, result: self.look(id, generation) }
+            }
+            SourceOp::Verify { id, generation, size, ref subtrees } => {
+                SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
+            }
+            SourceOp::HashFile { id, generation } => {
+                SourceDone::HashFile { id, generation, result: self.hash_file(id, generation) }
+            }
+            SourceOp::Refresh { id, generation } => {
+                SourceDone::Refresh { id, generation, result: self.refresh(id, generation) }
+            }
+            SourceOp::Forget { id } => {
+                self.tree.forget(id);
+                return None;
+            }
+            SourceOp::ForgetDir { id } => {
+                self.tree.forget_dir(id);
+                return None;
+            }
+        })
+    }
+
+    fn read(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+        offset: u64,
+        len: u32,
+        tail: bool,
+        whole: bool,
+        buffer: Option<&mut Buffer>,
+    ) -> Result<ReadOk, Failure> {
+        let view = self.view(id, generation)?;
+        let buffer = match buffer {
+            Some(buffer) if buffer.as_slice().len() == len as usize => buffer,
+            _ => return Err(self.own(wire::Stage::Read, "read", id, "no buffer of the object's length")),
+        };
+        let fd = self.open(id, &view)?;
+        let end = self.storage(|| read_at(&fd, buffer.as_mut_slice(), offset));
+        self.full(id, offset, end)?;
+        let cvs = self.host(|| {
+            if whole {
+                vec![digest::root(buffer.as_slice())]
+            } else {
+                digest::chaining_values(offset, buffer.as_slice(), tail)
+            }
+        });
+        Ok(ReadOk { buffer: buffer.id(), cvs })
+    }
+
+    fn read_bundle(&mut self, files: &[BundleFile], buffer: Option<&mut Buffer>) -> SourceDone {
+        let Some(buffer) = buffer else {
+            let failure = own_failure(wire::Stage::Read, "read", b"bundle", "no buffer");
+            let items = files.iter().map(|file| (*file, Err(failure.clone()))).collect();
+            return SourceDone::ReadBundle { buffer: NO_BUFFER, items };
+        };
+        let mut filled = 0;
+        let mut items = Vec::with_capacity(files.len());
+        for file in files {
+            let result = self.read_small(file, &mut buffer.as_mut_slice()[filled..]);
+            if matches!(&result, Ok(ok) if ok.look != Look::Changed) {
+                filled += file.size as usize;
+            }
+            items.push((*file, result));
+        }
+        buffer.truncate(filled);
+        SourceDone::ReadBundle { buffer: buffer.id(), items }
+    }
+
+    /// Reads a whole file to the beginning of `room`.
+    fn read_small(&mut self, file: &BundleFile, room: &mut [u8]) -> Result<BundleOk, Failure> {
+        const CHANGED: BundleOk = BundleOk { root: [0; 32], look: Look::Changed };
+        let view = self.view(file.id, file.generation)?;
+        if u64::from(file.size) != view.fingerprint.size {
+            return Ok(CHANGED);
+        }
+        let Some(room) = room.get_mut(..file.size as usize) else {
+            return Err(self.own(wire::Stage::Read, "read", file.id, "no room in the bundle's buffer"));
+        };
+        let read = self.storage(|| {
+            // Not kept open: it is read once.
+            let fd = match open_view(&self.tree, &view) {
+                Ok(fd) => fd,
+                Err(OpenError::Changed(_)) => return Ok(None),
+                Err(OpenError::Os(errno)) => {
+                    return Err(os_failure(wire::Stage::Open, "open", &self.tree.path_of(file.id), errno));
+                }
+            };
+            match read_at(&fd, room, 0) {
+                ReadEnd::Full => {}
+                ReadEnd::Short(_) => return Ok(None),
+                ReadEnd::Failed(at, errno) => return Err(self.read_failure(file.id, at as u64, errno)),
+            }
+            // Also sees a file that grew.
+            match fstat(&fd) {
+                Ok(stat) => Ok(Some(Seen::from(stat))),
+                Err(errno) => Err(os_failure(wire::Stage::Read, "stat", &self.tree.path_of(file.id), errno)),
+            }
+        })?;
+        let Some(after) = read else { return Ok(CHANGED) };
+        let look = self.judge(&after, &view.fingerprint);
+        if look == Look::Changed {
+            return Ok(CHANGED);
+        }
+        Ok(BundleOk { root: self.host(|| digest::root(room)), look })
+    }
+
+    fn look(&mut self, id: FileId, generation: Generation) -> Result<Look, Failure> {
+        let view = self.view(id, generation)?;
+        let open = self.tree.open_file(id);
+        let (of_fd, of_name) = self.storage(|| {
+            let of_fd = open.map(|fd| fstat(&fd).map(Seen::from)).transpose();
+            let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_at(dir.as_fd(), &view.name));
+            (of_fd, of_name)
+        });
+        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
+        let of_fd = of_fd.map_err(fail)?;
+        let of_name = match of_name {
+            Ok(seen) => seen,
+            // Gone, or a directory above it is: whether it comes back is seen by the refresh.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Look::Changed),
+            Err(errno) => return Err(fail(errno)),
+        };
+        let look = self.judge(&of_name, &view.fingerprint);
+        let Some(of_fd) = of_fd else { return Ok(look) };
+        if of_fd.fingerprint.ino != of_name.fingerprint.ino {
+            // What was read is not what stands under the name now.
+            return Ok(Look::Changed);
+        }
+        // The two can differ where attributes are cached; the worse one counts.
+        let of_fd = self.judge(&of_fd, &view.fingerprint);
+        Ok(if severity(of_fd) > severity(look) { of_fd } else { look })
+    }
+
+    fn verify(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+        size: u64,
+        subtrees: &[Subtree],
+    ) -> Result<bool, Failure> {
+        let view = self.view(id, generation)?;
+        let fd = self.open(id, &view)?;
+        for subtree in subtrees {
+            let Subtree { offset, len, cv } = *subtree;
+            let whole = offset == 0 && len == size;
+            // The list came over the wire: what is no subtree of this file cannot be held by the sink.
+            if !whole && !is_subtree(offset, len, size) {
+                return Ok(false);
+            }
+            let mut hasher = blake3::Hasher::new();
+            if !whole {
+                hasher.set_input_offset(offset);
+            }
+            self.hash_range(id, &fd, &mut hasher, offset, len)?;
+            let same = if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() } == cv;
+            if !same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The root of a file that did not change while it was hashed; ctime may differ from the fingerprint's.
+    fn hash_file(&mut self, id: FileId, generation: Generation) -> Result<Root, Failure> {
+        let view = self.view(id, generation)?;
+        let fd = self.open(id, &view)?;
+        let stat = || fstat(&fd).map(Seen::from);
+        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
+        let before = self.storage(stat).map_err(fail)?;
+        let mut hasher = blake3::Hasher::new();
+        self.hash_range(id, &fd, &mut hasher, 0, view.fingerprint.size)?;
+        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
+        let after = self.storage(stat).map_err(fail)?;
+        if after.fingerprint != before.fingerprint || !after.fingerprint.same_content(&view.fingerprint) {
+            return Err(self.own(wire::Stage::Changed, "hash", id, "changed while it was read"));
+        }
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    fn hash_range(
+        &mut self,
+        id: FileId,
+        fd: &OwnedFd,
+        hasher: &mut blake3::Hasher,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Failure> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(SCRATCH_LEN, 0);
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < len && result.is_ok() {
+            let part_len = (len - done).min(SCRATCH_LEN as u64) as usize;
+            let part = &mut scratch[..part_len];
+            let end = self.storage(|| read_at(fd, part, offset + done));
+            result = self.full(id, offset + done, end);
+            if result.is_ok() && self.stopped() {
+                result = Err(self.own(wire::Stage::Read, "read", id, "stopped"));
+            }
+            if result.is_ok() {
+                self.host(|| hasher.update(part));
+            }
+            done += part_len as u64;
+        }
+        self.scratch = scratch;
+        result
+    }
+
+    fn refresh(&mut self, id: FileId, generation: Generation) -> Result<(Fingerprint, Meta), Failure> {
+        let Some(view) = self.tree.file(id) else { return Err(self.unknown(id)) };
+        let seen =
+            self.storage(|| self.tree.dir_fd(view.place).and_then(|dir| look_at(dir.as_fd(), &view.name)));
+        let seen =
+            seen.map_err(|errno| os_failure(wire::Stage::Open, "stat", &self.tree.path_of(id), errno))?;
+        if !seen.is_file() {
+            return Err(self.own(wire::Stage::Changed, "stat", id, "is no regular file any more"));
+        }
+        self.tree.refresh(id, generation, seen.fingerprint);
+        Ok((seen.fingerprint, seen.meta))
+    }
+
+    /// The file, if it is still of this generation.
+    fn view(&self, id: FileId, generation: Generation) -> Result<FileView, Failure> {
+        let view = self.tree.file(id).ok_or_else(|| self.unknown(id))?;
+        if view.generation != generation {
+            return Err(self.own(wire::Stage::Changed, "open", id, "another version of it is copied by now"));
+        }
+        Ok(view)
+    }
+
+    /// The descriptor of a file, kept for later reads.
+    fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OwnedFd>, Failure> {
+        if let Some(fd) = self.tree.open_file(id) {
+            return Ok(fd);
+        }
+        match self.storage(|| open_view(&self.tree, view)) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                self.tree.keep_file(id, view.generation, fd.clone());
+                Ok(fd)
+            }
+            Err(OpenError::Changed(what)) => Err(self.own(wire::Stage::Changed, "open", id, what)),
+            Err(OpenError::Os(errno)) => {
+                Err(os_failure(wire::Stage::Open, "open", &self.tree.path_of(id), errno))
+            }
+        }
+    }
+
+    /// Holds what was seen against the fingerprint.
+    fn judge(&self, seen: &Seen, known: &Fingerprint) -> Look {
+        let now = &seen.fingerprint;
+        // No links: it was removed or replaced, and we hold the last of it.
+        if !seen.is_file() || seen.links == 0 || !now.same_content(known) {
+            return Look::Changed;
+        }
+        if now.ino != known.ino || now.ctime != known.ctime {
+            return Look::MetaOnly;
+        }
+        match still_recent(now.ctime, (self.clock)()) {
+            Some(wait) => Look::Recent { wait },
+            None => Look::Same,
+        }
+    }
+
+    fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
+        match end {
+            ReadEnd::Full => Ok(()),
+            ReadEnd::Short(read) => {
+                let op = format!("read at byte {} of", offset + read as u64);
+                Err(self.own(wire::Stage::Changed, &op, id, "the file is shorter than it was"))
+            }
+            ReadEnd::Failed(read, errno) => Err(self.read_failure(id, offset + read as u64, errno)),
+        }
+    }
+
+    fn read_failure(&self, id: FileId, offset: u64, errno: Errno) -> Failure {
+        os_failure(wire::Stage::Read, &format!("read at byte {offset} of"), &self.tree.path_of(id), errno)
+    }
+
+    fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
+        own_failure(stage, op, &self.tree.path_of(id), cause)
+    }
+
+    fn unknown(&self, id: FileId) -> Failure {
+        own_failure(wire::Stage::Open, "open", format!("file {id}").as_bytes(), "not known to the source")
+    }
+
+    /// Runs system calls on the source. The thread is then not free for the other of its two stages.
+    fn storage<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.timed(Stage::SourceStorage, Stage::SourceHost, work)
+    }
+
+    /// Runs work of the processor on payload.
+    fn host<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.timed(Stage::SourceHost, Stage::SourceStorage, work)
+    }
+
+    fn timed<T>(&self, busy: Stage, idle: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        let time = start.elapsed();
+        self.meter.add_busy(busy, time);
+        self.meter.add_idle(idle, time);
+        result
+    }
+}
+
+/// The answer to an operation in which the thread panicked.
+pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDone> {
+    let failure = own_failure(wire::Stage::Read, "read", b"source", "internal error in a reading thread");
+    Some(match *op {
+        SourceOp::Read { id, generation, offset, len, .. } => {
+            SourceDone::Read { id, generation, offset, len, result: Err(failure) }
+        }
+        SourceOp::ReadBundle { ref files } => SourceDone::ReadBundle {
+            buffer: buffer.unwrap_or(NO_BUFFER),
+            items: files.iter().map(|file| (*file, Err(failure.clone()))).collect(),
+        },
+        SourceOp::Look { id, generation } => SourceDone::Look { id, generation, result: Err(failure) },
+        SourceOp::Verify { id, generation, .. } => {
+            SourceDone::Verify { id, generation, result: Err(failure) }
+        }
+        SourceOp::HashFile { id, generation } => {
+            SourceDone::HashFile { id, generation, result: Err(failure) }
+        }
+        SourceOp::Refresh { id, generation } => SourceDone::Refresh { id, generation, result: Err(failure) },
+        SourceOp::Forget { .. } | SourceOp::ForgetDir { .. } => return None,
+    })
+}
+
+enum OpenError {
+    /// It is not the file that was announced.
+    Changed(&'static str),
+    Os(Errno),
+}
+
+impl From<Errno> for OpenError {
+    fn from(errno: Errno) -> OpenError {
+        match errno {
+            Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::STALE => {
+                OpenError::Changed("it, or a directory above it, is something else now")
+            }
+            errno => OpenError::Os(errno),
+        }
+    }
+}
+
+/// Opens a file and makes sure that it is the one that was announced.
+fn open_view(tree: &SourceTree, view: &FileView) -> Result<OwnedFd, OpenError> {
+    let dir = tree.dir_fd(view.place)?;
+    let open = |flags| openat(&dir, view.name.as_bytes(), flags, Mode::empty());
+    // O_NONBLOCK: a fifo that took the name must not hold us.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = match open(flags | OFlags::NOATIME) {
+        // Only the owner may leave atime alone.
+        Err(Errno::PERM) => open(flags)?,
+        // A lease is being broken, or the file lies on tape: that is worth a wait, if it is a file.
+        Err(Errno::AGAIN) if look_at(dir.as_fd(), &view.name)?.is_file() => {
+            open(flags.difference(OFlags::NONBLOCK))?
+        }
+        opened => opened?,
+    };
+    let seen = Seen::from(fstat(&fd)?);
+    let (now, known) = (&seen.fingerprint, &view.fingerprint);
+    if !seen.is_file() {
+        return Err(OpenError::Changed("is no regular file any more"));
+    }
+    if !now.same_content(known) {
+        return Err(OpenError::Changed("changed since its directory was read"));
+    }
+    // Some file systems (FUSE, CIFS) number their inodes anew at will: there ctime tells.
+    if now.ino != known.ino && now.ctime != known.ctime {
+        return Err(OpenError::Changed("was replaced since its directory was read"));
+    }
+    Ok(fd)
+}
+
+/// Reads until `room` is full or the file ends.
+fn read_at(fd: &OwnedFd, room: &mut [u8], offset: u64) -> ReadEnd {
+    let mut done = 0;
+    let mut blocking = false;
+    while done < room.len() {
+        match pread(fd, &mut room[done..], offset + done as u64) {
+            Ok(0) => return ReadEnd::Short(done),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            // A file system that heeds O_NONBLOCK (data on tape): from here on we wait.
+            Err(Errno::AGAIN) if !blocking => {
+                blocking = true;
+                let cleared =
+                    fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags.difference(OFlags::NONBLOCK)));
+                if let Err(errno) = cleared {
+                    return ReadEnd::Failed(done, errno);
+                }
+            }
+            Err(errno) => return ReadEnd::Failed(done, errno),
+        }
+    }
+    ReadEnd::Full
+}
+
+/// How long to wait until this ctime is older than the grain; `None` if it is. One that lies ahead by more
+/// than the grain comes from a clock that is not ours: to wait for it proves nothing.
+fn still_recent(ctime: Timestamp, now: Timestamp) -> Option<Duration> {
+    let nanos = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
+    let age = nanos(now) - nanos(ctime);
+    let grain = CTIME_GRAIN.as_nanos() as i128;
+    if age >= grain || age <= -grain {
+        return None;
+    }
+    u64::try_from(grain - age).ok().map(Duration::from_nanos)
+}
+
+fn severity(look: Look) -> u8 {
+    match look {
+        Look::Same => 0,
+        Look::Recent { .. } => 1,
+        Look::MetaOnly => 2,
+        Look::Changed => 3,
+    }
+}
+
+/// Whether a range is a subtree of a file's tree other than the whole.
+fn is_subtree(offset: u64, len: u64, size: u64) -> bool {
+    let Some(end) = offset.checked_add(len) else { return false };
+    let chunk = blake3::CHUNK_LEN as u64;
+    if len == 0 || end > size || !offset.is_multiple_of(chunk) {
+        return false;
+    }
+    max_subtree_len(offset).is_none_or(|len_max| len <= len_max)
+        && (end == size || (len >= chunk && len.is_power_of_two()))
+}

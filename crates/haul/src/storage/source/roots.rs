@@ -1,0 +1,367 @@
+//! From the sources as typed to source roots and the names that they take at the destination.
+//!
+//! Invariant: names depend on the text of the command only, so that a rerun never nests. `data` becomes
+//! `DST/data`; `data/`, `data/.`, `.` and `..` become their contents in `DST`, whether or not `DST` exists.
+//! A symlink as typed is copied as a symlink; with a slash behind it, it is followed.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use haul_core::entry::{Name, NameError};
+use haul_core::wire::{ITEMS_MAX, SourceRoot};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, open, openat, statat};
+use rustix::io::Errno;
+
+use super::failure::{printable, strerror};
+use crate::storage::walk::{READ_DIR_LEN, is_own_debris};
+
+/// Most sources of one job: they are told to the sink in one list.
+pub const SOURCES_MAX: usize = ITEMS_MAX;
+/// Most directories between a destination and `/` that [`is_inside`] climbs.
+const CLIMB_MAX: usize = 4096;
+
+/// One source of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootSpec {
+    /// As typed, with `~` expanded; relative to the working directory.
+    pub path: PathBuf,
+    pub target: RootTarget,
+    /// It was a directory when the command was read.
+    pub is_dir: bool,
+}
+
+/// What a source becomes at the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootTarget {
+    /// An entry of this name in the destination root.
+    Named(Name),
+    /// The entries of this directory go into the destination root.
+    Contents,
+}
+
+/// Why sources cannot be taken; found before any data moves.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SourceError {
+    #[error("no source given")]
+    NoSource,
+    #[error("{0} sources given, at most {SOURCES_MAX} are possible; name the directory that holds them")]
+    TooMany(usize),
+    #[error("a source is an empty path")]
+    Empty,
+    #[error("source {path}: {cause}{hint}")]
+    Unreachable { path: String, errno: i32, cause: String, hint: &'static str },
+    #[error("source {path} is a directory (use -r)")]
+    IsDirectory { path: String },
+    #[error("source {path}: '~' cannot be expanded, for HOME is not set")]
+    NoHome { path: String },
+    #[error("source {path}: {why}")]
+    Name { path: String, why: NameError },
+    #[error("sources {first} and {second} would both become {name} at the destination")]
+    SameName { first: String, second: String, name: String },
+}
+
+const HINT: &str = " (globs, variables and '~user' are literal on this side of the colon; name the files, or their directory with -r)";
+
+/// Maps the sources as typed to source roots. `home`: what `~` stands for, where the shell did not expand it
+/// (the far side of a colon); `None` leaves it as it is.
+///
+/// Errors: the first source that is missing or a directory without `recursive`, or two of one final name.
+pub fn resolve_sources(
+    paths: &[Vec<u8>],
+    recursive: bool,
+    home: Option<&Path>,
+) -> Result<Vec<RootSpec>, SourceError> {
+    match paths.len() {
+        0 => return Err(SourceError::NoSource),
+        n if n > SOURCES_MAX => return Err(SourceError::TooMany(n)),
+        _ => {}
+    }
+    let mut specs = Vec::with_capacity(paths.len());
+    let mut names: HashMap<Name, usize> = HashMap::new();
+    for (index, typed) in paths.iter().enumerate() {
+        let spec = resolve(typed, recursive, home)?;
+        if let RootTarget::Named(name) = &spec.target
+            && let Some(first) = names.insert(name.clone(), index)
+        {
+            return Err(SourceError::SameName {
+                first: printable(&paths[first]),
+                second: printable(typed),
+                name: printable(name.as_bytes()),
+            });
+        }
+        specs.push(spec);
+    }
+    Ok(specs)
+}
+
+fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpec, SourceError> {
+    if typed.is_empty() {
+        return Err(SourceError::Empty);
+    }
+    let shown = || printable(typed);
+    let path = expand(typed, home)?;
+    let bytes = path.as_os_str().as_bytes();
+    // The part behind the last slash, and none when the path ends in one.
+    let last = bytes.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    let contents = matches!(last, b"" | b"." | b"..");
+    // A path with a slash or dots at its end is followed, and must be a directory.
+    let flags = if contents { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let stat = statat(CWD, &path, flags).map_err(|errno| SourceError::Unreachable {
+        path: shown(),
+        errno: errno.raw_os_error(),
+        cause: strerror(errno.raw_os_error()),
+        hint: if errno == Errno::NOENT && looks_unexpanded(typed) { HINT } else { "" },
+    })?;
+    let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    if is_dir && !recursive {
+        return Err(SourceError::IsDirectory { path: shown() });
+    }
+    let target = if contents {
+        RootTarget::Contents
+    } else {
+        RootTarget::Named(Name::new(last).map_err(|why| SourceError::Name { path: shown(), why })?)
+    };
+    Ok(RootSpec { path, target, is_dir })
+}
+
+fn looks_unexpanded(typed: &[u8]) -> bool {
+    typed.first() == Some(&b'~') || typed.iter().any(|b| b"*?[$".contains(b))
+}
+
+/// `~` and `~/...` with `home` in place of the tilde; anything else as it is.
+fn expand(typed: &[u8], home: Option<&Path>) -> Result<PathBuf, SourceError> {
+    let as_typed = || PathBuf::from(OsString::from_vec(typed.to_vec()));
+    let (Some(home), Some(rest)) = (home, typed.strip_prefix(b"~")) else {
+        return Ok(as_typed());
+    };
+    if !rest.is_empty() && rest[0] != b'/' {
+        return Ok(as_typed());
+    }
+    if home.as_os_str().is_empty() {
+        return Err(SourceError::NoHome { path: printable(typed) });
+    }
+    // Joined as bytes: a `Path` would drop the slash at the end, which has a meaning here.
+    let mut bytes = home.as_os_str().as_bytes().to_vec();
+    if bytes.ends_with(b"/") && !rest.is_empty() {
+        bytes.pop();
+    }
+    bytes.extend_from_slice(rest);
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
+}
+
+/// The source roots as the sink is told of them. Reads the names of each directory whose contents are
+/// copied; memory does not grow with their number.
+pub fn source_roots(specs: &[RootSpec]) -> Result<Vec<SourceRoot>, SourceError> {
+    specs
+        .iter()
+        .map(|spec| match &spec.target {
+            RootTarget::Named(name) => Ok(SourceRoot::Named { name: name.clone(), is_dir: spec.is_dir }),
+            RootTarget::Contents => {
+                let (names_hash, names) =
+                    hash_names(&spec.path).map_err(|errno| SourceError::Unreachable {
+                        path: printable(spec.path.as_os_str().as_bytes()),
+                        errno: errno.raw_os_error(),
+                        cause: strerror(errno.raw_os_error()),
+                        hint: "",
+                    })?;
+                Ok(SourceRoot::Contents { names_hash, names })
+            }
+        })
+        .collect()
+}
+
+/// The hash of a directory's names in any order, and their count: the sum of the names' BLAKE3 hashes as
+/// four 64-bit numbers. It recognises a job; it does not withstand somebody who chooses the names.
+fn hash_names(path: &Path) -> Result<([u8; 32], u64), Errno> {
+    let dir = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut buffer = vec![MaybeUninit::uninit(); READ_DIR_LEN];
+    let mut entries = RawDir::new(&dir, &mut buffer);
+    let mut sums = [0_u64; 4];
+    let mut count = 0;
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") || is_own_debris(name) {
+            continue;
+        }
+        count += 1;
+        let hash = *blake3::hash(name).as_bytes();
+        for (sum, part) in sums.iter_mut().zip(hash.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_le_bytes(*part));
+        }
+    }
+    let mut hash = [0; 32];
+    for (part, sum) in hash.as_chunks_mut::<8>().0.iter_mut().zip(sums) {
+        *part = sum.to_le_bytes();
+    }
+    Ok((hash, count))
+}
+
+/// The index of the source root that `dir` is, or lies in. `dir`: the destination, or the deepest existing
+/// directory above it, on the same host. A copy into one of its own sources would never end.
+pub fn is_inside(dir: BorrowedFd<'_>, specs: &[RootSpec]) -> Result<Option<usize>, Errno> {
+    let same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
+    let mut roots = Vec::new();
+    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| spec.is_dir) {
+        roots.push((index, statat(CWD, &spec.path, AtFlags::empty())?));
+    }
+    let mut here = fstat(dir)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut fd = openat(dir, OsStr::new("."), flags, Mode::empty())?;
+    for _ in 0..CLIMB_MAX {
+        if let Some((index, _)) = roots.iter().find(|(_, root)| same(root, &here)) {
+            return Ok(Some(*index));
+        }
+        fd = openat(&fd, OsStr::new(".."), flags, Mode::empty())?;
+        let above = fstat(&fd)?;
+        if same(&above, &here) {
+            return Ok(None);
+        }
+        here = above;
+    }
+    Err(Errno::LOOP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn bytes(path: &Path, tail: &str) -> Vec<u8> {
+        let mut bytes = path.as_os_str().as_bytes().to_vec();
+        bytes.extend_from_slice(tail.as_bytes());
+        bytes
+    }
+
+    fn ground() -> tempfile::TempDir {
+        let temp = tempfile::tempdir().expect("tempdir");
+        fs::create_dir_all(temp.path().join("data/sub")).expect("mkdir");
+        fs::create_dir_all(temp.path().join("other/data")).expect("mkdir");
+        fs::write(temp.path().join("file"), "x").expect("write");
+        fs::write(temp.path().join("we?ird*"), "x").expect("write");
+        symlink("data", temp.path().join("link")).expect("symlink");
+        symlink("nowhere", temp.path().join("dangling")).expect("symlink");
+        temp
+    }
+
+    /// Goal: the name at the destination follows from the text of the source alone.
+    /// Method: a table of endings against kinds of entries.
+    #[test]
+    fn names_follow_from_the_text() {
+        let temp = ground();
+        let table: [(&str, Option<&str>, bool); 14] = [
+            ("/data", Some("data"), true),
+            ("//data", Some("data"), true),
+            ("/data/", None, true),
+            ("/data//", None, true),
+            ("/data/.", None, true),
+            ("/data/..", None, true),
+            ("/.", None, true),
+            ("/data/sub", Some("sub"), true),
+            ("/file", Some("file"), false),
+            ("/we?ird*", Some("we?ird*"), false),
+            ("/link", Some("link"), false),
+            ("/link/", None, true),
+            ("/link/sub", Some("sub"), true),
+            ("/dangling", Some("dangling"), false),
+        ];
+        for (tail, name, is_dir) in table {
+            let specs = resolve_sources(&[bytes(temp.path(), tail)], true, None).expect(tail);
+            let target = match name {
+                Some(name) => RootTarget::Named(Name::new(name.as_bytes()).expect("legal")),
+                None => RootTarget::Contents,
+            };
+            assert_eq!((&specs[0].target, specs[0].is_dir), (&target, is_dir), "{tail}");
+        }
+        for path in [".", "..", "./", "../", "/"] {
+            let specs = resolve_sources(&[path.into()], true, None).expect(path);
+            assert_eq!(specs[0].target, RootTarget::Contents, "{path}");
+        }
+    }
+
+    /// Goal: what cannot be a source is refused in words that say why, before data moves.
+    #[test]
+    fn impossible_sources_are_refused() {
+        let temp = ground();
+        let refused = |tails: &[&str], recursive| {
+            let paths: Vec<_> = tails.iter().map(|tail| bytes(temp.path(), tail)).collect();
+            resolve_sources(&paths, recursive, None).expect_err("refused").to_string()
+        };
+        assert!(refused(&["/data"], false).ends_with("data is a directory (use -r)"));
+        assert!(refused(&["/data/"], false).ends_with("data/ is a directory (use -r)"));
+        assert!(refused(&["/link/"], false).contains("(use -r)"));
+        assert!(refused(&["/file/"], true).ends_with("file/: Not a directory"));
+        assert!(refused(&["/dangling/"], true).ends_with("dangling/: No such file or directory"));
+        assert!(refused(&["/gone"], true).ends_with("gone: No such file or directory"));
+        for unexpanded in ["/*.dat", "/da?a", "/[ab]", "/$HOME/x"] {
+            assert!(refused(&[unexpanded], true).contains("are literal on this side"), "{unexpanded}");
+        }
+        let twice = refused(&["/data", "/file", "/other/data"], true);
+        assert!(twice.contains("/data and ") && twice.ends_with("would both become data at the destination"));
+        assert_eq!(resolve_sources(&[], true, None), Err(SourceError::NoSource));
+        assert_eq!(resolve_sources(&[vec![]], true, None), Err(SourceError::Empty));
+        let many = vec![b".".to_vec(); SOURCES_MAX + 1];
+        assert_eq!(resolve_sources(&many, true, None), Err(SourceError::TooMany(SOURCES_MAX + 1)));
+    }
+
+    /// Goal: `~` stands for home where the caller gives one, and only alone or before a slash.
+    #[test]
+    fn tilde_is_home_where_one_is_given() {
+        let temp = ground();
+        let home = Some(temp.path());
+        let spec = |path: &str| resolve_sources(&[path.into()], true, home).map(|mut specs| specs.remove(0));
+        assert_eq!(spec("~/data").expect("there").path, temp.path().join("data"));
+        assert_eq!(spec("~/data/").expect("there").target, RootTarget::Contents);
+        assert_eq!(spec("~/").expect("there").target, RootTarget::Contents);
+        assert!(matches!(spec("~").expect("there").target, RootTarget::Named(_)));
+        assert!(spec("~nobody/data").expect_err("literal").to_string().contains("literal"));
+        assert!(resolve_sources(&[b"~/data".to_vec()], true, None).is_err());
+        let no_home = resolve_sources(&[b"~/data".to_vec()], true, Some(Path::new("")));
+        assert!(matches!(no_home, Err(SourceError::NoHome { .. })));
+    }
+
+    /// Goal: the hash of contents depends on the set of names, not on their order or on our own debris.
+    #[test]
+    fn contents_are_told_by_their_set_of_names() {
+        let names: Vec<String> = (0..3000).map(|i| format!("name {i}")).collect();
+        let root = |names: &mut dyn Iterator<Item = &String>, debris: bool| {
+            let temp = tempfile::tempdir().expect("tempdir");
+            names.for_each(|name| fs::write(temp.path().join(name), "").expect("write"));
+            if debris {
+                fs::write(temp.path().join(".haul~abc"), "").expect("write");
+            }
+            let specs = resolve_sources(&[bytes(temp.path(), "/")], true, None).expect("there");
+            source_roots(&specs).expect("readable").remove(0)
+        };
+        let forward = root(&mut names.iter(), false);
+        assert!(matches!(forward, SourceRoot::Contents { names: 3000, .. }));
+        assert_eq!(forward, root(&mut names.iter().rev(), true));
+        assert_ne!(forward, root(&mut names.iter().skip(1), false));
+    }
+
+    /// Goal: a destination in one of its sources is seen, also through a symlink to it; others are not.
+    #[test]
+    fn destination_inside_a_source_is_seen() {
+        let temp = ground();
+        let specs = |tail: &str| resolve_sources(&[bytes(temp.path(), tail)], true, None).expect("there");
+        let inside = |destination: &str, tail: &str| {
+            let path = temp.path().join(destination);
+            let fd = open(&path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).expect("open");
+            is_inside(std::os::fd::AsFd::as_fd(&fd), &specs(tail)).expect("climbs").is_some()
+        };
+        assert!(inside("data/sub", "/data"));
+        assert!(inside("data/sub", "/link/"));
+        assert!(inside("link/sub", "/data/"));
+        assert!(inside("data", "/data/"));
+        assert!(inside("other/data", "/."));
+        assert!(!inside("other/data", "/data"));
+        assert!(!inside(".", "/data/"));
+        assert!(!inside("data/sub", "/link"), "a symlink is copied as a symlink");
+        assert!(!inside("data", "/file"));
+    }
+}

@@ -1,0 +1,416 @@
+//! What the walk found and the session still needs: names, fingerprints and descriptors of source entries.
+//!
+//! In: directories, files and symlinks from the walk; new fingerprints from refreshes. Out: a descriptor of
+//! any directory or file by its id, and its path for people.
+//! Invariants: an entry is reached by directory descriptors and one component at a time, never through a
+//! symlink below a source root. Memory holds what was announced and not yet forgotten, and the directories
+//! above it. No more descriptors are kept than the two limits and one per base directory; one that was
+//! closed is opened again when needed, and the caller checks that it is still the same file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use haul_core::entry::{Fingerprint, Name};
+use haul_core::ids::{DirId, FileId, Generation};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+
+/// Directory descriptors kept for reuse.
+const DIRS_OPEN_MAX: usize = 256;
+/// File descriptors kept between the reads of a file.
+const FILES_OPEN_MAX: usize = 512;
+
+/// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
+/// contents are the source), or in one that the walk announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::storage) enum Place {
+    Base(usize),
+    Dir(DirId),
+}
+
+/// A file as the engine needs it, copied out of the tree.
+#[derive(Clone, Debug)]
+pub(in crate::storage) struct FileView {
+    pub(in crate::storage) place: Place,
+    pub(in crate::storage) name: Name,
+    pub(in crate::storage) generation: Generation,
+    pub(in crate::storage) fingerprint: Fingerprint,
+}
+
+/// The table of source entries, shared by the walk and the engine's threads.
+pub struct SourceTree {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    bases: Vec<Arc<OwnedFd>>,
+    dirs: HashMap<DirId, DirNode>,
+    entries: HashMap<FileId, EntryNode>,
+    dir_fds: FdCache<DirId>,
+    file_fds: FdCache<FileId>,
+}
+
+struct DirNode {
+    place: Place,
+    name: Name,
+    /// Entries and directories in it that are not forgotten.
+    children: u64,
+    forgotten: bool,
+}
+
+struct EntryNode {
+    place: Place,
+    name: Name,
+    generation: Generation,
+    /// `None`: a symlink.
+    fingerprint: Option<Fingerprint>,
+}
+
+impl SourceTree {
+    pub fn new() -> SourceTree {
+        SourceTree::with_limits(DIRS_OPEN_MAX, FILES_OPEN_MAX)
+    }
+
+    /// A tree that keeps at most this many descriptors of directories and of files open.
+    pub fn with_limits(dirs_open_max: usize, files_open_max: usize) -> SourceTree {
+        SourceTree {
+            inner: Mutex::new(Inner {
+                bases: Vec::new(),
+                dirs: HashMap::new(),
+                entries: HashMap::new(),
+                dir_fds: FdCache::new(dirs_open_max),
+                file_fds: FdCache::new(files_open_max),
+            }),
+        }
+    }
+
+    /// The path of an entry relative to the destination; of one that is forgotten, nothing.
+    pub fn path_of(&self, id: FileId) -> Vec<u8> {
+        let inner = self.lock();
+        if let Some(entry) = inner.entries.get(&id) {
+            inner.path(entry.place, &entry.name)
+        } else if let Some(dir) = inner.dirs.get(&id.as_dir()) {
+            inner.path(dir.place, &dir.name)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The entry is over: its descriptor is closed and its id means nothing any more.
+    pub fn forget(&self, id: FileId) {
+        let mut inner = self.lock();
+        let fd = inner.file_fds.remove(&id);
+        match inner.entries.remove(&id) {
+            Some(entry) => inner.release(entry.place),
+            // A directory shares the number of its entry.
+            None => inner.forget_dir(id.as_dir()),
+        }
+        // Closing may wait for a server: not under the lock.
+        drop(inner);
+        drop(fd);
+    }
+
+    /// The directory goes when nothing in it is left either. Only after its last entry was walked.
+    pub fn forget_dir(&self, id: DirId) {
+        self.lock().forget_dir(id);
+    }
+
+    /// Entries (files and symlinks) and directories that are not forgotten.
+    pub fn len(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.entries.len(), inner.dirs.len())
+    }
+
+    /// Nothing is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == (0, 0)
+    }
+
+    pub(in crate::storage) fn add_base(&self, fd: Arc<OwnedFd>) -> Place {
+        let mut inner = self.lock();
+        inner.bases.push(fd);
+        Place::Base(inner.bases.len() - 1)
+    }
+
+    pub(in crate::storage) fn add_dir(&self, id: DirId, place: Place, name: Name) {
+        let mut inner = self.lock();
+        inner.hold(place);
+        inner.dirs.insert(id, DirNode { place, name, children: 0, forgotten: false });
+    }
+
+    /// Keeps an open directory for reuse, as long as the limit allows.
+    pub(in crate::storage) fn keep_dir(&self, id: DirId, fd: Arc<OwnedFd>) {
+        let evicted = {
+            let mut inner = self.lock();
+            if !inner.dirs.contains_key(&id) {
+                return;
+            }
+            inner.dir_fds.insert(id, fd)
+        };
+        drop(evicted);
+    }
+
+    /// Registers a file (with its fingerprint of generation 0) or a symlink.
+    pub(in crate::storage) fn add_entry(
+        &self,
+        id: FileId,
+        place: Place,
+        name: Name,
+        fingerprint: Option<Fingerprint>,
+    ) {
+        let mut inner = self.lock();
+        inner.hold(place);
+        inner.entries.insert(id, EntryNode { place, name, generation: Generation(0), fingerprint });
+    }
+
+    /// A registered file; `None` if it is forgotten or was never a file.
+    pub(in crate::storage) fn file(&self, id: FileId) -> Option<FileView> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        Some(FileView {
+            place: entry.place,
+            name: entry.name.clone(),
+            generation: entry.generation,
+            fingerprint: entry.fingerprint?,
+        })
+    }
+
+    /// The file's content is of this generation from now on; a descriptor of an older one is closed.
+    pub(in crate::storage) fn refresh(&self, id: FileId, generation: Generation, fingerprint: Fingerprint) {
+        let mut inner = self.lock();
+        let fd = inner.file_fds.remove(&id);
+        if let Some(entry) = inner.entries.get_mut(&id) {
+            entry.generation = generation;
+            entry.fingerprint = Some(fingerprint);
+        }
+        drop(inner);
+        drop(fd);
+    }
+
+    /// The descriptor of a file that an earlier read left open.
+    pub(in crate::storage) fn open_file(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        self.lock().file_fds.get(&id)
+    }
+
+    /// Keeps a file open for its later reads, unless it was forgotten or refreshed meanwhile.
+    pub(in crate::storage) fn keep_file(&self, id: FileId, generation: Generation, fd: Arc<OwnedFd>) {
+        let evicted = {
+            let mut inner = self.lock();
+            if inner.entries.get(&id).is_none_or(|entry| entry.generation != generation) {
+                return;
+            }
+            inner.file_fds.insert(id, fd)
+        };
+        drop(evicted);
+    }
+
+    /// The directory at `place`, opened again if its descriptor was given up.
+    ///
+    /// Errors: of `openat`; ENOTDIR or ELOOP when a directory on the way became something else.
+    pub(in crate::storage) fn dir_fd(&self, place: Place) -> Result<Arc<OwnedFd>, Errno> {
+        let mut missing = Vec::new();
+        let mut fd = {
+            let mut inner = self.lock();
+            let mut place = place;
+            loop {
+                match place {
+                    Place::Base(base) => break inner.bases[base].clone(),
+                    Place::Dir(id) => {
+                        if let Some(fd) = inner.dir_fds.get(&id) {
+                            break fd;
+                        }
+                        let dir = inner.dirs.get(&id).ok_or(Errno::STALE)?;
+                        missing.push((id, dir.name.clone()));
+                        place = dir.place;
+                    }
+                }
+            }
+        };
+        // O_PATH: a directory may be passed through that may not be read.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        while let Some((id, name)) = missing.pop() {
+            fd = Arc::new(openat(&fd, name.as_bytes(), flags, Mode::empty())?);
+            self.keep_dir(id, fd.clone());
+        }
+        Ok(fd)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No invariant is broken half-way by a panic in here: every change is one insert or remove.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn path(&self, place: Place, name: &Name) -> Vec<u8> {
+        let mut names = vec![name.as_bytes()];
+        let mut place = place;
+        while let Place::Dir(id) = place {
+            let Some(dir) = self.dirs.get(&id) else { break };
+            names.push(dir.name.as_bytes());
+            place = dir.place;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    fn hold(&mut self, place: Place) {
+        if let Place::Dir(id) = place
+            && let Some(dir) = self.dirs.get_mut(&id)
+        {
+            dir.children += 1;
+        }
+    }
+
+    /// One entry less at `place`; forgotten directories that are empty now go, and so on upwards.
+    fn release(&mut self, mut place: Place) {
+        while let Place::Dir(id) = place {
+            let Some(dir) = self.dirs.get_mut(&id) else { return };
+            dir.children = dir.children.saturating_sub(1);
+            if dir.children > 0 || !dir.forgotten {
+                return;
+            }
+            place = dir.place;
+            self.remove_dir(id);
+        }
+    }
+
+    fn forget_dir(&mut self, id: DirId) {
+        let Some(dir) = self.dirs.get_mut(&id) else { return };
+        dir.forgotten = true;
+        if dir.children == 0 {
+            let place = dir.place;
+            self.remove_dir(id);
+            self.release(place);
+        }
+    }
+
+    fn remove_dir(&mut self, id: DirId) {
+        self.dirs.remove(&id);
+        self.dir_fds.remove(&id);
+    }
+}
+
+/// Descriptors by last use: the one that was not used for longest goes first.
+struct FdCache<K> {
+    limit: usize,
+    clock: u64,
+    fds: HashMap<K, (Arc<OwnedFd>, u64)>,
+    by_use: BTreeMap<u64, K>,
+}
+
+impl<K: Copy + Eq + Hash> FdCache<K> {
+    fn new(limit: usize) -> FdCache<K> {
+        FdCache { limit: limit.max(1), clock: 0, fds: HashMap::new(), by_use: BTreeMap::new() }
+    }
+
+    fn get(&mut self, key: &K) -> Option<Arc<OwnedFd>> {
+        let (fd, used) = self.fds.get_mut(key)?;
+        self.by_use.remove(used);
+        self.clock += 1;
+        *used = self.clock;
+        self.by_use.insert(self.clock, *key);
+        Some(fd.clone())
+    }
+
+    /// Returns what had to go, for the caller to close outside of its lock.
+    fn insert(&mut self, key: K, fd: Arc<OwnedFd>) -> Option<Arc<OwnedFd>> {
+        let replaced = self.remove(&key);
+        self.clock += 1;
+        self.fds.insert(key, (fd, self.clock));
+        self.by_use.insert(self.clock, key);
+        if self.fds.len() <= self.limit {
+            return replaced;
+        }
+        let (_, oldest) = self.by_use.pop_first()?;
+        self.fds.remove(&oldest).map(|(fd, _)| fd)
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Arc<OwnedFd>> {
+        let (fd, used) = self.fds.remove(key)?;
+        self.by_use.remove(&used);
+        Some(fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).expect("legal name")
+    }
+
+    fn base(tree: &SourceTree, path: &std::path::Path) -> Place {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        tree.add_base(Arc::new(rustix::fs::open(path, flags, Mode::empty()).expect("open base")))
+    }
+
+    /// Goal: a directory stays while anything in it is left, and goes with the last of it.
+    /// Method: a chain of three with one file at its end, forgotten in both orders.
+    #[test]
+    fn directories_go_with_their_last_entry() {
+        for dirs_first in [true, false] {
+            let tree = SourceTree::new();
+            let temp = tempfile::tempdir().expect("tempdir");
+            let root = base(&tree, temp.path());
+            tree.add_dir(DirId(1), root, name("a"));
+            tree.add_dir(DirId(2), Place::Dir(DirId(1)), name("b"));
+            tree.add_dir(DirId(3), Place::Dir(DirId(2)), name("c"));
+            tree.add_entry(FileId(4), Place::Dir(DirId(3)), name("f"), None);
+            assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
+            assert_eq!(tree.path_of(FileId(2)), b"a/b");
+            if dirs_first {
+                for id in [1, 2, 3] {
+                    tree.forget_dir(DirId(id));
+                }
+                assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
+                tree.forget(FileId(4));
+            } else {
+                tree.forget(FileId(4));
+                assert_eq!(tree.len(), (0, 3));
+                for id in [3, 1, 2] {
+                    tree.forget_dir(DirId(id));
+                }
+            }
+            assert!(tree.is_empty());
+        }
+    }
+
+    /// Goal: a directory is reached whatever was evicted, within the limit, and never through a symlink.
+    /// Method: a chain of 40 directories with two descriptors; then one link of the chain is replaced.
+    #[test]
+    fn evicted_directories_are_opened_again_without_following() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let tree = SourceTree::with_limits(2, 2);
+        let mut place = base(&tree, temp.path());
+        let mut path = temp.path().to_path_buf();
+        let mut inodes = Vec::new();
+        for i in 1..=40 {
+            path.push(format!("d{i}"));
+            std::fs::create_dir(&path).expect("mkdir");
+            tree.add_dir(DirId(i), place, name(&format!("d{i}")));
+            place = Place::Dir(DirId(i));
+            inodes.push(std::os::unix::fs::MetadataExt::ino(&path.metadata().expect("stat")));
+        }
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..200 {
+            let i = rng.u64(1..=40);
+            let fd = tree.dir_fd(Place::Dir(DirId(i))).expect("reachable");
+            assert_eq!(rustix::fs::fstat(&fd).expect("fstat").st_ino, inodes[i as usize - 1]);
+            assert!(tree.lock().dir_fds.fds.len() <= 2);
+        }
+        let second = temp.path().join("d1/d2");
+        std::fs::rename(&second, temp.path().join("moved")).expect("rename");
+        std::os::unix::fs::symlink(temp.path().join("moved"), &second).expect("symlink");
+        tree.dir_fd(Place::Dir(DirId(1))).expect("still there");
+        {
+            let mut inner = tree.lock();
+            inner.dir_fds = FdCache::new(2);
+        }
+        let refused = tree.dir_fd(Place::Dir(DirId(40))).expect_err("a symlink on the way");
+        assert!(refused == Errno::NOTDIR || refused == Errno::LOOP, "{refused}");
+    }
+}
