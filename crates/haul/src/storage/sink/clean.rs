@@ -1,0 +1,284 @@
+//! Debris of dead jobs: what `haul clean` lists and removes.
+//!
+//! In: a destination. Out: jobs that left a journal or owner files, temporaries, and their removal. The tree
+//! is walked by descriptor and no symbolic link is followed.
+//! What must hold: nothing of a living job is removed (its ownership is taken first), and no temporary
+//! whose tag the caller did not name: a user's own file may have a name of that form.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use haul_core::entry::{DEPTH_MAX, Name};
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{Dir, FileType, Stat};
+use rustix::io::{Errno, Result as OsResult};
+
+use super::fault;
+use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
+use super::owner::{AcquireError, JobDir, Life, OwnerInfo, Patience, judge};
+use super::tree::sync_dir;
+use crate::storage::jail::Jail;
+
+/// A job that left something in a directory.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub key: JobKey,
+    /// Length of its journal, bytes, if there is one. Its content says the tags of its temporaries.
+    pub journal: Option<u64>,
+    /// Its last owner, if the file can be read.
+    pub owner: Option<OwnerInfo>,
+    /// `Dead` if nobody owns it; `Unknown` if only watching could tell.
+    pub life: Life,
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub files: u64,
+    pub bytes: u64,
+    /// Temporaries and directories that could not be looked at or removed.
+    pub failed: u64,
+}
+
+/// A file that looks like a temporary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Temporary {
+    /// Below the directory that was searched.
+    pub path: PathBuf,
+    pub tag: u32,
+    pub size: u64,
+    /// Time since its last change; zero if that lies ahead.
+    pub age: Duration,
+}
+
+/// Calls `each` with the names in a directory, without `.` and `..`.
+pub(super) fn each_name(dir: impl AsFd, mut each: impl FnMut(&[u8], FileType)) -> OsResult<()> {
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            each(name, entry.file_type());
+        }
+    }
+    Ok(())
+}
+
+/// The jobs that left something in `root` (or a state directory).
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
+    let place = |key: JobKey| JobDir::open(root, key);
+    let dir = place(JobKey::new(&[0; 16]))?;
+    let mut found: BTreeMap<JobKey, Option<u64>> = BTreeMap::new();
+    let mut journals = Vec::new();
+    each_name(dir.fd(), |name, _| {
+        if let Some((key, file)) = job_file(name) {
+            if file == JobFile::Journal {
+                journals.push(key.clone());
+            }
+            found.entry(key).or_default();
+        }
+    })
+    .map_err(|errno| fault::os(Stage::Read, "list", &dir.path_of(&dir.key().journal()), errno))?;
+    for key in journals {
+        if let Ok(stat) = dir.jail().stat(dir.fd(), &key.journal()) {
+            found.insert(key, Some(stat.st_size as u64));
+        }
+    }
+    let mut jobs = Vec::with_capacity(found.len());
+    for (key, journal) in found {
+        let dir = place(key.clone())?;
+        let unknown = (None, Life::Unknown);
+        let (owner, life) = match dir.owners() {
+            Ok(epochs) => match epochs.last() {
+                None => (None, Life::Dead),
+                Some(epoch) => match dir.look(*epoch) {
+                    Ok(Some(seen)) => match seen.info {
+                        Some(info) => {
+                            let life = judge(&info, dir.here());
+                            (Some(info), life)
+                        }
+                        None => unknown,
+                    },
+                    _ => unknown,
+                },
+            },
+            Err(_) => unknown,
+        };
+        jobs.push(Job { key, journal, owner, life });
+    }
+    Ok(jobs)
+}
+
+/// Removes what a dead job left: temporaries with its `tags` (from its journal) below `root`, then its
+/// journal and owner files, which lie in `state` (`root` itself unless a state directory is used).
+///
+/// # Errors
+/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), or its
+/// files cannot be removed.
+pub fn remove_debris(
+    root: &Path,
+    state: &Path,
+    job: &Job,
+    tags: &[u32],
+    patience: &Patience,
+) -> Result<Removed, AcquireError> {
+    let place = JobDir::open(state, job.key.clone()).map_err(AcquireError::Failed)?;
+    let owner = place.acquire(0, "haul clean", patience)?;
+    let tree = Jail::open_root(root).map_err(|errno| {
+        let path = fault::show(root.as_os_str().as_encoded_bytes());
+        AcquireError::Failed(fault::os(Stage::Open, "open directory", &path, errno))
+    })?;
+    let mut removed = remove_temporaries(&Arc::new(tree), tags);
+    let mut names = Vec::new();
+    let listed = each_name(place.fd(), |name, _| {
+        if let Some((key, JobFile::Journal | JobFile::NewJournal)) = job_file(name)
+            && key == job.key
+            && let Ok(name) = Name::new(name)
+        {
+            names.push(name);
+        }
+    });
+    if listed.is_err() {
+        removed.failed += 1;
+    }
+    for name in names {
+        removed.take(place.jail(), place.fd(), &name);
+    }
+    owner.release();
+    let _ = sync_dir(place.fd());
+    Ok(removed)
+}
+
+/// Removes the temporaries below `root` whose tag is one of `tags`.
+pub fn remove_temporaries(root: &Arc<OwnedFd>, tags: &[u32]) -> Removed {
+    let tags: HashSet<u32> = tags.iter().map(|tag| tag_bits(*tag)).collect();
+    let jail = Jail::probe(root);
+    let mut removed = Removed::default();
+    if tags.is_empty() {
+        return removed;
+    }
+    let failed = walk(jail, root, &mut |dir, _, name, tag| {
+        if tags.contains(&tag) {
+            removed.take(jail, dir, name);
+        }
+    });
+    removed.failed += failed;
+    removed
+}
+
+/// The files below `root` that look like temporaries, whatever their tag, private and not younger than `age`.
+/// A user's own file may be among them: this is for people to look at.
+pub fn list_temporaries(root: &Arc<OwnedFd>, age: Duration) -> Vec<Temporary> {
+    let jail = Jail::probe(root);
+    let mut found = Vec::new();
+    let now = SystemTime::now();
+    walk(jail, root, &mut |dir, path, name, tag| {
+        let Ok(stat) = jail.stat(dir, name) else { return };
+        let old = now.duration_since(changed(&stat)).unwrap_or_default();
+        let private = stat.st_mode & 0o7777 == 0o600;
+        if private && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && old >= age {
+            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
+            found.push(Temporary { path: path.join(name), tag, size: stat.st_size as u64, age: old });
+        }
+    });
+    found
+}
+
+fn changed(stat: &Stat) -> SystemTime {
+    let secs = u64::try_from(stat.st_mtime).unwrap_or(0);
+    // Absurd times of a broken clock must not overflow.
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(secs)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+impl Removed {
+    fn take(&mut self, jail: Jail, dir: &OwnedFd, name: &Name) {
+        let size = jail.stat(dir, name).map(|stat| stat.st_size as u64);
+        match jail.unlink(dir, name) {
+            Ok(()) => {
+                self.files += 1;
+                self.bytes += size.unwrap_or(0);
+            }
+            Err(Errno::NOENT) => {}
+            Err(_) => self.failed += 1,
+        }
+    }
+}
+
+/// Removes the temporaries with one of these tags from one directory.
+pub(super) fn remove_tagged_in(jail: Jail, dir: &OwnedFd, tags: &HashSet<u32>) -> OsResult<Removed> {
+    let mut names = Vec::new();
+    each_name(dir, |name, _| {
+        if tag_of(name).is_some_and(|tag| tags.contains(&tag))
+            && let Ok(name) = Name::new(name)
+        {
+            names.push(name);
+        }
+    })?;
+    let mut removed = Removed::default();
+    for name in names {
+        removed.take(jail, dir, &name);
+    }
+    Ok(removed)
+}
+
+/// A directory on the way of a walk, with the directories in it that are still to come.
+struct Level {
+    fd: Arc<OwnedFd>,
+    path: PathBuf,
+    below: Vec<Name>,
+}
+
+/// Calls `each` with every name below `root` that ends in a tag. Returns how many directories could not be
+/// looked into. One descriptor per level is held, at most `DEPTH_MAX`.
+fn walk(jail: Jail, root: &Arc<OwnedFd>, each: &mut dyn FnMut(&OwnedFd, &Path, &Name, u32)) -> u64 {
+    let mut failed = 0;
+    let mut levels: Vec<Level> = Vec::new();
+    let mut next = Some((root.clone(), PathBuf::new()));
+    loop {
+        if let Some((fd, path)) = next.take() {
+            let (mut below, mut tagged) = (Vec::new(), Vec::new());
+            let listed = each_name(&fd, |name, kind| {
+                let Ok(name) = Name::new(name) else { return };
+                let tag = tag_of(name.as_bytes());
+                // Some file systems do not tell the kind; opening as a directory then does.
+                if kind == FileType::Directory || (kind == FileType::Unknown && tag.is_none()) {
+                    below.push(name);
+                } else if let Some(tag) = tag {
+                    tagged.push((name, tag));
+                }
+            });
+            failed += u64::from(listed.is_err());
+            for (name, tag) in tagged {
+                each(&fd, &path, &name, tag);
+            }
+            levels.push(Level { fd, path, below });
+        }
+        let depth = levels.len();
+        let Some(level) = levels.last_mut() else { return failed };
+        let Some(name) = level.below.pop() else {
+            levels.pop();
+            continue;
+        };
+        if depth > DEPTH_MAX {
+            failed += 1;
+            continue;
+        }
+        match jail.open_dir(&level.fd, &name) {
+            Ok(fd) => {
+                let shown: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
+                next = Some((Arc::new(fd), level.path.join(shown)));
+            }
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
+            Err(_) => failed += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "clean_tests.rs"]
+mod tests;

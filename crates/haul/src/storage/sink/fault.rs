@@ -1,0 +1,78 @@
+//! How a failed system call becomes a [`Failure`]: operation, path, cause, what to do.
+
+use std::os::fd::AsFd;
+
+use haul_core::wire::{Failure, Stage, TEXT_LEN_MAX};
+use rustix::io::Errno;
+
+/// A failure with this text, cut to what the wire carries.
+pub(super) fn failure(stage: Stage, errno: i32, text: impl Into<String>) -> Failure {
+    let mut text = text.into();
+    if text.len() > TEXT_LEN_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_LEN_MAX));
+    }
+    Failure { stage, errno, text: text.into() }
+}
+
+/// A failed system call: `what` was tried (`"create"`) on `path`.
+pub(super) fn os(stage: Stage, what: &str, path: &str, errno: Errno) -> Failure {
+    failure(stage, errno.raw_os_error(), format!("{what} {path}: {}", cause(errno)))
+}
+
+/// Like [`os`], and where space ran out says which resource of the file system that holds `fd` it was.
+pub(super) fn os_at(stage: Stage, what: &str, path: &str, errno: Errno, fd: impl AsFd) -> Failure {
+    match space(errno, fd) {
+        Some(space) => {
+            failure(stage, errno.raw_os_error(), format!("{what} {path}: {}; {space}", cause(errno)))
+        }
+        None => os(stage, what, path, errno),
+    }
+}
+
+fn cause(errno: Errno) -> String {
+    std::io::Error::from_raw_os_error(errno.raw_os_error()).to_string()
+}
+
+/// What ran out and what is left, if that is what `errno` says.
+fn space(errno: Errno, fd: impl AsFd) -> Option<String> {
+    if errno != Errno::NOSPC && errno != Errno::DQUOT {
+        return None;
+    }
+    let room = rustix::fs::fstatvfs(fd).ok()?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    // Some file systems keep no count of inodes and say 0 of 0.
+    let no_inodes = room.f_files > 0 && room.f_favail == 0;
+    let left = format!("{free} bytes and {} inodes are free to us", room.f_favail);
+    Some(match errno {
+        Errno::DQUOT => format!("the quota is used up; on the file system {left}"),
+        _ if no_inodes => format!("the file system is out of inodes: {left}; remove files, then run again"),
+        _ => format!("the file system is out of blocks: {left}; make room, then run again"),
+    })
+}
+
+/// Bytes of a name or path for a message: control bytes escaped, other than UTF-8 replaced.
+pub(super) fn show(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for c in String::from_utf8_lossy(bytes).chars() {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a failure's text never exceeds what the wire carries, and no control byte is shown raw.
+    /// Method: a path longer than the limit, of characters of two bytes; a name with escape and newline.
+    #[test]
+    fn texts_are_bounded_and_harmless() {
+        let failure = os(Stage::Write, "write", &"é".repeat(TEXT_LEN_MAX), Errno::IO);
+        assert!(failure.text.len() <= TEXT_LEN_MAX);
+        assert_eq!(show(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
+    }
+}

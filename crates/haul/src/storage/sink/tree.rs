@@ -1,0 +1,391 @@
+//! The destination tree: ids of directories become descriptors.
+//!
+//! In: announced directories (id, parent, name). Out: an open descriptor of a directory, made if it was not
+//! there. Directories are made lazily, private at first; their final mode comes when they are finished.
+//! What must hold: at most `fds_max` descriptors are kept (they are reopened from their parents), and a
+//! directory that could not be made answers every operation in it with the same failure.
+//! No lock is held over a system call but that of the directory concerned, so a slow one delays no other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use haul_core::entry::{DEPTH_MAX, Name};
+use haul_core::ids::DirId;
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+use super::fault;
+use super::lock;
+use crate::storage::jail::Jail;
+
+/// Directory descriptors that are kept open unless asked otherwise.
+pub const DIR_FDS_MAX: usize = 256;
+/// Longest path in a message, bytes; longer ones lose their beginning.
+const SHOWN_PATH_LEN_MAX: usize = 600;
+
+/// The tree below the destination root.
+pub struct SinkTree {
+    jail: Jail,
+    root: Arc<OwnedFd>,
+    root_path: PathBuf,
+    root_created: bool,
+    root_ino: u64,
+    nodes: Mutex<HashMap<DirId, Arc<Node>>>,
+    recent: Mutex<Recent>,
+}
+
+struct Node {
+    parent: DirId,
+    name: Name,
+    slot: Mutex<Slot>,
+}
+
+struct Slot {
+    state: State,
+    fd: Option<Arc<OwnedFd>>,
+}
+
+enum State {
+    Unmade,
+    There { created: bool },
+    Failed(Failure),
+}
+
+/// Which directories are open, least recently used first.
+struct Recent {
+    fds_max: usize,
+    tick: u64,
+    by_tick: BTreeMap<u64, DirId>,
+    of_dir: HashMap<DirId, u64>,
+}
+
+impl SinkTree {
+    /// Opens the destination root, which may be a symbolic link; with `create` it is made if it is missing,
+    /// with its parents, and their names are synced.
+    ///
+    /// # Errors
+    /// The root is missing, is no directory, or cannot be made.
+    pub fn open_root(path: &Path, create: bool) -> Result<SinkTree, Failure> {
+        let shown = fault::show(path.as_os_str().as_bytes());
+        let mut created = false;
+        let opened = match Jail::open_root(path) {
+            Err(Errno::NOENT) if create => {
+                created = make_root(path)
+                    .map_err(|errno| fault::os(Stage::Create, "create directory", &shown, errno))?;
+                Jail::open_root(path)
+            }
+            other => other,
+        };
+        let root = opened.map_err(|errno| match errno {
+            Errno::NOTDIR => not_a_directory(&shown),
+            _ => fault::os(Stage::Open, "open directory", &shown, errno),
+        })?;
+        let jail = Jail::probe(&root);
+        let root_ino =
+            rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?.st_ino;
+        Ok(SinkTree {
+            jail,
+            root: Arc::new(root),
+            root_path: path.to_owned(),
+            root_created: created,
+            root_ino,
+            nodes: Mutex::default(),
+            recent: Mutex::new(Recent {
+                fds_max: DIR_FDS_MAX,
+                tick: 0,
+                by_tick: BTreeMap::new(),
+                of_dir: HashMap::new(),
+            }),
+        })
+    }
+
+    /// The same tree with another jail and at most `fds_max` (at least one) descriptors kept open.
+    pub fn with_limits(mut self, jail: Jail, fds_max: usize) -> SinkTree {
+        self.jail = jail;
+        self.recent.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).fds_max = fds_max.max(1);
+        self
+    }
+
+    /// The jail of all effects in this tree.
+    pub fn jail(&self) -> Jail {
+        self.jail
+    }
+
+    /// The descriptor of the destination root.
+    pub fn root(&self) -> &Arc<OwnedFd> {
+        &self.root
+    }
+
+    /// Inode number of the destination root.
+    pub fn root_ino(&self) -> u64 {
+        self.root_ino
+    }
+
+    /// Makes the directory known. The root is known already, and a second registration changes nothing.
+    pub fn register(&self, id: DirId, parent: DirId, name: Name) {
+        if id != DirId::ROOT {
+            let slot = Mutex::new(Slot { state: State::Unmade, fd: None });
+            lock(&self.nodes).entry(id).or_insert_with(|| Arc::new(Node { parent, name, slot }));
+        }
+    }
+
+    /// The directory is over: nothing below it will be asked for.
+    pub fn forget(&self, id: DirId) {
+        lock(&self.nodes).remove(&id);
+        lock(&self.recent).forget(id);
+    }
+
+    /// Directories known now, without the root.
+    pub fn known(&self) -> usize {
+        lock(&self.nodes).len()
+    }
+
+    /// The directory as it is, made if it was not there.
+    ///
+    /// # Errors
+    /// It, or a directory above it, could not be made or opened, or is something else than a directory.
+    pub fn dirfd(&self, id: DirId) -> Result<Arc<OwnedFd>, Failure> {
+        let mut below = Vec::new();
+        let mut at = id;
+        let mut fd = loop {
+            if at == DirId::ROOT {
+                break self.root.clone();
+            }
+            let node = self.node(at)?;
+            let slot = lock(&node.slot);
+            if let State::Failed(failure) = &slot.state {
+                return Err(failure.clone());
+            }
+            if let Some(fd) = &slot.fd {
+                break fd.clone();
+            }
+            drop(slot);
+            if below.len() == DEPTH_MAX {
+                return Err(too_deep(at));
+            }
+            let parent = node.parent;
+            below.push((at, node));
+            at = parent;
+        };
+        for (id, node) in below.into_iter().rev() {
+            fd = self.enter(id, &node, &fd)?;
+        }
+        if id != DirId::ROOT {
+            self.touch(id);
+        }
+        Ok(fd)
+    }
+
+    /// Whether this run made the directory. False as long as nothing was asked of it.
+    pub fn was_created(&self, id: DirId) -> bool {
+        if id == DirId::ROOT {
+            return self.root_created;
+        }
+        match self.node(id) {
+            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true }),
+            Err(_) => false,
+        }
+    }
+
+    /// Directories between this one and the root.
+    pub fn depth(&self, id: DirId) -> usize {
+        let mut depth = 0;
+        let mut at = id;
+        while at != DirId::ROOT && depth <= DEPTH_MAX {
+            let Ok(node) = self.node(at) else { break };
+            at = node.parent;
+            depth += 1;
+        }
+        depth
+    }
+
+    /// The path of `name` in the directory, for messages: control bytes escaped, the beginning cut off if it
+    /// is long.
+    pub fn path_of(&self, dir: DirId, name: &Name) -> String {
+        self.shown_path(dir, Some(name))
+    }
+
+    /// The path of the directory, for messages.
+    pub fn path_of_dir(&self, dir: DirId) -> String {
+        self.shown_path(dir, None)
+    }
+
+    fn shown_path(&self, dir: DirId, name: Option<&Name>) -> String {
+        let mut parts: Vec<String> = name.iter().map(|name| fault::show(name.as_bytes())).collect();
+        let mut at = dir;
+        while at != DirId::ROOT && parts.len() <= DEPTH_MAX {
+            let Ok(node) = self.node(at) else { break };
+            parts.push(fault::show(node.name.as_bytes()));
+            at = node.parent;
+        }
+        parts.push(fault::show(self.root_path.as_os_str().as_bytes()));
+        parts.reverse();
+        let path = parts.join("/");
+        if path.len() <= SHOWN_PATH_LEN_MAX {
+            return path;
+        }
+        format!("...{}", &path[path.ceil_char_boundary(path.len() - SHOWN_PATH_LEN_MAX)..])
+    }
+
+    fn node(&self, id: DirId) -> Result<Arc<Node>, Failure> {
+        lock(&self.nodes).get(&id).cloned().ok_or_else(|| {
+            fault::failure(Stage::Protocol, 0, format!("directory {id} was never announced or is over"))
+        })
+    }
+
+    /// Opens one directory whose parent is open.
+    fn enter(&self, id: DirId, node: &Node, parent: &OwnedFd) -> Result<Arc<OwnedFd>, Failure> {
+        let mut slot = lock(&node.slot);
+        if let Some(fd) = &slot.fd {
+            return Ok(fd.clone());
+        }
+        let opened = match &slot.state {
+            State::Failed(failure) => return Err(failure.clone()),
+            State::There { .. } => self.open(parent, &node.name),
+            State::Unmade => match self.make(parent, &node.name) {
+                Ok((fd, created)) => {
+                    slot.state = State::There { created };
+                    Ok(fd)
+                }
+                Err(errno) => Err(errno),
+            },
+        };
+        let fd = match opened {
+            Ok(fd) => Arc::new(fd),
+            Err(errno) => {
+                let path = self.path_of(node.parent, &node.name);
+                let failure = match errno {
+                    Errno::NOTDIR | Errno::LOOP => not_a_directory(&path),
+                    _ => fault::os_at(Stage::Create, "create directory", &path, errno, parent),
+                };
+                // What this process ran out of may be there again for the next operation.
+                if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
+                    slot.state = State::Failed(failure.clone());
+                }
+                return Err(failure);
+            }
+        };
+        slot.fd = Some(fd.clone());
+        drop(slot);
+        self.touch(id);
+        Ok(fd)
+    }
+
+    fn make(&self, parent: &OwnedFd, name: &Name) -> rustix::io::Result<(OwnedFd, bool)> {
+        match self.jail.make_dir(parent, name) {
+            Ok(()) => Ok((self.jail.open_dir(parent, name)?, true)),
+            Err(Errno::EXIST) => Ok((self.open(parent, name)?, false)),
+            // Some file systems check the permission to create before they look whether it exists.
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match self.open(parent, name) {
+                Ok(fd) => Ok((fd, false)),
+                Err(Errno::NOENT) => Err(errno),
+                Err(other) => Err(other),
+            },
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until
+    /// it is finished, for read-only directories are legal and must be filled.
+    fn open(&self, parent: &OwnedFd, name: &Name) -> rustix::io::Result<OwnedFd> {
+        let fd = match self.jail.open_dir(parent, name) {
+            Err(Errno::ACCESS) => return self.jail.open_dir_by_force(parent, name),
+            other => other?,
+        };
+        let me = rustix::process::geteuid();
+        if !me.is_root() {
+            let stat = rustix::fs::fstat(&fd)?;
+            if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 {
+                let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+                rustix::fs::fchmod(&fd, mode | Mode::RWXU)?;
+            }
+        }
+        Ok(fd)
+    }
+
+    /// Notes a use and closes the directory that was not used for longest if too many are open.
+    fn touch(&self, id: DirId) {
+        let closed = lock(&self.recent).touch(id);
+        for id in closed {
+            if let Ok(node) = self.node(id) {
+                lock(&node.slot).fd = None;
+            }
+        }
+    }
+}
+
+impl Recent {
+    /// Returns the directories to close.
+    fn touch(&mut self, id: DirId) -> Vec<DirId> {
+        self.tick += 1;
+        if let Some(before) = self.of_dir.insert(id, self.tick) {
+            self.by_tick.remove(&before);
+        }
+        self.by_tick.insert(self.tick, id);
+        let mut closed = Vec::new();
+        while self.by_tick.len() > self.fds_max {
+            if let Some((_, id)) = self.by_tick.pop_first() {
+                self.of_dir.remove(&id);
+                closed.push(id);
+            }
+        }
+        closed
+    }
+    fn forget(&mut self, id: DirId) {
+        if let Some(tick) = self.of_dir.remove(&id) {
+            self.by_tick.remove(&tick);
+        }
+    }
+}
+
+fn not_a_directory(path: &str) -> Failure {
+    fault::failure(
+        Stage::Create,
+        Errno::NOTDIR.raw_os_error(),
+        format!("{path} is not a directory; nothing was removed"),
+    )
+}
+
+fn too_deep(id: DirId) -> Failure {
+    fault::failure(
+        Stage::Protocol,
+        0,
+        format!("directory {id} lies more than {DEPTH_MAX} levels below the destination"),
+    )
+}
+
+/// Makes the missing directories of `path` and syncs every directory that got a new name.
+fn make_root(path: &Path) -> rustix::io::Result<bool> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .filter(|part| !part.as_os_str().is_empty())
+        .take_while(|part| rustix::fs::stat(*part).is_err())
+        .collect();
+    std::fs::create_dir_all(path)
+        .map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
+    for part in &missing {
+        let parent = match part.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        sync_dir(Jail::open_root(parent)?)?;
+    }
+    Ok(!missing.is_empty())
+}
+
+/// Puts the names in a directory on media. File systems that cannot (some FUSE ones) answer `EINVAL`, and
+/// then do it by themselves or not at all.
+pub(super) fn sync_dir(fd: impl AsFd) -> rustix::io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::fs::fsync(&fd)) {
+        Err(Errno::INVAL) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;
