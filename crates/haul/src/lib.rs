@@ -4,6 +4,7 @@
 //! other and share only [`buffer`], [`digest`] and [`meter`].
 #![deny(unsafe_code)]
 
+pub mod api;
 pub mod buffer;
 pub mod digest;
 pub mod job;

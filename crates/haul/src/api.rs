@@ -1,0 +1,248 @@
+//! The public API: run a copy, watch it, stop it.
+//!
+//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop it.
+//! Out: a [`Summary`]. Nothing here prints or exits. STUB: the engine is being written.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use haul_core::stage::{Stage, StageTime};
+
+use crate::job::{Durability, Options};
+
+/// One copy, as the user asked for it.
+#[derive(Clone, Debug)]
+pub struct CopyRequest {
+    /// At least one; all on the same side.
+    pub sources: Vec<Endpoint>,
+    pub destination: Endpoint,
+    pub options: Options,
+    pub remote: RemoteOptions,
+    /// Walk and map only: nothing is made at the sink.
+    pub dry_run: bool,
+    /// Send an [`Event::Entry`] for each entry that ended well.
+    pub verbose: bool,
+    /// The user's home directory, for `~` and the cache at the near end.
+    pub home: Option<PathBuf>,
+}
+
+/// A place that data comes from or goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Path bytes as typed.
+    Local(Vec<u8>),
+    /// `host` as for ssh: may hold `user@`, no brackets. `path` as typed after the colon, `.` if that was empty.
+    Remote { host: String, path: Vec<u8> },
+}
+
+/// How the far end is reached and started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteOptions {
+    /// The remote shell and its arguments, at least one word.
+    pub ssh: Vec<String>,
+    /// A `haul` at the far end, instead of the one in its PATH or a pushed one.
+    pub remote_haul: Option<PathBuf>,
+    /// Never copy the local binary to the far end.
+    pub no_push: bool,
+    /// Dial this address instead of the one that ssh reached.
+    pub via: Option<IpAddr>,
+    /// Ports that the far end may listen on, first and last.
+    pub ports: Option<(u16, u16)>,
+    /// A person can answer ssh's questions.
+    pub interactive: bool,
+    /// The program to push; `None`: none can be pushed.
+    pub binary: Option<PathBuf>,
+}
+
+/// Hears what happens. Called from haul's own threads; must not block.
+pub trait Observer: Send + Sync {
+    fn event(&self, event: Event);
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// One line for people: push, firewall, what was chosen and why.
+    Note(String),
+    /// Dry run: one of the first mappings.
+    Plan { source: Vec<u8>, destination: Vec<u8>, bytes: Option<u64> },
+    /// About every 200 ms.
+    Progress(Progress),
+    /// Only if [`CopyRequest::verbose`].
+    Entry { path: Vec<u8>, kind: EntryEnd, bytes: u64 },
+    /// An entry that was not copied. `errno` is 0 if no system call failed.
+    Failed { path: Vec<u8>, stage: String, errno: i32, text: String },
+    /// Only if [`Options::manifest`]: the BLAKE3 hash of a file at the destination.
+    Digest { path: Vec<u8>, root: [u8; 32] },
+}
+
+/// How an entry ended, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryEnd {
+    Copied,
+    Unchanged,
+    Skipped,
+}
+
+/// How far a copy is. Counts are since the start of this run.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    pub bytes_done: u64,
+    /// What the walk has found so far; final once `counting` is false.
+    pub bytes_total: u64,
+    pub files_done: u64,
+    pub files_total: u64,
+    pub unchanged: u64,
+    pub failed: u64,
+    /// The walk still runs.
+    pub counting: bool,
+    pub elapsed: Duration,
+    /// Payload on the wire, what was sent again included.
+    pub bytes_sent: u64,
+}
+
+/// Stops a copy from another thread; cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Control(Arc<AtomicBool>);
+
+impl Control {
+    pub fn new() -> Control {
+        Control::default()
+    }
+    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. May be called often.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+    /// Whether somebody asked for an end.
+    pub fn stopped(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Everything is where it should be.
+    Complete,
+    /// Some entries failed, the others are complete.
+    Partial,
+    /// Ended by an error; can be run again.
+    Failed,
+    /// Stopped by [`Control::stop`]; can be resumed.
+    Interrupted,
+}
+
+/// What a run did.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    pub status: Status,
+    pub files: u64,
+    pub dirs: u64,
+    pub symlinks: u64,
+    pub unchanged: u64,
+    pub skipped: u64,
+    pub failed: u64,
+    /// Content of the files that were copied, bytes.
+    pub bytes: u64,
+    /// Payload on the wire, what was sent again included.
+    pub bytes_sent: u64,
+    pub objects_resent: u64,
+    pub seconds: f64,
+    pub cpu_seconds_near: f64,
+    /// `None`: there is no far end, or it did not say.
+    pub cpu_seconds_far: Option<f64>,
+    /// Most resident memory, bytes.
+    pub rss_near: u64,
+    pub rss_far: Option<u64>,
+    pub streams: u16,
+    /// `tls`, `ssh` or `local`.
+    pub protect: String,
+    /// Where the data went, in words for people.
+    pub path: String,
+    pub durability: Durability,
+    /// In the order of [`Stage::ALL`].
+    pub stages: [StageTime; 5],
+    pub limited_by: Option<Stage>,
+    /// What the copy does not carry over, with the number of entries concerned.
+    pub not_kept: Vec<(String, u64)>,
+    /// Connections from strangers that were turned away.
+    pub strays: u64,
+    /// An earlier run of this job had left a journal.
+    pub resumed: bool,
+    /// Why the run as a whole ended, if not well.
+    pub error: Option<String>,
+    /// The memory limit held the rate down.
+    pub memory_limited: bool,
+    /// Values that haul chose, by name, with the reason.
+    pub chosen: Vec<(String, String)>,
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Summary {
+            status: Status::Failed,
+            files: 0,
+            dirs: 0,
+            symlinks: 0,
+            unchanged: 0,
+            skipped: 0,
+            failed: 0,
+            bytes: 0,
+            bytes_sent: 0,
+            objects_resent: 0,
+            seconds: 0.0,
+            cpu_seconds_near: 0.0,
+            cpu_seconds_far: None,
+            rss_near: 0,
+            rss_far: None,
+            streams: 0,
+            protect: "local".into(),
+            path: String::new(),
+            durability: Durability::Disk,
+            stages: [StageTime::default(); 5],
+            limited_by: None,
+            not_kept: Vec::new(),
+            strays: 0,
+            resumed: false,
+            error: None,
+            memory_limited: false,
+            chosen: Vec::new(),
+        }
+    }
+}
+
+/// Runs a copy to its end.
+pub fn copy(_request: CopyRequest, _observer: Arc<dyn Observer>, _control: Control) -> Summary {
+    Summary { error: Some("this build has no copy engine".into()), ..Summary::default() }
+}
+
+/// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
+pub fn agent() -> i32 {
+    1
+}
+
+/// What dead jobs left below a destination.
+#[derive(Clone, Debug, Default)]
+pub struct CleanReport {
+    pub jobs: Vec<CleanJob>,
+}
+
+/// One job's journal and temporaries.
+#[derive(Clone, Debug)]
+pub struct CleanJob {
+    /// The job's key, as in the name of its journal.
+    pub key: String,
+    /// `dead`, or who runs it.
+    pub state: String,
+    pub files: u64,
+    pub bytes: u64,
+    pub removed: bool,
+}
+
+/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs.
+pub fn clean(_root: &Path, _remove: bool) -> Result<CleanReport, String> {
+    Err("this build has no copy engine".into())
+}
