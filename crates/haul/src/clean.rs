@@ -1,12 +1,15 @@
 //! `haul clean`: what dead jobs left at a destination.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use haul_core::journal::Replay;
 
 use crate::api::{CleanJob, CleanReport};
 use crate::storage::sink::clean::{Job, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
+use crate::storage::jail::Jail;
 use crate::storage::sink::{JobDir, Patience};
 
 /// Lists the jobs below `root`, and removes what dead ones left if `remove`.
@@ -61,7 +64,8 @@ fn tags(root: &Path, job: &Job) -> Result<Vec<u32>, String> {
 }
 
 fn temporaries(root: &Path, tags: &[u32]) -> Result<(u64, u64), String> {
-    let all = list_temporaries(root).map_err(|failure| failure.text.to_string())?;
+    let fd = Jail::open_root(root).map_err(|e| format!("open directory {}: {e}", root.display()))?;
+    let all = list_temporaries(&Arc::new(fd), Duration::ZERO);
     let ours = all.iter().filter(|temporary| tags.contains(&temporary.tag));
     Ok(ours.fold((0, 0), |(files, bytes), temporary| (files + 1, bytes + temporary.size)))
 }
