@@ -89,6 +89,11 @@ pub struct Meta {
 pub enum EntryKind {
     Dir,
     /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB.
-    File { fingerprint: Fingerprint, object_size: u32 },
-    Symlink { target: Box<[u8]> },
+    File {
+        fingerprint: Fingerprint,
+        object_size: u32,
+    },
+    Symlink {
+        target: Box<[u8]>,
+    },
 }

@@ -37,7 +37,8 @@ impl Meter {
     /// Counts time in which a thread of `stage` waited, as the kind of waiting that the driver last set.
     pub fn add_idle(&self, stage: Stage, time: Duration) {
         let cell = self.cell(stage);
-        let which = if cell.idle_is_blocked.load(Ordering::Relaxed) == 0 { &cell.starved } else { &cell.blocked };
+        let which =
+            if cell.idle_is_blocked.load(Ordering::Relaxed) == 0 { &cell.starved } else { &cell.blocked };
         which.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
     /// The driver says why threads of `stage` wait from now on: for the stage after (`blocked`) or before.

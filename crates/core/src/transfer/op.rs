@@ -49,7 +49,9 @@ pub struct BundleFile {
 pub enum Look {
     Same,
     /// Same, but ctime is so recent that a later change could hide in the clock's grain: look again then.
-    Recent { wait: Duration },
+    Recent {
+        wait: Duration,
+    },
     /// Size and mtime agree, ctime or inode does not: a digest must decide.
     MetaOnly,
     Changed,
@@ -58,13 +60,38 @@ pub enum Look {
 /// The completion of a [`SourceOp`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceDone {
-    Read { id: FileId, generation: Generation, offset: u64, len: u32, result: Result<ReadOk, Failure> },
+    Read {
+        id: FileId,
+        generation: Generation,
+        offset: u64,
+        len: u32,
+        result: Result<ReadOk, Failure>,
+    },
     /// One item per file asked for, in order; payload of the good ones lies in the buffer in that order.
-    ReadBundle { buffer: BufferId, items: Vec<(BundleFile, Result<BundleOk, Failure>)> },
-    Look { id: FileId, generation: Generation, result: Result<Look, Failure> },
-    Verify { id: FileId, generation: Generation, result: Result<bool, Failure> },
-    HashFile { id: FileId, generation: Generation, result: Result<Root, Failure> },
-    Refresh { id: FileId, generation: Generation, result: Result<(Fingerprint, Meta), Failure> },
+    ReadBundle {
+        buffer: BufferId,
+        items: Vec<(BundleFile, Result<BundleOk, Failure>)>,
+    },
+    Look {
+        id: FileId,
+        generation: Generation,
+        result: Result<Look, Failure>,
+    },
+    Verify {
+        id: FileId,
+        generation: Generation,
+        result: Result<bool, Failure>,
+    },
+    HashFile {
+        id: FileId,
+        generation: Generation,
+        result: Result<Root, Failure>,
+    },
+    Refresh {
+        id: FileId,
+        generation: Generation,
+        result: Result<(Fingerprint, Meta), Failure>,
+    },
 }
 
 /// An object that was read. `buffer` is given back by the driver when the read failed.
@@ -132,7 +159,11 @@ pub struct LookupItem {
 pub enum Existing {
     Nothing,
     /// A regular file. `mtime_equal` compares with the announced mtime at the destination's own grain.
-    File { size: u64, mtime: crate::entry::Timestamp, grain: u32 },
+    File {
+        size: u64,
+        mtime: crate::entry::Timestamp,
+        grain: u32,
+    },
     Dir,
     /// A symlink, device, fifo or socket: replaced like a file.
     Other,

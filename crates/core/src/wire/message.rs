@@ -114,7 +114,9 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// On media (or published, with durability none) under its final name. For a file its BLAKE3 root.
-    Done { root: Option<Root> },
+    Done {
+        root: Option<Root>,
+    },
     Failed(Failure),
 }
 
@@ -188,7 +190,10 @@ pub enum SourceRoot {
 pub enum Message {
     Hello(Hello),
     /// Source to sink: what will come. The sink answers with `Destination`.
-    Sources { roots: Vec<SourceRoot>, policy: Policy },
+    Sources {
+        roots: Vec<SourceRoot>,
+        policy: Policy,
+    },
     /// Sink to source: the destination is open and locked.
     Destination {
         /// The source must wait for a file's `FileState` before it sends any of it.
@@ -206,15 +211,25 @@ pub enum Message {
     /// The fingerprint was checked after the last read of pass `pass`.
     Sealed(Vec<(FileId, Generation, u16)>),
     /// Source to sink: forget what you have of this generation; the file comes again (`retry`) or failed.
-    Withdraw { id: FileId, generation: Generation, retry: bool },
+    Withdraw {
+        id: FileId,
+        generation: Generation,
+        retry: bool,
+    },
     /// Source to sink: the walk is over and all that will be sent was announced.
     End(Totals),
     /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session
     /// began, per target class; class 0 is any target.
-    Grant { class: u16, total: u64 },
+    Grant {
+        class: u16,
+        total: u64,
+    },
     /// Sink to source: data frames taken from each stream and payload bytes whose buffers are free again.
     /// Promises nothing.
-    Written { bytes: u64, frames: Vec<(StreamId, u64)> },
+    Written {
+        bytes: u64,
+        frames: Vec<(StreamId, u64)>,
+    },
     /// Sink to source: restart markers. These extents are on media.
     Durable(Vec<Extent>),
     /// Sink to source: these entries ended.
@@ -222,11 +237,16 @@ pub enum Message {
     /// Sink to source: these objects arrived damaged; send them again.
     Resend(Vec<Extent>),
     /// Either way: this data stream is closed here; `frames` data frames were taken from it in all.
-    StreamClosed { stream: StreamId, frames: u64 },
+    StreamClosed {
+        stream: StreamId,
+        frames: u64,
+    },
     /// Reserved: health of storage targets (class, service time in ns now, best).
     TargetHealth(Vec<(u16, u64, u64)>),
     /// Either way: end in good order, keep what is durable.
-    Stop { reason: Box<str> },
+    Stop {
+        reason: Box<str>,
+    },
     /// Sink to source: nothing more will be written; the last epoch is closed.
     Stopped,
     /// Sink to source: all entries ended and the journal is gone.
