@@ -62,7 +62,8 @@ pub fn mux(
         changed: Condvar::new(),
         inbox: (0..channels).map(|_| Arc::new(Pipe::new(receive_capacity))).collect(),
     });
-    let failed = |source| TransportError { what: "starting a thread for the ssh pipe".into(), source: Some(source) };
+    let failed =
+        |source| TransportError { what: "starting a thread for the ssh pipe".into(), source: Some(source) };
     {
         let shared = shared.clone();
         let run = move || {
@@ -209,7 +210,8 @@ impl Shared {
             if !read_or_end(&mut reader, &mut head)? {
                 return if open.contains(&true) { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) };
             }
-            let head = SubHeader::decode(&head).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let head = SubHeader::decode(&head)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let channel = usize::from(head.channel & !CUT);
             let cut = head.channel & CUT != 0;
             if !open.get(channel).copied().unwrap_or(false) || (cut && head.len > 0) {
