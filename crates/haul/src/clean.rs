@@ -7,9 +7,9 @@ use std::time::Duration;
 use haul_core::journal::Replay;
 
 use crate::api::{CleanJob, CleanReport};
+use crate::storage::jail::Jail;
 use crate::storage::sink::clean::{Job, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
-use crate::storage::jail::Jail;
 use crate::storage::sink::{JobDir, Patience};
 
 /// Lists the jobs below `root`, and removes what dead ones left if `remove`.
