@@ -197,7 +197,10 @@ fn connect(
         data: connected.data,
         strays: Arc::new(AtomicU64::new(0)),
     };
-    let path = connected.path.to_string();
+    let path = match connected.path {
+        bootstrap::Path::Direct { addr } => format!("tcp to {addr}"),
+        bootstrap::Path::Ssh => "through ssh".into(),
+    };
     let protect = connected.protect.to_owned();
     Ok((links, Remote { guard: connected.guard, protect, path, streams }))
 }
