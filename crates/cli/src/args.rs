@@ -36,7 +36,11 @@ pub enum Command {
     Cp(Box<Cp>),
     /// The far end of a copy; started by haul itself over ssh
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// Say which protocol versions this program speaks, and end
+        #[arg(long)]
+        protocol: bool,
+    },
     /// List, and with --remove delete, what dead jobs left below a destination
     Clean(Clean),
     /// Print the manual page, or write all pages into a directory

@@ -19,7 +19,7 @@ pub const USAGE: i32 = 2;
 pub fn run(command: Command) -> i32 {
     match command {
         Command::Cp(args) => copy::run(&args),
-        Command::Agent => agent::run(),
+        Command::Agent { protocol } => agent::run(protocol),
         Command::Clean(args) => clean::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),
         Command::Completions { shell } => completions::run(shell),

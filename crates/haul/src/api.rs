@@ -11,6 +11,8 @@ use std::time::Duration;
 
 pub use haul_core::stage::{Stage, StageTime};
 
+pub use crate::transport::bootstrap::protocol_line;
+
 use crate::job::{Durability, Options};
 
 /// One copy, as the user asked for it.

@@ -21,7 +21,7 @@ use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Durability, Options, PathBytes};
 use crate::meter::Meter;
-use crate::storage::source::roots::{RootSpec, RootTarget, resolve_sources, source_roots};
+use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{PreadEngine, wall_clock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
@@ -111,6 +111,8 @@ struct Setup {
     roots: Vec<RootSpec>,
     limits: Limits,
     wait: bool,
+    /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
+    rename: Option<Name>,
     resumed: bool,
     object_size: u32,
 }
@@ -160,22 +162,11 @@ fn set_up(
         Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
         _ => Ok(None),
     })?;
-    if let Some(name) = rename {
-        rename_single(&mut roots, name)?;
+    if rename.is_some() && roots.len() != 1 {
+        return Err(protocol("the sink renames a source that is not a single file"));
     }
     let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
-    Ok(Setup { roots, limits: agreed.limits, wait, resumed, object_size })
-}
-
-/// `haul cp a.txt dir/b.txt`: the sink gives the single file its new name.
-fn rename_single(roots: &mut [RootSpec], name: Name) -> Result<(), Failure> {
-    match roots {
-        [RootSpec { target: target @ RootTarget::Named(_), .. }] => {
-            *target = RootTarget::Named(name);
-            Ok(())
-        }
-        _ => Err(protocol("the sink renames a source that is not a single file")),
-    }
+    Ok(Setup { roots, limits: agreed.limits, wait, rename, resumed, object_size })
 }
 
 struct Session {
@@ -184,6 +175,7 @@ struct Session {
     engine: PreadEngine,
     walk: Walk,
     walked: bool,
+    rename: Option<Name>,
     senders: HashMap<StreamId, DataSender>,
     pool: Pool,
     buffers: HashMap<BufferId, Buffer>,
@@ -236,6 +228,7 @@ impl Session {
             engine,
             walk,
             walked: false,
+            rename: setup.rename.clone(),
             senders,
             pool: Pool::new(request.memory + slack),
             buffers: HashMap::new(),
@@ -314,7 +307,10 @@ impl Session {
     fn handle_walk(&mut self, items: Vec<WalkItem>, watch: &Watch) {
         for item in items {
             match item {
-                WalkItem::Entry(entry) => {
+                WalkItem::Entry(mut entry) => {
+                    if let Some(name) = &self.rename {
+                        entry.name = name.clone();
+                    }
                     match entry.kind {
                         EntryKind::File { .. } => {}
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
@@ -383,8 +379,9 @@ impl Session {
                 }
                 SourceAction::EntryEnded { id, end, root, bytes } => {
                     let kind = self.kinds.remove(&id).unwrap_or(Kind::File);
-                    let tree = &self.tree;
-                    self.tally.count(watch, kind, &end, root, bytes, || tree.path_of(id));
+                    let (tree, rename) = (&self.tree, &self.rename);
+                    let path = || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
+                    self.tally.count(watch, kind, &end, root, bytes, path);
                 }
                 SourceAction::Finished(end) => return Some(end),
             }

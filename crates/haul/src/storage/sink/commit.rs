@@ -172,6 +172,11 @@ impl Sink {
         (self.still_owner)()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
+        // One that says the same already stays: a second run changes nothing.
+        let stands = rustix::fs::readlinkat(&dir, file.name.as_bytes(), Vec::new());
+        if stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
+            return Ok(());
+        }
         let temp = self.files.temp_name(&file.name);
         let result = self.fill_link(item, &dir).and_then(|()| self.give_name(file, item.no_replace));
         if result.is_err() {
