@@ -14,7 +14,8 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, STREAMS_MAX, Stage, VERSION, VERSION_MIN, negotiate,
+    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, STREAMS_MAX, Stage, VERSION, VERSION_MIN,
+    negotiate,
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};

@@ -8,9 +8,9 @@ use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
 use haul_core::ids::{BufferId, FileId, StreamId};
 use haul_core::stage::Stage;
+use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{Source, SourceAction, SourceConfig};
-use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Failure, Limits, Message, NotKept, Policy, Stage as FailureStage, credit_cost};
 
 use super::{
@@ -21,7 +21,9 @@ use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Durability, Options, PathBytes};
 use crate::meter::Meter;
-use crate::storage::source::{PreadEngine, RootSpec, RootTarget, SourceTree, resolve_sources, source_roots};
+use crate::storage::source::roots::{RootSpec, RootTarget, resolve_sources, source_roots};
+use crate::storage::source::tree::SourceTree;
+use crate::storage::source::{PreadEngine, wall_clock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
@@ -142,8 +144,8 @@ fn set_up(
     let walk_failure = |e: String| Failure { stage: FailureStage::Walk, errno: 0, text: e.into() };
     let options = &request.options;
     let recursive = options.recursive || options.archive;
-    let mut roots =
-        resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| walk_failure(e.to_string()))?;
+    let mut roots = resolve_sources(&paths, recursive, request.home.as_deref())
+        .map_err(|e| walk_failure(e.to_string()))?;
     let policy = Policy {
         durable: options.durability == Durability::Disk,
         force: options.force,
@@ -205,7 +207,9 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let engine = PreadEngine::new(tree.clone(), usize::from(request.readers), meter.clone(), post);
+        let readers = usize::from(request.readers);
+        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, wall_clock())
+            .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
             memory: request.memory,
@@ -224,7 +228,8 @@ impl Session {
             machine.handle_stream_up(stream);
         }
         let object_size = setup.object_size;
-        let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, Arc::new(move |_| object_size));
+        let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
+            .map_err(|e| protocol(format!("starting the walk: {e}")))?;
         Ok(Session {
             machine,
             tree,
@@ -258,7 +263,8 @@ impl Session {
             self.meter.set_idle(Stage::SourceHost, blocked);
             self.meter.set_idle(Stage::Network, blocked);
             let wait = clock.until(self.machine.next_deadline(), TICK);
-            let walk = if self.machine.wants_entries() && !self.walked { self.walk.items() } else { &nothing };
+            let walk =
+                if self.machine.wants_entries() && !self.walked { self.walk.items() } else { &nothing };
             select! {
                 recv(mailbox) -> event => if let Ok(event) = event {
                     self.handle(event, &clock, &mut pulse);
@@ -269,7 +275,10 @@ impl Session {
                 },
                 recv(walk) -> items => match items {
                     Ok(items) => self.handle_walk(items, watch),
-                    Err(_) => self.walked = true,
+                    Err(_) => {
+                        self.walked = true;
+                        self.machine.handle_control_lost("the walk of the sources ended before its end");
+                    }
                 },
                 default(wait) => {}
             }
@@ -390,7 +399,9 @@ impl Session {
             _ => None,
         };
         let buffer = len.map(|len| {
-            self.pool.take(len).expect("the machine counts what it takes, and the pool has slack for the streams")
+            self.pool
+                .take(len)
+                .expect("the machine counts what it takes, and the pool has slack for the streams")
         });
         self.engine.submit(SourceJob { op, buffer });
     }

@@ -147,11 +147,10 @@ impl JobDir {
     /// Somebody else has it, or the directory cannot be read or written.
     pub fn acquire(&self, floor: u32, what: &str, patience: &Patience) -> Result<Owner, AcquireError> {
         let mut watched: Option<(u32, Seen, Instant)> = None;
-        // Lower owner files that were found dead.
-        let mut dead: Vec<u32> = Vec::new();
         for _ in 0..ATTEMPTS_MAX {
-            let Some(highest) = self.owners()?.last().copied() else {
-                match self.create(floor.saturating_add(1), what, &dead, patience)? {
+            let known = self.owners()?;
+            let Some(highest) = known.last().copied() else {
+                match self.create(floor.saturating_add(1), what, &known, patience)? {
                     Some(owner) => return Ok(owner),
                     None => continue,
                 }
@@ -179,9 +178,8 @@ impl JobDir {
                 Life::Alive => return Err(AcquireError::Held(Box::new(seen.info.unwrap_or_default()))),
                 Life::Unknown => std::thread::sleep(patience.poll),
                 Life::Dead => {
-                    dead.push(highest);
                     let epoch = highest.max(floor).saturating_add(1);
-                    if let Some(owner) = self.create(epoch, what, &dead, patience)? {
+                    if let Some(owner) = self.create(epoch, what, &known, patience)? {
                         return Ok(owner);
                     }
                 }
@@ -230,12 +228,13 @@ impl JobDir {
         }
     }
 
-    /// Makes the owner file. `None`: another was faster; look again.
+    /// Makes the owner file. `known`: the owners when we looked, of whom the highest is dead and the others
+    /// had lost the job to it. `None`: another was faster; look again.
     fn create(
         &self,
         epoch: u32,
         what: &str,
-        dead: &[u32],
+        known: &[u32],
         patience: &Patience,
     ) -> Result<Option<Owner>, AcquireError> {
         let name = self.key.owner(epoch);
@@ -268,7 +267,7 @@ impl JobDir {
             return Ok(None);
         }
         // A lower one that was not there when we looked: it could not know of us, so it may own the job.
-        for lower in all.iter().filter(|lower| **lower < epoch && !dead.contains(lower)) {
+        for lower in all.iter().filter(|lower| **lower < epoch && !known.contains(lower)) {
             if let Some(Seen { info: Some(info), .. }) = self.look(*lower)?
                 && judge(&info, &self.here) != Life::Dead
             {
