@@ -199,13 +199,16 @@ mod tests {
 
     /// Sends `signal` until the child ends, for nobody tells when it is armed; returns its exit code.
     fn insist(child: &mut Child, signal: Signal) -> Option<i32> {
-        loop {
+        for _ in 0..30_000 {
             if let Some(status) = child.try_wait().unwrap() {
                 return status.code();
             }
             send(child, signal);
-            thread::yield_now();
+            thread::sleep(Duration::from_millis(1));
         }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("the second signal does not end the process");
     }
 
     /// Goal: the first signal asks, the second ends the process with the code of its own.
