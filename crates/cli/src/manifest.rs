@@ -172,6 +172,8 @@ mod tests {
         assert!(!list.exists(), "a manifest that is there is a whole one");
         assert_eq!(manifest.finish().unwrap(), Counts { plain: 11, json: 3 });
         assert_eq!(fs::read_to_string(&list).unwrap().lines().count(), NAMES.len());
+        let escaped = format!("\\{}  back\\\\slash\n", blake3::hash(b"6").to_hex());
+        assert!(fs::read_to_string(&list).unwrap().contains(&escaped), "as b3sum writes it");
         let json = fs::read_to_string(dir.path().join("sums.json")).unwrap();
         let lines: Vec<serde_json::Value> =
             json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

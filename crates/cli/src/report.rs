@@ -402,7 +402,11 @@ impl<O: Write, E: Write> Screen<O, E> {
     }
 
     fn end(&mut self, ending: &Ending) {
-        if !self.quiet {
+        let s = &ending.summary;
+        // What never began has nothing to sum up but its error.
+        let began =
+            s.status != Status::Failed || s.files + s.dirs + s.unchanged + s.failed + s.bytes_sent > 0;
+        if !self.quiet && began {
             let summary = human::summary(ending, self.manner);
             self.say(summary.trim_end());
         }

@@ -143,14 +143,14 @@ fn parse_ignored(status: &str) -> u64 {
 mod tests {
     use super::*;
     use rustix::process::{Pid, Signal, kill_process};
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Child, ChildStdout, Command, Stdio};
 
     /// Tells the child its `stop_after` and its echo time, for instance `1h 250ms`.
     const CHILD: &str = "HAUL_TEST_SIGNAL_CHILD";
 
-    /// Not a property: the process that the tests below send signals to.
+    /// Not a property: the process that the tests below send signals to. It answers with what it is told.
     #[test]
     fn child_of_the_signal_tests() {
         let Ok(times) = std::env::var(CHILD) else { return };
@@ -161,8 +161,8 @@ mod tests {
         let asked = install(stop_after, echo, move |wish| sender.send(wish).unwrap()).unwrap();
         println!("\nready");
         println!("\n{:?} {}", receiver.recv().unwrap(), asked.exit_code());
-        loop {
-            thread::park();
+        for line in io::stdin().lines() {
+            println!("\n{}", line.unwrap());
         }
     }
 
@@ -174,6 +174,7 @@ mod tests {
             .args(["-c", &script])
             .arg(std::env::current_exe().unwrap())
             .env(CHILD, times)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -198,13 +199,16 @@ mod tests {
 
     /// Sends `signal` until the child ends, for nobody tells when it is armed; returns its exit code.
     fn insist(child: &mut Child, signal: Signal) -> Option<i32> {
-        loop {
+        for _ in 0..30_000 {
             if let Some(status) = child.try_wait().unwrap() {
                 return status.code();
             }
             send(child, signal);
-            thread::yield_now();
+            thread::sleep(Duration::from_millis(1));
         }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("the second signal does not end the process");
     }
 
     /// Goal: the first signal asks, the second ends the process with the code of its own.
@@ -251,9 +255,11 @@ mod tests {
         send(&child, Signal::INT);
         send(&child, Signal::INT);
         assert_eq!(await_line(&mut out, "Signal"), "Signal(2) 130");
-        for _ in 0..100 {
+        for _ in 0..200 {
             send(&child, Signal::INT);
             send(&child, Signal::TERM);
+            writeln!(child.stdin.as_ref().unwrap(), "alive").unwrap();
+            await_line(&mut out, "alive");
         }
         end(child);
     }
@@ -276,7 +282,6 @@ mod tests {
     /// Goal: a deadline in the past is over at once, and a byte in the pipe comes before one in the future.
     #[test]
     fn deadline_and_signal_are_told_apart() {
-        use std::io::Write;
         let (reader, _writer) = UnixStream::pair().unwrap();
         assert!(!wait(reader, Some(Instant::now())));
         let (reader, mut writer) = UnixStream::pair().unwrap();

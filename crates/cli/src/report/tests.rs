@@ -284,6 +284,11 @@ fn people_see_what_they_asked_for() {
         "{err}"
     );
 
+    let mut stillborn = ending(Status::Failed);
+    stillborn.summary = Summary { error: Some("no route to h\x1b".into()), ..Summary::default() };
+    let (_, err) = told(&plain, &stillborn);
+    assert!(err.ends_with("stopping\nhaul: no route to h\\x1b\n"), "{err}");
+
     let manner = Manner { dry_run: true, ..Manner::default() };
     let (_, err) = told(&Settings { manner, ..plain }, &ending(Status::Complete));
     assert!(
@@ -383,6 +388,21 @@ fn lists_lose_nothing() {
     let failed = std::fs::read_to_string(&failures).unwrap();
     let line = r#"{"path":"x�","path_b64":"eP8=","stage":"open","errno":13,"text":"Permission denied"}"#;
     assert_eq!(failed, format!("{line}\n").repeat(3));
+}
+
+/// Goal: the summary counts what went into each manifest, and only when it got its name.
+#[test]
+fn manifest_is_counted_when_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings { manifest: Some(dir.path().join("sums")), ..Settings::default() };
+    for (keep, counts) in [(true, Some(Counts { plain: 1, json: 1 })), (false, None)] {
+        let (sender, receiver) = sync_channel(3);
+        sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32] }).unwrap();
+        sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32] }).unwrap();
+        sender.send(ToLists::End { keep }).unwrap();
+        let lists = Files::open(&settings).unwrap().unwrap().run(&receiver);
+        assert_eq!((lists.manifest, lists.errors), (counts, Vec::new()));
+    }
 }
 
 /// Goal: exit codes are as documented; a list that cannot be written is no success, and known at the start.
