@@ -106,6 +106,9 @@ fn no_directory_is_made_over_something_else() {
         }
         assert_eq!(fs::read_dir(base.join("outside")).expect("ls").count(), 0);
         assert_eq!(fs::read(base.join("root/file")).expect("read"), b"x");
+        // The answer stays the same for the whole run.
+        fs::remove_file(base.join("root/file")).expect("rm");
+        assert!(tree.dirfd(DirId(20)).is_err());
     });
 }
 
