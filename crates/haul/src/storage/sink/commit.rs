@@ -78,7 +78,7 @@ fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
     pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
-        if let Err(lost) = (self.still_owner)() {
+        if let Err(lost) = self.check_owner() {
             self.files.close(item.id, false);
             return Err(lost);
         }
@@ -169,7 +169,7 @@ impl Sink {
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
     pub(super) fn make_link(&self, item: &LinkItem) -> Result<(), Failure> {
-        (self.still_owner)()?;
+        self.check_owner()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
         // One that says the same already stays: a second run changes nothing.
@@ -225,7 +225,7 @@ impl Sink {
     /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of
     /// dead runs of this job that still lie in it were adopted by nobody.
     pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<(), Failure> {
-        (self.still_owner)()?;
+        self.check_owner()?;
         let fd = self.tree.dirfd(id)?;
         if !self.old_tags.is_empty() && !self.tree.was_created(id) {
             // What cannot be removed is no failure of the directory; `haul clean` names it.

@@ -2,6 +2,7 @@ use super::*;
 use crate::buffer::Pool;
 use crate::storage::jail::{Jail, Resolve};
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
+use crate::storage::sink::tree::tests::as_nobody;
 use crate::storage::sink::{JobKey, NotKept, temp_name};
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, FileId};
@@ -455,9 +456,13 @@ fn links_are_made() {
 
 /// Goal: directories get mode and mtime when they are finished, read-only ones and their parents in one
 /// request too, and are forgotten then.
-/// Method: a chain of three with mode 0555 in the wrong order, one descriptor kept; a file in the deepest.
+/// Method: a chain of three with mode 0555 (the middle one 0000) in the wrong order, one descriptor kept; a
+/// file in the deepest; as somebody else than root.
 #[test]
 fn directories_are_finished_deepest_first() {
+    if as_nobody("storage::sink::engine::tests::directories_are_finished_deepest_first") {
+        return;
+    }
     let mut bench = Bench::with(|config| {
         let tree = SinkTree::open_root(&config_root(config), false).expect("root");
         let jail = tree.jail();
@@ -473,11 +478,14 @@ fn directories_are_finished_deepest_first() {
     let f = file(9, DirId(3), "f", 0);
     bench.publish(&f).expect("published");
     let closed = Meta { mode: 0o555, ..META };
-    let results = bench.finish(vec![(DirId(1), closed), (DirId(2), closed), (DirId(3), closed)]);
+    let shut = Meta { mode: 0, ..META };
+    let results = bench.finish(vec![(DirId(1), closed), (DirId(2), shut), (DirId(3), closed)]);
     assert_eq!(results, [Ok(()), Ok(()), Ok(())]);
-    for path in ["a", "a/b", "a/b/c"] {
+    for (path, mode) in [("a", 0o555), ("a/b", 0), ("a/b/c", 0o555)] {
         let stat = fs::metadata(bench.root.join(path)).expect("stat");
-        assert_eq!((stat.mode() & 0o7777, stat.mtime()), (0o555, 1_600_000_000), "{path}");
+        assert_eq!((stat.mode() & 0o7777, stat.mtime()), (mode, 1_600_000_000), "{path}");
+        // Open it again, for the next look and for whoever removes it.
+        fs::set_permissions(bench.root.join(path), fs::Permissions::from_mode(0o755)).expect("chmod");
     }
     assert!(bench.finish(vec![(DirId(1), closed)])[0].is_err());
 }

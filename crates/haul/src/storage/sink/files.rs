@@ -110,12 +110,6 @@ impl Files {
         }
     }
 
-    /// Files open now.
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        lock(&self.open).len()
-    }
-
     fn entry(&self, file: &SinkFile) -> Arc<OpenFile> {
         Arc::new(OpenFile {
             parent: file.parent,

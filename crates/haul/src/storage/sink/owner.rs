@@ -263,7 +263,8 @@ impl JobDir {
             beat: Mutex::new(None),
         };
         let all = self.owners()?;
-        if all.last().is_some_and(|highest| *highest > epoch) {
+        // A higher one, or ours gone: somebody held us for dead before we had written who we are.
+        if all.last().is_some_and(|highest| *highest > epoch) || !all.contains(&epoch) {
             return Ok(None);
         }
         // A lower one that was not there when we looked: it could not know of us, so it may own the job.

@@ -118,6 +118,8 @@ fn dead_processes_are_taken_over_at_once() {
 #[test]
 fn one_of_many_takers_wins() {
     let gone = dead_pid();
+    // A slow machine must not make a taker that has not written its file yet look dead.
+    let patient = Patience { watch: Duration::from_secs(3600), ..short() };
     for round in 0..30 {
         let dir = tempfile::tempdir().expect("tempdir");
         // Half of the rounds begin without any owner.
@@ -131,7 +133,7 @@ fn one_of_many_takers_wins() {
                     scope.spawn(|| {
                         let place = place(dir.path());
                         barrier.wait();
-                        match place.acquire(0, "taker", &short()) {
+                        match place.acquire(0, "taker", &patient) {
                             Ok(owner) => Some(owner),
                             Err(AcquireError::Held(_)) => None,
                             Err(AcquireError::Failed(failure)) => panic!("{failure:?}"),
@@ -206,9 +208,11 @@ fn former_owner_sees_the_takeover() {
     assert!(old.still_owner().is_err());
     fs::remove_file(dir.path().join(&names(dir.path())[0])).expect("rm");
     assert!(old.still_owner().is_err());
-    // Its name is taken by a file of somebody else.
+    // Its name is taken by a file of somebody else, and a higher one came and went.
     plant(&place, 1, |_| {});
+    fs::remove_file(&new).expect("rm");
     assert!(old.still_owner().is_err());
+    plant(&place, 2, |_| {});
     drop(old);
     assert_eq!(names(dir.path()).len(), 2);
     fs::write(&new, b"{\"pid\":").expect("junk");
@@ -227,5 +231,21 @@ fn owners_beat() {
     while beat() < 2 {
         std::thread::yield_now();
     }
+    owner.still_owner().expect("ours");
+}
+
+/// Goal: a taker that looked too early yields: to a higher owner, and to a lower one that it did not know of
+/// and that lives; one that it knew to be deposed goes.
+/// Method: the owner file is made as after a look at a directory that has changed since.
+#[test]
+fn late_takers_yield() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    plant(&place, 5, |_| {});
+    assert!(matches!(place.create(4, "late", &[], &short()), Ok(None)));
+    assert!(matches!(place.create(6, "late", &[], &short()), Err(AcquireError::Held(_))));
+    assert_eq!(names(dir.path()).len(), 1);
+    let owner = place.create(6, "taker", &[5], &short()).expect("made").expect("ours");
+    assert_eq!(names(dir.path()).len(), 1);
     owner.still_owner().expect("ours");
 }
