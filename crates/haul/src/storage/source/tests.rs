@@ -52,8 +52,7 @@ impl Bench {
             let _ = sender.send(completion);
         });
         let meter = Arc::new(Meter::default());
-        let engine =
-            PreadEngine::start(tree.clone(), post, meter.clone(), readers, clock).expect("starts");
+        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, clock).expect("starts");
         Bench { temp, tree, base, engine, done, meter, pool: Pool::new(1 << 30), next_id: 1 }
     }
 
@@ -257,11 +256,14 @@ fn no_change_passes_unseen() {
 /// Method: with the old file held open it is `Changed`; with none open only a digest may decide.
 #[test]
 fn replacement_with_equal_times_is_seen() {
-    for held in [true, false] {
+    for (held, old_stays) in [(true, true), (true, false), (false, false)] {
         let mut bench = Bench::new();
         let id = aged(&mut bench, "f", &[1; 1000]);
         if held {
             assert!(read_result(&bench.read(id, 0, 1000, 1000)).is_ok());
+        }
+        if old_stays {
+            fs::hard_link(bench.path("f"), bench.path("old")).expect("link");
         }
         aged(&mut bench, "new", &[2; 1000]);
         fs::rename(bench.path("new"), bench.path("f")).expect("rename");
@@ -295,19 +297,22 @@ fn chmod_is_meta_only() {
 /// Method: clocks around the ctime of one file.
 #[test]
 fn young_ctime_is_waited_out() {
-    for (ahead, wait) in
-        [(0, Some(2000)), (500, Some(1500)), (1999, Some(1)), (2000, None), (-1500, Some(3500)), (-2000, None)]
-    {
+    for (ahead, wait) in [
+        (0, Some(2000)),
+        (500, Some(1500)),
+        (1999, Some(1)),
+        (2000, None),
+        (-1500, Some(3500)),
+        (-2000, None),
+    ] {
         let now: Arc<std::sync::Mutex<Timestamp>> = Arc::default();
         let clock = now.clone();
         let mut bench = Bench::with(1, Arc::new(move || *clock.lock().expect("unpoisoned")));
         let id = bench.file("f", b"x");
         let ctime = bench.tree.file(id).expect("registered").fingerprint.ctime;
         let nanos = i128::from(ctime.secs) * 1_000_000_000 + i128::from(ctime.nanos) + ahead * 1_000_000;
-        *now.lock().expect("unpoisoned") = Timestamp {
-            secs: (nanos / 1_000_000_000) as i64,
-            nanos: (nanos % 1_000_000_000) as u32,
-        };
+        *now.lock().expect("unpoisoned") =
+            Timestamp { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 };
         let expected = wait.map_or(Look::Same, |wait| Look::Recent { wait: Duration::from_millis(wait) });
         assert_eq!(bench.look(id, G0), Ok(expected), "{ahead}");
     }
@@ -334,8 +339,7 @@ fn refresh_begins_a_new_generation() {
     assert!(read_result(&bench.read(id, 0, 3, 3)).is_ok());
     fs::write(bench.path("new"), b"newer").expect("write");
     fs::rename(bench.path("new"), bench.path("f")).expect("rename");
-    let SourceDone::Refresh { result, .. } =
-        bench.run(SourceOp::Refresh { id, generation: G1 }, None).done
+    let SourceDone::Refresh { result, .. } = bench.run(SourceOp::Refresh { id, generation: G1 }, None).done
     else {
         panic!()
     };

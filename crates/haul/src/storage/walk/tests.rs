@@ -16,10 +16,8 @@ fn below(root: &Path, path: &[u8]) -> std::path::PathBuf {
 }
 
 fn specs(root: &Path, tails: &[&str]) -> Vec<RootSpec> {
-    let paths: Vec<_> = tails
-        .iter()
-        .map(|tail| [root.as_os_str().as_bytes(), tail.as_bytes()].concat())
-        .collect();
+    let paths: Vec<_> =
+        tails.iter().map(|tail| [root.as_os_str().as_bytes(), tail.as_bytes()].concat()).collect();
     resolve_sources(&paths, true, None).expect("sources are there")
 }
 
@@ -45,7 +43,8 @@ fn checked_paths(items: &[WalkItem], tree: &SourceTree) -> BTreeSet<Vec<u8>> {
     for item in items {
         match item {
             WalkItem::Entry(entry) => {
-                let mut path: Vec<u8> = open.get(&entry.parent).expect("parent is announced and open").clone();
+                let mut path: Vec<u8> =
+                    open.get(&entry.parent).expect("parent is announced and open").clone();
                 if !path.is_empty() {
                     path.push(b'/');
                 }
@@ -144,7 +143,10 @@ fn walk_is_complete_and_in_order() {
             let Some(Some(on_disk)) = expected.get(&tree.path_of(entry.id)) else { continue };
             let stat = fs::symlink_metadata(on_disk).expect("stat");
             assert_eq!(entry.meta.mode, stat.mode() & 0o7777);
-            assert_eq!((entry.meta.mtime.secs, i64::from(entry.meta.mtime.nanos)), (stat.mtime(), stat.mtime_nsec()));
+            assert_eq!(
+                (entry.meta.mtime.secs, i64::from(entry.meta.mtime.nanos)),
+                (stat.mtime(), stat.mtime_nsec())
+            );
             match &entry.kind {
                 EntryKind::File { fingerprint, object_size } => {
                     assert_eq!((fingerprint.size, fingerprint.ino), (stat.len(), stat.ino()));
@@ -371,11 +373,15 @@ fn slow_consumer_stops_the_walk() {
     let mut received = 0;
     let mut ended = false;
     while received < FILES / 2 {
-        while !walk.items().is_full() {
+        loop {
+            let full = walk.items().is_full();
+            let (files, dirs) = tree.len();
+            assert!(files + dirs <= received + ahead_max, "{files} files, {dirs} dirs, {received} received");
+            if full {
+                break;
+            }
             std::thread::yield_now();
         }
-        let (files, dirs) = tree.len();
-        assert!(files + dirs <= received + ahead_max, "{files} files and {dirs} dirs, {received} received");
         let batch = walk.items().recv().expect("not at its end");
         assert!(batch.len() <= BATCH_ITEMS_MAX);
         received += batch.iter().filter(|item| matches!(item, WalkItem::Entry(_))).count();
@@ -404,7 +410,8 @@ fn debris_is_told_by_its_name() {
     for name in [".haul~", ".haul~AB12", ".a.habcdef", ".a.h234567", "..h.hzzzzzz"] {
         assert!(is_own_debris(name.as_bytes()), "{name}");
     }
-    for name in ["", ".", "haul~", ".haul", ".habcdef", "..habcdef", "a.habcdef", ".a.habcde1", ".a.hABCDEF"] {
+    for name in ["", ".", "haul~", ".haul", ".habcdef", "..habcdef", "a.habcdef", ".a.habcde1", ".a.hABCDEF"]
+    {
         assert!(!is_own_debris(name.as_bytes()), "{name}");
     }
     assert!(!is_own_debris(b".a.gabcdef") && !is_own_debris(b".a.habcdefg"));
