@@ -280,7 +280,7 @@ fn lost_directories_fail_alone() {
     fs::write(temp.path().join("trigger"), "x").expect("write");
     let locked = !rustix::process::geteuid().is_root();
     if locked {
-        fs::set_permissions(temp.path().join("locked"), fs::Permissions::from_mode(0)).expect("chmod");
+        fs::set_permissions(temp.path().join("locked"), fs::Permissions::from_mode(0o0)).expect("chmod");
     } else {
         println!("skipped: a directory that may not be read (runs as root)");
     }
