@@ -256,11 +256,14 @@ fn no_change_passes_unseen() {
 /// Method: with the old file held open it is `Changed`; with none open only a digest may decide.
 #[test]
 fn replacement_with_equal_times_is_seen() {
-    for held in [true, false] {
+    for (held, old_stays) in [(true, true), (true, false), (false, false)] {
         let mut bench = Bench::new();
         let id = aged(&mut bench, "f", &[1; 1000]);
         if held {
             assert!(read_result(&bench.read(id, 0, 1000, 1000)).is_ok());
+        }
+        if old_stays {
+            fs::hard_link(bench.path("f"), bench.path("old")).expect("link");
         }
         aged(&mut bench, "new", &[2; 1000]);
         fs::rename(bench.path("new"), bench.path("f")).expect("rename");

@@ -280,7 +280,7 @@ fn lost_directories_fail_alone() {
     fs::write(temp.path().join("trigger"), "x").expect("write");
     let locked = !rustix::process::geteuid().is_root();
     if locked {
-        fs::set_permissions(temp.path().join("locked"), fs::Permissions::from_mode(0)).expect("chmod");
+        fs::set_permissions(temp.path().join("locked"), fs::Permissions::from_mode(0o0)).expect("chmod");
     } else {
         println!("skipped: a directory that may not be read (runs as root)");
     }
@@ -373,11 +373,15 @@ fn slow_consumer_stops_the_walk() {
     let mut received = 0;
     let mut ended = false;
     while received < FILES / 2 {
-        while !walk.items().is_full() {
+        loop {
+            let full = walk.items().is_full();
+            let (files, dirs) = tree.len();
+            assert!(files + dirs <= received + ahead_max, "{files} files, {dirs} dirs, {received} received");
+            if full {
+                break;
+            }
             std::thread::yield_now();
         }
-        let (files, dirs) = tree.len();
-        assert!(files + dirs <= received + ahead_max, "{files} files and {dirs} dirs, {received} received");
         let batch = walk.items().recv().expect("not at its end");
         assert!(batch.len() <= BATCH_ITEMS_MAX);
         received += batch.iter().filter(|item| matches!(item, WalkItem::Entry(_))).count();
