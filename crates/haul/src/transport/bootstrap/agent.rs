@@ -65,6 +65,8 @@ pub struct AgentConnected {
 }
 
 /// Speaks with the near end over `input` and `output` (the agent's stdin and stdout) until all streams are up.
+/// Give it the bare descriptors: with [`Path::Ssh`] all data goes through them, and the buffers of
+/// `std::io::stdin` and `stdout` only cost time there.
 ///
 /// From the first call on, this process writes no core files and cannot be traced by others of the same user.
 /// stdout and stderr may be closed at any time once the session is up: do not panic on writing there.

@@ -196,7 +196,6 @@ enum Event {
 
 /// The ssh process while the session is being set up.
 pub(super) struct Ssh {
-    child: Child,
     stdin: ChildStdin,
     stdout: ChildStdout,
     stderr: Option<ChildStderr>,
@@ -208,6 +207,22 @@ pub(super) struct Ssh {
     shown: String,
     /// Longest silence that is put up with. `None` while a person may be typing a password.
     silence: Option<Duration>,
+    /// haul itself has spoken.
+    spoke: bool,
+    /// Last, so that the pipes are closed when it waits.
+    child: Process,
+}
+
+/// Dropped, it gives the process a moment to end by itself (its pipes are closed by then), and kills it.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if wait_child(&mut self.0, END_WAIT).is_none() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 }
 
 impl Ssh {
@@ -231,7 +246,6 @@ impl Ssh {
         let stderr = child.stderr.take();
         set_nonblocking(&stdin, true).map_err(local)?;
         Ok(Ssh {
-            child,
             stdin,
             stdout,
             stderr,
@@ -241,6 +255,8 @@ impl Ssh {
             words: Lines::default(),
             shown: escape(dial_name(spec).as_bytes()),
             silence,
+            spoke: false,
+            child: Process(child),
         })
     }
 
@@ -366,6 +382,7 @@ impl Ssh {
             if let Some(at) = magic.filter(|m| stage.is_none_or(|s| *m < s)) {
                 self.skip_chatter(at)?;
                 self.buffer.drain(..MAGIC.len());
+                self.spoke = true;
                 return Ok(Mark::Magic);
             }
             if let Some(at) = stage {
@@ -459,8 +476,8 @@ impl Ssh {
     }
 
     /// The error for a far end that closed the pipe: ssh's own words and exit code.
-    fn ended(&mut self, notes: Notes<'_>) -> BootstrapError {
-        let status = wait_child(&mut self.child, END_WAIT);
+    pub(super) fn ended(&mut self, notes: Notes<'_>) -> BootstrapError {
+        let status = wait_child(&mut self.child.0, END_WAIT);
         let deadline = Instant::now() + STDERR_WAIT;
         while self.stderr.is_some() {
             let Some(stderr) = &self.stderr else { break };
@@ -481,8 +498,9 @@ impl Ssh {
             },
             None => "closed its output".to_string(),
         };
-        let mut what = format!("ssh to {} {how} before haul spoke{}", self.shown, self.quoted_words());
-        if !self.chatter.is_empty() {
+        let when = if self.spoke { "while haul was starting there" } else { "before haul spoke" };
+        let mut what = format!("ssh to {} {how} {when}{}", self.shown, self.quoted_words());
+        if !self.spoke && !self.chatter.is_empty() {
             what.push_str(&format!("; the far shell had printed: {}", quote(&self.chatter)));
         }
         let mut error = BootstrapError::new(BootstrapKind::Ssh, what);
@@ -502,14 +520,14 @@ impl Ssh {
     pub(super) fn into_guard(self) -> SshGuard {
         let Ssh { child, stdin, stdout, stderr, words, .. } = self;
         let words = follow(stderr, words);
-        SshGuard { child, pipe: Some((stdin, stdout)), words }
+        SshGuard { words, _pipe: Some((stdin, stdout)), child }
     }
 
     /// All streams use the pipe: its reading and its writing end.
     pub(super) fn into_pipe(self) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
         let Ssh { child, stdin, stdout, stderr, words, buffer, .. } = self;
         let words = follow(stderr, words);
-        let guard = SshGuard { child, pipe: None, words };
+        let guard = SshGuard { words, _pipe: None, child };
         set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
         Ok((Pipe { ahead: io::Cursor::new(buffer), stdout }, stdin, guard))
     }
@@ -532,10 +550,11 @@ impl Read for Pipe {
 
 /// Keeps the ssh process of a session. Dropped, it closes the pipe, gives ssh a moment, and then kills it.
 pub struct SshGuard {
-    child: Child,
-    /// Held open while the session lives; with `Path::Ssh` the streams have it.
-    pipe: Option<(ChildStdin, ChildStdout)>,
     words: Arc<Mutex<Lines>>,
+    /// Held open while the session lives; with `Path::Ssh` the streams have it.
+    _pipe: Option<(ChildStdin, ChildStdout)>,
+    /// Last, as in [`Ssh`].
+    child: Process,
 }
 
 impl SshGuard {
@@ -547,17 +566,7 @@ impl SshGuard {
 
     /// The process id of ssh.
     pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for SshGuard {
-    fn drop(&mut self) {
-        self.pipe = None;
-        if wait_child(&mut self.child, END_WAIT).is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.child.0.id()
     }
 }
 
