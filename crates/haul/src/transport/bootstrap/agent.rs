@@ -20,7 +20,7 @@ use super::listener::{Listener, Session};
 use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Listening, MAGIC, NearHello, NotListening, PROGRAM_LEN_MAX,
 };
-use super::ssh::escape;
+use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
 use crate::job::AgentRequest;
 use crate::transport::{Link, tls};

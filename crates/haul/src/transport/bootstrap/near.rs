@@ -18,7 +18,8 @@ use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
-use super::ssh::{Ssh, dial_name, escape};
+use super::ssh::{Ssh, dial_name};
+use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
 use crate::job::AgentRequest;
 use crate::transport::{Link, tls};

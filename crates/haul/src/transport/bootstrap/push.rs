@@ -30,7 +30,8 @@ use std::path::Path;
 
 use aws_lc_rs::digest;
 
-use super::ssh::{Mark, Notes, Ssh, escape};
+use super::ssh::{Mark, Ssh};
+use super::words::{Notes, escape};
 use super::{BootstrapError, BootstrapKind, PROTOCOL_WORD, RemoteSpec};
 
 /// The remote command. Never changes with host, user or paths.
