@@ -3,7 +3,9 @@
 //!
 //! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use haul::transport::Link;
@@ -27,7 +29,11 @@ fn serve() -> ExitCode {
     });
     let hooks = AgentHooks { port: var("AGENT_ECHO_PORT").and_then(|p| p.parse().ok()), versions };
     let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks };
-    let connected = match agent(std::io::stdin(), std::io::stdout(), env) {
+    let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
+    let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
+        return ExitCode::FAILURE;
+    };
+    let connected = match agent(input, output, env) {
         Ok((_, connected)) => connected,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}");

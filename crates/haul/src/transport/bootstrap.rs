@@ -30,10 +30,12 @@ mod message;
 mod near;
 mod push;
 mod ssh;
+mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, agent};
 pub use near::connect;
-pub use ssh::{SshGuard, escape, split_command};
+pub use ssh::SshGuard;
+pub use words::{escape, split_command};
 
 /// Starts each of the answers to `haul agent --protocol`.
 pub const PROTOCOL_WORD: &str = "haul-protocol";

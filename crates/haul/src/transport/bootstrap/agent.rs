@@ -20,7 +20,7 @@ use super::listener::{Listener, Session};
 use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Listening, MAGIC, NearHello, NotListening, PROGRAM_LEN_MAX,
 };
-use super::ssh::escape;
+use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
 use crate::job::AgentRequest;
 use crate::transport::{Link, tls};
@@ -65,6 +65,8 @@ pub struct AgentConnected {
 }
 
 /// Speaks with the near end over `input` and `output` (the agent's stdin and stdout) until all streams are up.
+/// Give it the bare descriptors: with [`Path::Ssh`] all data goes through them, and the buffers of
+/// `std::io::stdin` and `stdout` only cost time there.
 ///
 /// From the first call on, this process writes no core files and cannot be traced by others of the same user.
 /// stdout and stderr may be closed at any time once the session is up: do not panic on writing there.
@@ -211,7 +213,7 @@ where
                 Ok((Ok(Decision::Mux), input)) => return Ok(Gathered::Mux { input: Box::new(input) }),
                 Ok((Ok(Decision::Direct), _)) if listener.is_some() => pipe_done = true,
                 Ok((Ok(Decision::Direct), _)) => return Err(gone("the near end wants a port where there is none")),
-                Ok((Err(_), _)) | Err(_) if links[0].is_some() => pipe_done = true,
+                Ok((Err(_), _)) | Err(_) if listener.as_ref().is_some_and(Listener::has_control) => pipe_done = true,
                 Ok((Err(_), _)) | Err(_) => return Err(gone("ssh ended before the near end had connected")),
             },
             recv(after(deadline.saturating_duration_since(Instant::now()))) -> _ => {
@@ -226,7 +228,10 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
+    use super::super::listener;
     use super::*;
+
+    type Ended = Result<(AgentRequest, AgentConnected), BootstrapError>;
 
     /// Goal: the server's address is the third field, and what is no plain address is none.
     #[test]
@@ -241,10 +246,7 @@ mod tests {
     }
 
     /// Plays a near end up to the agent's reply; the agent runs on a thread.
-    fn near_end(
-        tickets: usize,
-    ) -> (UnixStream, AgentReply, thread::JoinHandle<Result<(AgentRequest, AgentConnected), BootstrapError>>)
-    {
+    fn near_end(tickets: usize) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
         let (mut near, far) = UnixStream::pair().unwrap();
         let env = AgentEnv {
             ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
@@ -254,6 +256,7 @@ mod tests {
         message::skip_to_magic(&mut near).unwrap();
         let hello: AgentHello = message::read_frame(&mut near).unwrap();
         let options = crate::job::Options::default();
+        let identity = tls::Identity::generate().unwrap();
         let hello = NearHello {
             protocol: hello.protocol_max,
             program: "0".into(),
@@ -264,32 +267,53 @@ mod tests {
                 options,
             },
             session: message::Fixed([1; 16]),
-            key: Bytes(tls::Identity::generate().unwrap().public()),
+            key: Bytes(identity.public()),
             tickets: vec![message::Fixed([2; 32]); tickets],
             ports: None,
             via: None,
         };
         near.write_all(&[MAGIC, &message::encode(&hello).unwrap()].concat()).unwrap();
         let reply = message::read_frame(&mut near).unwrap();
-        (near, reply, agent)
+        (near, reply, agent, identity)
     }
 
     /// Goal: until control is up, the port dies with the pipe.
     #[test]
     fn port_dies_with_the_pipe() {
-        let (near, reply, agent) = near_end(3);
+        let (near, reply, agent, _) = near_end(3);
         let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
         assert!(TcpStream::connect((at.address, at.port)).is_ok());
         drop(near);
-        assert!(agent.join().unwrap().is_err());
+        let error = agent.join().unwrap().err().unwrap();
+        assert!(error.to_string().contains("ssh ended"), "not because of a timeout: {error}");
         assert!(TcpStream::connect((at.address, at.port)).is_err());
+    }
+
+    /// Goal: once control is up, the end of the pipe loses nothing: the data streams still join.
+    #[test]
+    fn pipe_may_end_when_control_is_up() {
+        let (near, reply, agent, identity) = near_end(3);
+        let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
+        let session = Session { id: [1; 16], epoch: SessionEpoch(0), tickets: vec![[2; 32]; 3] };
+        let join = |stream| {
+            let socket = TcpStream::connect((at.address, at.port)).unwrap();
+            let wait = listener::HANDSHAKE_WAIT;
+            listener::join(socket, &identity, &tls::Pin(key.0.clone()), &session, StreamId(stream), wait)
+                .unwrap()
+        };
+        let _control = join(0);
+        drop(near);
+        let _data = [join(2), join(1)];
+        let connected = agent.join().unwrap().unwrap().1;
+        assert_eq!(connected.data.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(connected.protect, "tls");
     }
 
     /// Goal: a near end that asks for what is not possible is told so.
     #[test]
     fn impossible_wishes_are_refused() {
         for tickets in [0, 1, usize::from(STREAMS_MAX) + 2] {
-            let (_near, reply, agent) = near_end(tickets);
+            let (_near, reply, agent, _) = near_end(tickets);
             assert!(matches!(reply, AgentReply::Error(_)));
             assert!(agent.join().unwrap().is_err());
         }
@@ -298,7 +322,7 @@ mod tests {
     /// Goal: a near end that goes over to the pipe gets a listener that is closed and streams in the pipe.
     #[test]
     fn decision_for_the_pipe_closes_the_port() {
-        let (mut near, reply, agent) = near_end(3);
+        let (mut near, reply, agent, _) = near_end(3);
         let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
         near.write_all(&message::encode(&Decision::Mux).unwrap()).unwrap();
         let connected = agent.join().unwrap().unwrap().1;

@@ -116,7 +116,7 @@ struct Desk {
     identity: tls::Identity,
     pin: tls::Pin,
     /// Streams that came already.
-    taken: Mutex<[bool; LINKS_MAX]>,
+    taken: Arc<Mutex<[bool; LINKS_MAX]>>,
     strangers: AtomicUsize,
     strays: Arc<AtomicU64>,
     joined: Sender<(StreamId, Link)>,
@@ -127,6 +127,7 @@ pub(super) struct Listener {
     pub addr: SocketAddr,
     /// Streams as they join. Each stream comes at most once.
     pub joined: Receiver<(StreamId, Link)>,
+    taken: Arc<Mutex<[bool; LINKS_MAX]>>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -158,11 +159,12 @@ impl Listener {
         let addr = socket.local_addr()?;
         // Room for every stream there can be: a joined one never waits here.
         let (sender, joined) = bounded(LINKS_MAX);
+        let taken = Arc::new(Mutex::new([false; LINKS_MAX]));
         let desk = Arc::new(Desk {
             session,
             identity,
             pin,
-            taken: Mutex::new([false; LINKS_MAX]),
+            taken: Arc::clone(&taken),
             strangers: AtomicUsize::new(0),
             strays,
             joined: sender,
@@ -174,7 +176,14 @@ impl Listener {
                 .name("haul-listen".into())
                 .spawn(move || accept_loop(&socket, &stop, &desk))?
         };
-        Ok(Listener { addr, joined, stop, thread: Some(thread) })
+        Ok(Listener { addr, joined, taken, stop, thread: Some(thread) })
+    }
+}
+
+impl Listener {
+    /// Was control taken in? True before the near end can know it; its link may still be on the way here.
+    pub(super) fn has_control(&self) -> bool {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)[0]
     }
 }
 

@@ -18,7 +18,8 @@ use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
-use super::ssh::{Ssh, dial_name, escape};
+use super::ssh::{Ssh, dial_name};
+use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
 use crate::job::AgentRequest;
 use crate::transport::{Link, tls};
@@ -107,10 +108,7 @@ pub fn connect(
     let direct = match listening {
         Ok(at) => {
             let dialled = dial(spec, &session, streams, &at, &identity, &tls::Pin(key.0));
-            if dialled.is_none() {
-                notes(firewall_note(spec, ssh.host(), &at, client));
-            }
-            dialled
+            dialled.map_err(|why| notes(firewall_note(spec, ssh.host(), &at, why, client))).ok()
         }
         Err(no) => {
             let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
@@ -128,12 +126,7 @@ pub fn connect(
     let (addr, mut links, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
         Some((addr, links)) => (Some(addr), links, ssh.into_guard()),
-        None if !told => {
-            return Err(BootstrapError::new(
-                BootstrapKind::Ssh,
-                format!("ssh to {} ended, and its port cannot be reached", ssh.host()),
-            ));
-        }
+        None if !told => return Err(ssh.ended(notes)),
         None => {
             let (reader, writer, guard) = ssh.into_pipe()?;
             (None, super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?, guard)
@@ -174,7 +167,7 @@ fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, Bootstrap
     .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
 }
 
-/// All streams over own connections; `None` if the port cannot be reached.
+/// All streams over own connections; else what is wrong with the port.
 fn dial(
     spec: &RemoteSpec,
     session: &Session,
@@ -182,16 +175,20 @@ fn dial(
     at: &Listening,
     identity: &tls::Identity,
     pin: &tls::Pin,
-) -> Option<(SocketAddr, Vec<Link>)> {
+) -> Result<(SocketAddr, Vec<Link>), &'static str> {
     let deadline = Instant::now() + DIAL_WAIT;
     let sockets = dial_candidates(dial_name(spec).to_string(), at, deadline);
     let (addr, control) = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let (addr, socket) = match sockets.recv_timeout(left) {
             Ok(found) => found,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err("is closed to us"),
         };
-        let left = deadline.saturating_duration_since(Instant::now());
+        let mut left = deadline.saturating_duration_since(Instant::now());
+        if addr.ip() != at.address {
+            // The name may mean a stranger here; one who is silent must not cost the others their turn.
+            left /= 2;
+        }
         if let Ok(link) = listener::join(socket, identity, pin, session, StreamId(0), left) {
             break (addr, link);
         }
@@ -209,7 +206,8 @@ fn dial(
         threads.into_iter().map(|t| t.join().ok().flatten()).collect()
     });
     let data: Option<Vec<Link>> = data.into_iter().collect();
-    Some((addr, std::iter::once(control).chain(data?).collect()))
+    let data = data.ok_or("took only a part of our connections")?;
+    Ok((addr, std::iter::once(control).chain(data).collect()))
 }
 
 /// Dials the address that the agent named, and after a head start what the host's name means here (the far
@@ -263,11 +261,11 @@ fn dial_one(addr: SocketAddr, deadline: Instant, found: &Sender<(SocketAddr, Tcp
 }
 
 /// The one line for the firewall office.
-fn firewall_note(spec: &RemoteSpec, host: &str, at: &Listening, client: Option<IpAddr>) -> String {
+fn firewall_note(spec: &RemoteSpec, host: &str, at: &Listening, why: &str, client: Option<IpAddr>) -> String {
     let (first, last) = spec.ports.unwrap_or(PORTS_SUGGESTED);
     let from = client.map_or("this host".into(), |c| c.to_string());
     format!(
-        "tcp port {} of {host} is closed to us; data goes through ssh (slower). To open: allow tcp {first}-{last} \
+        "tcp port {} of {host} {why}; data goes through ssh (slower). To open: allow tcp {first}-{last} \
          from {from} to {}, and run with --port {first}-{last}",
         at.port, at.address
     )

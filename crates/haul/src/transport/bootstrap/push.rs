@@ -13,7 +13,7 @@
 //! near   PUSH SHA256 SIZE         (or the end of the pipe)
 //! far    bad-cache DIR            not ours alone; the end
 //! far    have [size-only]         it is in the cache and was checked
-//! far    send                     and reads SIZE bytes; then
+//! far    send DIR                 and reads SIZE bytes; then
 //! far    stored [size-only] | damaged | bad-store DIR
 //! far    cannot-run CODE WORDS    the program in the cache does not start; the end
 //! ```
@@ -30,7 +30,8 @@ use std::path::Path;
 
 use aws_lc_rs::digest;
 
-use super::ssh::{Mark, Notes, Ssh, escape};
+use super::ssh::{Mark, Ssh};
+use super::words::{Notes, escape};
 use super::{BootstrapError, BootstrapKind, PROTOCOL_WORD, RemoteSpec};
 
 /// The remote command. Never changes with host, user or paths.
@@ -58,7 +59,7 @@ pub(super) const STAGE0: &str = concat!(
     "then x=$(sha256sum <\"$1\"); test \"${x%% *}\" = \"$hash\"; else weak=size-only; fi; }; ",
     "if good \"$f\"; then say have $weak; else ",
     "t=$(mktemp \"$d/new.XXXXXX\") || { say bad-store \"$d\"; exit 93; }; ",
-    "say send; ",
+    "say send \"$d\"; ",
     "head -c \"$size\" >\"$t\" || { rm -f \"$t\"; say bad-store \"$d\"; exit 93; }; ",
     "good \"$t\" || { rm -f \"$t\"; say damaged; exit 94; }; ",
     "chmod 700 \"$t\" && mv -f \"$t\" \"$f\" || { rm -f \"$t\"; say bad-store \"$d\"; exit 93; }; ",
@@ -200,10 +201,10 @@ pub(super) fn start_haul(ssh: &mut Ssh, spec: &RemoteSpec, notes: Notes<'_>) -> 
             }
             ("send", Some(program)) => {
                 notes(format!(
-                    "pushing haul ({:.1} MB) to {}:~/.cache/haul/{}",
+                    "pushing haul ({:.1} MB) to {}:{}",
                     program.size as f64 / 1e6,
                     ssh.host(),
-                    program.hash
+                    escape(rest.as_bytes())
                 ));
                 send_program(ssh, spec, program, notes)?;
             }

@@ -6,7 +6,6 @@
 //! option; with `interactive` false ssh is told never to ask. No thread runs until the session is up: one
 //! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -20,99 +19,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::message::{self, CHATTER_MAX, MAGIC};
+use super::words::{Lines, Notes, escape, quote};
 use super::{BootstrapError, BootstrapKind, RemoteSpec};
 
 /// Starts each line of the `sh` stage.
 pub(super) const STAGE0: &[u8] = b"HAUL-STAGE0 1 ";
 /// Longest line of the `sh` stage after [`STAGE0`], bytes.
 const STAGE0_LEN_MAX: usize = 4096;
-/// Longest line of ssh's stderr that is kept whole, bytes.
-const LINE_LEN_MAX: usize = 1024;
-/// Most lines of ssh's stderr that are kept.
-const LINES_MAX: usize = 64;
-/// Most of a far shell's chatter that is quoted in an error, bytes.
-const QUOTE_LEN_MAX: usize = 200;
 /// How long a process whose pipe is closed may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(2);
 /// How long to wait for the rest of stderr when ssh is gone: a ControlPersist master keeps it open forever.
 const STDERR_WAIT: Duration = Duration::from_millis(300);
-
-/// Receives lines for the user.
-pub(super) type Notes<'a> = &'a mut dyn FnMut(String);
-
-/// Makes bytes from elsewhere fit for a terminal: control, bidirectional and invalid bytes become `\xNN` or
-/// `\u{...}`, the rest stays.
-pub fn escape(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-            match c {
-                '\t' => text.push_str("\\t"),
-                '\n' => text.push_str("\\n"),
-                '\r' => text.push_str("\\r"),
-                c if c.is_ascii_control() => text.push_str(&format!("\\x{:02x}", c as u32)),
-                c if c.is_control() || hidden => text.push_str(&format!("\\u{{{:x}}}", c as u32)),
-                c => text.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
-}
-
-/// Splits a command line as a shell would: blanks separate; single quotes, double quotes and backslashes
-/// protect. Nothing is expanded and no shell runs.
-///
-/// # Errors
-/// If a quote is not closed or nothing is left.
-pub fn split_command(text: &str) -> Result<Vec<String>, BootstrapError> {
-    let unclosed = |what: &str| {
-        BootstrapError::new(
-            BootstrapKind::Usage,
-            format!("the ssh command '{}' has an open {what}", escape(text.as_bytes())),
-        )
-    };
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            ' ' | '\t' | '\n' => words.extend(word.take()),
-            '\'' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match chars.next().ok_or_else(|| unclosed("single quote"))? {
-                        '\'' => break,
-                        c => word.push(c),
-                    }
-                }
-            }
-            '"' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match chars.next().ok_or_else(|| unclosed("double quote"))? {
-                        '"' => break,
-                        '\\' => match chars.next().ok_or_else(|| unclosed("double quote"))? {
-                            c @ ('"' | '\\' | '$' | '`') => word.push(c),
-                            c => word.extend(['\\', c]),
-                        },
-                        c => word.push(c),
-                    }
-                }
-            }
-            '\\' => word.get_or_insert_default().push(chars.next().ok_or_else(|| unclosed("backslash"))?),
-            c => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    if words.is_empty() {
-        return Err(BootstrapError::new(BootstrapKind::Usage, "the ssh command is empty"));
-    }
-    Ok(words)
-}
 
 /// The destination argument for ssh: `host` or `user@host`, without the brackets of an IPv6 address.
 ///
@@ -196,7 +113,6 @@ enum Event {
 
 /// The ssh process while the session is being set up.
 pub(super) struct Ssh {
-    child: Child,
     stdin: ChildStdin,
     stdout: ChildStdout,
     stderr: Option<ChildStderr>,
@@ -208,6 +124,22 @@ pub(super) struct Ssh {
     shown: String,
     /// Longest silence that is put up with. `None` while a person may be typing a password.
     silence: Option<Duration>,
+    /// haul itself has spoken.
+    spoke: bool,
+    /// Last, so that the pipes are closed when it waits.
+    child: Process,
+}
+
+/// Dropped, it gives the process a moment to end by itself (its pipes are closed by then), and kills it.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if wait_child(&mut self.0, END_WAIT).is_none() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 }
 
 impl Ssh {
@@ -231,7 +163,6 @@ impl Ssh {
         let stderr = child.stderr.take();
         set_nonblocking(&stdin, true).map_err(local)?;
         Ok(Ssh {
-            child,
             stdin,
             stdout,
             stderr,
@@ -241,6 +172,8 @@ impl Ssh {
             words: Lines::default(),
             shown: escape(dial_name(spec).as_bytes()),
             silence,
+            spoke: false,
+            child: Process(child),
         })
     }
 
@@ -366,6 +299,7 @@ impl Ssh {
             if let Some(at) = magic.filter(|m| stage.is_none_or(|s| *m < s)) {
                 self.skip_chatter(at)?;
                 self.buffer.drain(..MAGIC.len());
+                self.spoke = true;
                 return Ok(Mark::Magic);
             }
             if let Some(at) = stage {
@@ -459,8 +393,8 @@ impl Ssh {
     }
 
     /// The error for a far end that closed the pipe: ssh's own words and exit code.
-    fn ended(&mut self, notes: Notes<'_>) -> BootstrapError {
-        let status = wait_child(&mut self.child, END_WAIT);
+    pub(super) fn ended(&mut self, notes: Notes<'_>) -> BootstrapError {
+        let status = wait_child(&mut self.child.0, END_WAIT);
         let deadline = Instant::now() + STDERR_WAIT;
         while self.stderr.is_some() {
             let Some(stderr) = &self.stderr else { break };
@@ -481,8 +415,9 @@ impl Ssh {
             },
             None => "closed its output".to_string(),
         };
-        let mut what = format!("ssh to {} {how} before haul spoke{}", self.shown, self.quoted_words());
-        if !self.chatter.is_empty() {
+        let when = if self.spoke { "while haul was starting there" } else { "before haul spoke" };
+        let mut what = format!("ssh to {} {how} {when}{}", self.shown, self.quoted_words());
+        if !self.spoke && !self.chatter.is_empty() {
             what.push_str(&format!("; the far shell had printed: {}", quote(&self.chatter)));
         }
         let mut error = BootstrapError::new(BootstrapKind::Ssh, what);
@@ -494,7 +429,7 @@ impl Ssh {
     }
 
     fn quoted_words(&self) -> String {
-        let words: Vec<&str> = self.words.lines.iter().map(String::as_str).collect();
+        let words: Vec<&str> = self.words.lines().collect();
         if words.is_empty() { String::new() } else { format!(": {}", words.join(" / ")) }
     }
 
@@ -502,14 +437,14 @@ impl Ssh {
     pub(super) fn into_guard(self) -> SshGuard {
         let Ssh { child, stdin, stdout, stderr, words, .. } = self;
         let words = follow(stderr, words);
-        SshGuard { child, pipe: Some((stdin, stdout)), words }
+        SshGuard { words, _pipe: Some((stdin, stdout)), child }
     }
 
     /// All streams use the pipe: its reading and its writing end.
     pub(super) fn into_pipe(self) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
         let Ssh { child, stdin, stdout, stderr, words, buffer, .. } = self;
         let words = follow(stderr, words);
-        let guard = SshGuard { child, pipe: None, words };
+        let guard = SshGuard { words, _pipe: None, child };
         set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
         Ok((Pipe { ahead: io::Cursor::new(buffer), stdout }, stdin, guard))
     }
@@ -532,38 +467,29 @@ impl Read for Pipe {
 
 /// Keeps the ssh process of a session. Dropped, it closes the pipe, gives ssh a moment, and then kills it.
 pub struct SshGuard {
-    child: Child,
-    /// Held open while the session lives; with `Path::Ssh` the streams have it.
-    pipe: Option<(ChildStdin, ChildStdout)>,
     words: Arc<Mutex<Lines>>,
+    /// Held open while the session lives; with `Path::Ssh` the streams have it.
+    _pipe: Option<(ChildStdin, ChildStdout)>,
+    /// Last, as in [`Ssh`].
+    child: Process,
 }
 
 impl SshGuard {
     /// What ssh (and the far end's stderr) wrote since the session came up, escaped; the last lines only.
     /// Each line is given once.
     pub fn take_words(&self) -> Vec<String> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner).lines.drain(..).collect()
+        self.words.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The process id of ssh.
     pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for SshGuard {
-    fn drop(&mut self) {
-        self.pipe = None;
-        if wait_child(&mut self.child, END_WAIT).is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.child.0.id()
     }
 }
 
 /// Reads the rest of stderr on a thread, so that ssh never waits for a reader.
 fn follow(stderr: Option<ChildStderr>, mut words: Lines) -> Arc<Mutex<Lines>> {
-    words.lines.clear();
+    words.take();
     let words = Arc::new(Mutex::new(words));
     if let Some(mut stderr) = stderr {
         let words = Arc::clone(&words);
@@ -596,46 +522,6 @@ fn set_nonblocking(fd: impl AsFd, on: bool) -> io::Result<()> {
     Ok(fcntl_setfl(&fd, if on { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK })?)
 }
 
-fn quote(bytes: &[u8]) -> String {
-    let shown = &bytes[..bytes.len().min(QUOTE_LEN_MAX)];
-    let dots = if bytes.len() > shown.len() { "..." } else { "" };
-    format!("\"{}{dots}\"", escape(shown))
-}
-
-/// Cuts a byte stream into escaped lines and keeps the last of them.
-#[derive(Default)]
-struct Lines {
-    partial: Vec<u8>,
-    lines: VecDeque<String>,
-}
-
-impl Lines {
-    fn push(&mut self, bytes: &[u8], notes: Notes<'_>) {
-        for &byte in bytes {
-            if byte == b'\n' {
-                self.end(notes);
-            } else if self.partial.len() < LINE_LEN_MAX {
-                self.partial.push(byte);
-            }
-        }
-    }
-
-    /// Ends the line that is open, if any.
-    fn end(&mut self, notes: Notes<'_>) {
-        let line = self.partial.strip_suffix(b"\r").unwrap_or(&self.partial);
-        let text = escape(line);
-        self.partial.clear();
-        if text.is_empty() {
-            return;
-        }
-        if self.lines.len() == LINES_MAX {
-            self.lines.pop_front();
-        }
-        self.lines.push_back(text.clone());
-        notes(text);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -651,25 +537,6 @@ mod tests {
             ports: None,
             interactive: false,
             streams: 1,
-        }
-    }
-
-    /// Goal: words come out as a shell would cut them, and nothing is expanded.
-    #[test]
-    fn commands_split_like_a_shell() {
-        let table: &[(&str, &[&str])] = &[
-            ("ssh", &["ssh"]),
-            ("  ssh\t-p 2222  -i key ", &["ssh", "-p", "2222", "-i", "key"]),
-            ("ssh -i 'my key'", &["ssh", "-i", "my key"]),
-            (r#"ssh -o "ProxyCommand nc \"x\" \y $HOME""#, &["ssh", "-o", r#"ProxyCommand nc "x" \y $HOME"#]),
-            (r"ssh a\ b'c'd ''", &["ssh", "a bcd", ""]),
-            ("ssh $(x) `y` *", &["ssh", "$(x)", "`y`", "*"]),
-        ];
-        for (text, words) in table {
-            assert_eq!(&split_command(text).unwrap(), words, "{text}");
-        }
-        for text in ["", "  ", "ssh 'x", "ssh \"x", "ssh \"x\\", "ssh \\"] {
-            assert!(split_command(text).is_err(), "{text}");
         }
     }
 
@@ -699,46 +566,5 @@ mod tests {
         let asks = RemoteSpec { interactive: true, ssh: vec![], ..spec("h") };
         let words = command_line(&asks, "REMOTE").unwrap();
         assert_eq!(words[4..], ["ssh", "-T", "--", "h", "REMOTE"]);
-    }
-
-    /// Goal: whatever bytes come, the escaped text has no control or direction-changing character.
-    /// Method: all single bytes, all characters of the basic plane, random strings.
-    #[test]
-    fn escaped_text_is_harmless() {
-        let harmless = |text: &str| {
-            text.chars()
-                .all(|c| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && c != '\u{200f}')
-        };
-        for byte in 0..=255u8 {
-            assert!(harmless(&escape(&[byte])));
-        }
-        for c in '\0'..='\u{ffff}' {
-            assert!(harmless(&escape(c.to_string().as_bytes())), "{c:?}");
-        }
-        let mut rng = fastrand::Rng::with_seed(7);
-        for _ in 0..1000 {
-            let bytes: Vec<u8> = (0..rng.usize(..40)).map(|_| rng.u8(..)).collect();
-            assert!(harmless(&escape(&bytes)), "{bytes:?}");
-        }
-        assert_eq!(escape("Zürich 東京".as_bytes()), "Zürich 東京");
-    }
-
-    /// Goal: lines are cut where they end however they arrive, and neither their length nor their number
-    /// grows without bound.
-    #[test]
-    fn lines_are_cut_and_bounded() {
-        let mut lines = Lines::default();
-        let mut seen = Vec::new();
-        for byte in b"one\r\ntw\x07o\n\nthree" {
-            lines.push(&[*byte], &mut |l| seen.push(l));
-        }
-        lines.end(&mut |l| seen.push(l));
-        assert_eq!(seen, ["one", "tw\\x07o", "three"]);
-        for _ in 0..1000 {
-            lines.push(&[b'x'; 3 * LINE_LEN_MAX], &mut |_| {});
-            lines.push(b"\n", &mut |_| {});
-        }
-        assert_eq!(lines.lines.len(), LINES_MAX);
-        assert!(lines.lines.iter().all(|l| l.len() <= LINE_LEN_MAX));
     }
 }
