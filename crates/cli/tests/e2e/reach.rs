@@ -136,9 +136,9 @@ fn a_bare_host_gets_the_program_pushed() {
     };
 
     run(&["--no-push"]).exits(1).says("haul");
-    assert_eq!(programs(&sshd.home()), []);
+    assert!(programs(&sshd.home()).is_empty());
     run(&["--remote-haul", &program().display().to_string()]).exits(0);
-    assert_eq!(programs(&sshd.home()), []);
+    assert!(programs(&sshd.home()).is_empty());
     assert_same(&data, &sink.join("data"), ALL);
 
     let pushed = run(&[]).exits(0).says("push");

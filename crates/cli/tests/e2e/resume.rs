@@ -44,13 +44,8 @@ impl Job {
     /// Starts a copy and waits until about this much of it is written. `None`: it was over before.
     fn start_until(&self, way: &Way, sink: &Path, written: u64) -> Option<Running> {
         let mut run = self.haul(way, sink).start();
-        let mut pids = Vec::new();
-        let reached = run.until(|run| {
-            if pids.is_empty() || procs::written(&pids) == 0 {
-                pids = both_ends(way, run);
-            }
-            procs::written(&pids) >= written
-        });
+        // Looked up each time: the far end comes later than the near one.
+        let reached = run.until(|run| procs::written(&both_ends(way, run)) >= written);
         reached.then_some(run)
     }
 

@@ -69,7 +69,7 @@ fn unreadable_files_fail_alone() {
     set_mode(&room.dir("lists"), 0o777);
     let failures = room.at("lists/failures");
     let option = format!("--failures={}", failures.display());
-    let haul = Way::Here.cp(&["-r", &option], &[contents(&data)], &sink).as_nobody(&room);
+    let haul = Way::Here.cp(&["-r", &option], &[contents(&data)], &sink).run_by_nobody(&room);
     let ended = haul.run().sane().exits(3);
     assert_eq!(ended.summary().text("status"), "partial");
     assert_eq!(read(sink.join("open")), b"open");
@@ -94,7 +94,7 @@ fn read_only_directories_bind_nobody() {
     set_mode(&room.file("data/locked/read-only", "g"), 0o444);
     set_mode(&data.join("locked/deeper"), 0o555);
     set_mode(&data.join("locked"), 0o555);
-    let copy = || Way::Here.cp(&["-r"], &[&data], &sink).as_nobody(&room).run().sane().exits(0);
+    let copy = || Way::Here.cp(&["-r"], &[&data], &sink).run_by_nobody(&room).run().sane().exits(0);
     copy();
     assert_same(&data, &sink.join("data"), ALL);
     fs::write(data.join("locked/deeper/f"), "longer").expect("change the source");
@@ -110,7 +110,7 @@ fn an_unwritable_destination_is_named() {
     let room = Room::new();
     let (data, sink) = (room.dir("data"), room.dir("sink-of-root"));
     room.file("data/f", "f");
-    let ended = Way::Here.cp(&["-r"], &[&data], &sink).as_nobody(&room).run().sane().says("sink-of-root");
+    let ended = Way::Here.cp(&["-r"], &[&data], &sink).run_by_nobody(&room).run().sane().says("sink-of-root");
     assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
     assert!(sink.read_dir().expect("list the sink").next().is_none());
 }

@@ -26,7 +26,6 @@ pub fn program() -> PathBuf {
 pub struct Haul {
     args: Vec<OsString>,
     wrapper: Vec<OsString>,
-    env: Vec<(&'static str, OsString)>,
     cwd: Option<PathBuf>,
     program: PathBuf,
 }
@@ -35,7 +34,7 @@ impl Haul {
     /// `haul ARGS...`
     pub fn new(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Haul {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-        Haul { args, wrapper: Vec::new(), env: Vec::new(), cwd: None, program: program() }
+        Haul { args, wrapper: Vec::new(), cwd: None, program: program() }
     }
 
     /// `haul cp --json ARGS...`
@@ -59,11 +58,6 @@ impl Haul {
         self
     }
 
-    pub fn env(mut self, name: &'static str, value: impl AsRef<OsStr>) -> Haul {
-        self.env.push((name, value.as_ref().to_owned()));
-        self
-    }
-
     /// Runs in the near namespace.
     pub fn near(self, pair: &netns::NetnsPair) -> Haul {
         let net = format!("--net=/run/netns/{}", pair.near);
@@ -76,7 +70,7 @@ impl Haul {
     }
 
     /// Runs as a user who may not do everything. The program is copied into `room`, where that user can reach it.
-    pub fn as_nobody(mut self, room: &Room) -> Haul {
+    pub fn run_by_nobody(mut self, room: &Room) -> Haul {
         let copy = room.at("haul-of-nobody");
         fs::copy(&self.program, &copy).expect("copy the program");
         self.program = copy;
@@ -102,7 +96,6 @@ impl Haul {
         for variable in ["SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
             command.env_remove(variable);
         }
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);
         }
@@ -230,14 +223,6 @@ impl Outcome {
     #[track_caller]
     pub fn exits(self, code: i32) -> Outcome {
         assert!(self.status.code() == Some(code), "expected exit {code}\n{}", self.describe());
-        self
-    }
-
-    /// Checks that it was killed by this signal, or that its wrapper says so as a shell does.
-    #[track_caller]
-    pub fn killed(self) -> Outcome {
-        let killed = self.status.signal() == Some(9) || self.status.code() == Some(137);
-        assert!(killed, "expected to be killed\n{}", self.describe());
         self
     }
 
