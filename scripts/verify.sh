@@ -13,7 +13,7 @@ facts() {
 }
 if ! cmp <(facts "$1") <(facts "$2"); then
     echo "verify.sh: names, kinds, modes, times or links differ:" >&2
-    diff <(facts "$1" | tr '\0' '\n') <(facts "$2" | tr '\0' '\n') | head -n 20 >&2
+    diff <(facts "$1" | tr '\0' '\n') <(facts "$2" | tr '\0' '\n') | sed 20q >&2 || true
     exit 1
 fi
 diff -r --no-dereference --brief -- "$1" "$2"
