@@ -123,10 +123,11 @@ hosts_down() {
 
 # Median and spread of the numbers on stdin: "MEDIAN (MIN .. MAX)".
 median() {
-    sort -g | awk '{ v[NR] = $1 } END {
+    sort -g | awk 'function show(x) { return sprintf(x >= 100 ? "%.0f" : "%.3g", x) }
+        { v[NR] = $1 } END {
         if (NR == 0) { print "-"; exit }
         m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2
-        printf "%.3g (%.3g .. %.3g)", m, v[1], v[NR] }'
+        printf "%s (%s .. %s)", show(m), show(v[1]), show(v[NR]) }'
 }
 
 # "WALL CPU" seconds of a command, its children's time included.
