@@ -11,7 +11,7 @@ profile=${1:-test}
 build=(cc:gcc)
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
 test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux)
-bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq)
+bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
 
 case $profile in
     build) wanted=("${build[@]}") ;;

@@ -132,7 +132,10 @@ fn a_bare_host_gets_the_program_pushed() {
     tree::plain(&data, 31, 10, 1_000_000);
     let run = |options: &[&str]| {
         let haul = Haul::cp(["-r", "--force"]).args(options).by(&sshd);
-        haul.args([data.as_os_str(), &sshd.path(&sink)]).run().sane()
+        let ended = haul.args([data.as_os_str(), &sshd.path(&sink)]).run().sane();
+        // A program that still runs cannot be written, nor would a new one show.
+        procs::wait_gone(&sshd.mark);
+        ended
     };
 
     run(&["--no-push"]).exits(1).says("haul");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::support::compare::{ALL, BELOW, assert_no_debris, assert_same, snapshot};
+use crate::support::compare::{ALL, BELOW, assert_no_debris, assert_none_torn, assert_same, snapshot};
 use crate::support::mount::Tmpfs;
 use crate::support::run::Haul;
 use crate::support::sshd::Sshd;
@@ -149,8 +149,9 @@ fn a_full_file_system_is_said_and_resumed() {
     }
     let (_, bytes) = tree::totals(&data);
     let full = Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(1).says("space");
-    assert_eq!(full.stderr.to_lowercase().matches("no space").count().max(1), 1, "{}", full.describe());
-    crate::support::compare::assert_none_torn(&data, &sink);
+    // Once when it happens and once in the summary, not once for each file.
+    assert!(full.stderr.to_lowercase().matches("no space").count() <= 2, "{}", full.describe());
+    assert_none_torn(&data, &sink);
     tmpfs.remount("size=64m");
     let resumed = Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(0).summary();
     assert_same(&data, &sink, BELOW);
