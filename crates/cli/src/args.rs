@@ -41,7 +41,7 @@ pub enum Command {
         #[arg(long)]
         protocol: bool,
     },
-    /// List, and with --remove delete, what dead jobs left below a destination
+    /// List and delete what dead jobs left below a destination
     Clean(Clean),
     /// Print the manual page, or write all pages into a directory
     Man {
@@ -216,11 +216,12 @@ pub struct Clean {
     /// Destination directory of earlier copies, on this host
     #[arg(value_name = "DST")]
     pub root: OsString,
-    /// Delete the journals and temporary files of dead jobs; running jobs are never touched
+    /// List only: delete nothing
     ///
-    /// Default: list only, for an unfinished job can be resumed as long as they are there.
-    #[arg(long)]
-    pub remove: bool,
+    /// Default: delete the journals and temporary files of dead jobs, which then cannot be resumed. Running
+    /// jobs are never touched.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,

@@ -4,6 +4,7 @@
 //! else one end runs here and the other as an agent that ssh started.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -209,7 +210,10 @@ fn connect(
 pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
     raise_nofile();
     let env = AgentEnv { ssh_connection, ..AgentEnv::default() };
-    let (request, connected) = match bootstrap::agent(std::io::stdin(), std::io::stdout(), env) {
+    // Bare descriptors: a buffer in between would hold back what the other end waits for.
+    let pipe = || Ok::<_, std::io::Error>((rustix::stdio::stdin().try_clone_to_owned()?, rustix::stdio::stdout().try_clone_to_owned()?));
+    let Ok((input, output)) = pipe() else { return 1 };
+    let (request, connected) = match bootstrap::agent(File::from(input), File::from(output), env) {
         Ok(served) => served,
         // The near end was told, or is gone.
         Err(_) => return 1,
@@ -328,7 +332,7 @@ fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String
     let specs = resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| e.to_string())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {
-        match std::fs::File::open(above) {
+        match File::open(above) {
             Ok(dir) if dir.metadata().is_ok_and(|m| m.is_dir()) => break dir,
             _ => match above.parent() {
                 Some(parent) if parent.as_os_str().is_empty() => above = Path::new("."),
@@ -382,7 +386,7 @@ fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &d
     for path in paths {
         let hashed = candidates(&path).into_iter().find(|path| path.is_file()).map(|file| {
             let mut hasher = blake3::Hasher::new();
-            std::fs::File::open(&file)
+            File::open(&file)
                 .and_then(|file| hasher.update_reader(file).map(|h| *h.finalize().as_bytes()))
         });
         match hashed {

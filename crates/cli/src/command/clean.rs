@@ -36,11 +36,11 @@ pub fn run(args: &Clean) -> i32 {
     if path.symlink_metadata().is_err() && looks_remote(&args.root) {
         return complain("clean works on local paths: log in to that host and run it there", USAGE);
     }
-    let report = match haul::api::clean(path, args.remove) {
+    let report = match haul::api::clean(path, !args.dry_run) {
         Ok(report) => report,
         Err(error) => return complain(&escape::text(&error), FAILED),
     };
-    let text = if args.json { json(args.root.as_bytes(), &report) } else { table(&report, args.remove) };
+    let text = if args.json { json(args.root.as_bytes(), &report) } else { table(&report, !args.dry_run) };
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => 0,
         Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
@@ -75,7 +75,7 @@ fn table(report: &CleanReport, remove: bool) -> String {
         let _ = writeln!(out, "{key}  {state}  {files} files, {size}{end}");
     }
     if !remove {
-        out += "nothing was removed; --remove deletes what dead jobs left, which then cannot be resumed\n";
+        out += "nothing was removed; without --dry-run what dead jobs left is deleted, and they cannot be resumed\n";
     }
     out
 }

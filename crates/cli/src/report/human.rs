@@ -72,12 +72,12 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
     match s.status {
         Status::Interrupted => {
             lines.push(
-                "interrupted; to go on, run the same command again: what is finished is not moved again"
+                "interrupted; to resume, run the same command again: what is finished is not moved again"
                     .into(),
             );
         }
         Status::Failed if s.bytes_sent > 0 || s.files > 0 => {
-            lines.push("to go on, run the same command again: what is finished is not moved again".into());
+            lines.push("to resume, run the same command again: what is finished is not moved again".into());
         }
         Status::Partial => lines.push("to try those again, run the same command again".into()),
         _ => {}

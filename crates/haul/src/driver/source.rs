@@ -146,7 +146,7 @@ fn set_up(
     let walk_failure = |e: String| Failure { stage: FailureStage::Walk, errno: 0, text: e.into() };
     let options = &request.options;
     let recursive = options.recursive || options.archive;
-    let mut roots = resolve_sources(&paths, recursive, request.home.as_deref())
+    let roots = resolve_sources(&paths, recursive, request.home.as_deref())
         .map_err(|e| walk_failure(e.to_string()))?;
     let policy = Policy {
         durable: options.durability == Durability::Disk,

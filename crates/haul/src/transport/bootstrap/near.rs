@@ -265,7 +265,7 @@ fn firewall_note(spec: &RemoteSpec, host: &str, at: &Listening, why: &str, clien
     let (first, last) = spec.ports.unwrap_or(PORTS_SUGGESTED);
     let from = client.map_or("this host".into(), |c| c.to_string());
     format!(
-        "tcp port {} of {host} {why}; data goes through ssh (slower). To open: allow tcp {first}-{last} \
+        "tcp port {} of {host} {why}; data goes through ssh (slower). For the firewall office: allow tcp {first}-{last} \
          from {from} to {}, and run with --port {first}-{last}",
         at.port, at.address
     )

@@ -43,7 +43,7 @@ pub(super) const STAGE0: &str = concat!(
     "IFS= read -r p || exit 90; ",
     "case $p in \"~/\"*) p=$HOME/${p#??};; esac; ",
     "v=$(\"${p:-haul}\" agent --protocol 2>/dev/null </dev/null); ",
-    "case $v in \"haul-protocol \"*) say found; exec \"${p:-haul}\" agent;; esac; ",
+    "case $v in *\"haul-protocol \"*) say found; exec \"${p:-haul}\" agent;; esac; ",
     "case $p in ?*) say bad-path; exit 91;; esac; ",
     "say missing; ",
     "read -r verb hash size || exit 0; ",
@@ -65,7 +65,7 @@ pub(super) const STAGE0: &str = concat!(
     "chmod 700 \"$t\" && mv -f \"$t\" \"$f\" || { rm -f \"$t\"; say bad-store \"$d\"; exit 93; }; ",
     "say stored $weak; fi; ",
     "v=$(\"$f\" agent --protocol 2>&1 </dev/null); r=$?; ",
-    "case $v in \"haul-protocol \"*) exec \"$f\" agent;; esac; ",
+    "case $v in *\"haul-protocol \"*) exec \"$f\" agent;; esac; ",
     "say cannot-run $r $(printf %.600s \"$v\"); exit 95",
     "'"
 );
