@@ -219,6 +219,9 @@ fn no_change_passes_unseen() {
         let failure = read_result(&completion).as_ref().expect_err(what);
         assert!(matches!(failure.stage, wire::Stage::Changed | wire::Stage::Open), "{what}: {failure:?}");
         assert!(failure.text.starts_with("open f: "), "{what}: {}", failure.text);
+        if matches!(what, "becomes a directory" | "becomes a fifo") {
+            assert_eq!(&*failure.text, "open f: is no regular file any more");
+        }
         assert!(completion.buffer.is_some(), "the buffer comes back");
         assert_eq!(bench.look(id, G0), Ok(Look::Changed), "{what}");
 
