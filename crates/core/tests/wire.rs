@@ -1210,7 +1210,7 @@ fn golden_message(index: usize) -> Message {
             strays: 3,
             payload: 4,
             objects_resent: 5,
-            not_kept: [6, 7, 8, 9, 10],
+            not_kept: [6, 7, 8, 9, 10, 11],
         }),
         20 => Message::Abort(failure),
         21 => Message::Ping(0x0102),

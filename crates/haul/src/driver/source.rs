@@ -327,7 +327,8 @@ impl Session {
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
                         NotKeptWhat::Sparse => NotKept::Sparse,
-                        _ => NotKept::Special,
+                        NotKeptWhat::Debris => NotKept::OwnName,
+                        NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => NotKept::Special,
                     };
                     self.not_kept[which as usize] += 1;
                 }
