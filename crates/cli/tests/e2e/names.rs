@@ -58,16 +58,22 @@ const CASES: &[Case] = &[
 ];
 
 /// Goal: each command puts its files where its text says, and the same command again puts them there again.
-/// Method: the table above over each way, each line twice; the files that are there, no more and no fewer.
+/// Method: the table above, on this host and in part over ssh, each line twice; the files that are there, no more and no fewer.
 #[test]
 fn names_follow_the_text_and_reruns_never_nest() {
     for way in Way::all() {
-        for case in CASES {
+        // Over ssh a third of the table: a run costs a login there, and the mapping is the same code.
+        let step = if matches!(way, Way::Here) { 1 } else { 3 };
+        for case in CASES.iter().step_by(step) {
             let room = furnished(case);
             let sources: Vec<_> = case.sources.iter().map(|source| typed(&room, source)).collect();
             let mut listed = Vec::new();
             for _ in 0..2 {
-                way.cp(&["-r"], &sources, typed(&room, case.destination)).run().sane().exits(0);
+                // Without syncs: there are many runs, and names do not depend on them.
+                way.cp(&["-r", "--durability=none"], &sources, typed(&room, case.destination))
+                    .run()
+                    .sane()
+                    .exits(0);
                 let context = format!("{} {:?} -> {}", way.name(), case.sources, case.destination);
                 for expected in case.expected {
                     let path = room.at(expected);

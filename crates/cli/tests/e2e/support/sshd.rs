@@ -128,7 +128,7 @@ fn write_config(room: &Room, host: &str, port: u16, mark: &str) {
         "ListenAddress {host}\nPort {port}\nHostKey {host_key}\nAuthorizedKeysFile {keys}\nPidFile none\n\
          StrictModes no\nUsePAM no\nUseDNS no\nPermitRootLogin yes\nPasswordAuthentication no\n\
          KbdInteractiveAuthentication no\nAllowTcpForwarding no\nAllowStreamLocalForwarding no\nPrintMotd no\n\
-         LogLevel VERBOSE\nSetEnv HOME={home} PATH={bin}:/usr/bin:/bin:/usr/sbin:/sbin {var}={mark}\n",
+         LogLevel VERBOSE\nMaxStartups 100\nSetEnv HOME={home} PATH={bin}:/usr/bin:/bin:/usr/sbin:/sbin {var}={mark}\n",
         host_key = at("host_key"),
         keys = at("authorized_keys"),
         home = at("home"),
