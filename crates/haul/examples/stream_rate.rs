@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul::buffer::Pool;
+use haul::buffer::{Buffer, Pool};
 use haul::digest;
 use haul::meter::Meter;
 use haul::transport::Link;
@@ -87,11 +87,20 @@ fn run_frames(near: Link, far: Link, stream: StreamId, object: usize, frames: u6
     let _receiver = DataReceiver::spawn(far, stream, EPOCH, pool, meter, post).expect("a thread");
     let pool = Pool::new((WINDOW + 1) * object as u64);
     let data = vec![0xa5; object];
+    // All buffers are filled once, and keep what is in them: in a transfer a reader fills them by direct I/O.
+    let filled: Vec<Buffer> = (0..=WINDOW)
+        .map(|_| {
+            let mut buffer = pool.take(object).expect("room in the pool");
+            buffer.as_mut_slice().copy_from_slice(&data);
+            buffer
+        })
+        .collect();
+    drop(filled);
     let offset = object as u64;
     let cvs = digest::chaining_values(offset, &data, false);
     for i in 0..frames {
         if i >= WINDOW {
-            sent.recv().expect("the stream lives");
+            assert!(matches!(sent.recv(), Ok(SendEvent::Sent { .. })), "the stream lives");
         }
         let entry = DataEntry {
             id: FileId(1),
@@ -106,11 +115,7 @@ fn run_frames(near: Link, far: Link, stream: StreamId, object: usize, frames: u6
             digest: DigestKind::Blake3,
             cvs: cvs.clone(),
         };
-        let mut buffer = pool.take(object).expect("room in the pool");
-        // Only the first time round: a reader would fill it by direct I/O.
-        if i <= WINDOW {
-            buffer.as_mut_slice().copy_from_slice(&data);
-        }
+        let buffer = pool.take(object).expect("room in the pool");
         sender.submit(DataHeader { entries: vec![entry] }, Some(buffer));
     }
     sender.close();

@@ -233,6 +233,7 @@ fn control_messages_round_trip() {
         far.close();
         closing.join().unwrap();
         let got: Vec<ControlEvent> = near_events.iter().take(3000).collect();
+        assert_eq!(got.len(), 3000, "{}", ends.name);
         for (i, event) in got.into_iter().enumerate() {
             assert_eq!(event, ControlEvent::Message(Message::Stop { reason: format!("{i}").into() }));
         }

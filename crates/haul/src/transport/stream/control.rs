@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 use haul_core::ids::{SessionEpoch, StreamId};
 use haul_core::wire::{CONTROL_LEN_MAX, Decoded, Message, decode_message, encode_frame};
 
@@ -38,6 +38,8 @@ pub struct ControlHandle {
     queue: Option<Sender<Message>>,
     written: Receiver<()>,
     read: Receiver<()>,
+    /// Both directions ended in good order: nothing is left to cut.
+    ended: bool,
 }
 
 struct ControlShared {
@@ -50,10 +52,15 @@ struct ControlShared {
 
 impl ControlShared {
     fn lose(&self, why: String) {
+        self.end(why);
+        (self.closer)();
+    }
+
+    /// Tells that the stream is over and cuts nothing: what waits to be written still can be.
+    fn end(&self, why: String) {
         if !self.over.swap(true, Ordering::AcqRel) {
             (self.post)(ControlEvent::Lost(why));
         }
-        (self.closer)();
     }
 }
 
@@ -74,7 +81,8 @@ impl ControlStream {
         // Nothing is ever sent on these two: their ends are dropped when the threads end.
         let (write_alive, written) = crossbeam_channel::bounded(0);
         let (read_alive, read) = crossbeam_channel::bounded(0);
-        let handle = ControlHandle { shared: shared.clone(), queue: Some(queue), written, read };
+        let handle =
+            ControlHandle { shared: shared.clone(), queue: Some(queue), written, read, ended: false };
         {
             let shared = shared.clone();
             spawn("haul-ctl-write".into(), move || {
@@ -87,8 +95,8 @@ impl ControlStream {
         spawn("haul-ctl-read".into(), move || {
             let result = guarded(|| read_control(reader, epoch, &shared));
             match result {
-                Ok(()) if shared.over.load(Ordering::Acquire) => {}
-                Ok(()) => shared.lose("the peer closed the control stream".into()),
+                // The peer says no more, but may still read: it waits for our end (see `close`).
+                Ok(()) => shared.end("the peer closed the control stream".into()),
                 Err(why) => shared.lose(why),
             }
             drop(read_alive);
@@ -118,20 +126,27 @@ impl ControlHandle {
     /// Writes what was sent, says goodbye, gives the peer a moment to end too, and closes. Takes at most
     /// 7 s, and no time when the peer closes as well. Messages may still be posted meanwhile; `Lost` is not.
     pub fn close(&mut self) {
-        if self.queue.take().is_none() {
-            return;
-        }
+        let Some(queue) = self.queue.take() else { return };
+        // Before the queue's end is dropped: from then on the peer may hear of the end and answer it.
         self.shared.over.store(true, Ordering::Release);
-        // An error is what says that the thread has ended; so does the time.
-        let _ = self.written.recv_timeout(CLOSE_WRITE_WAIT);
-        // To close a socket with unread bytes in it would tear up what is still on its way to the peer.
-        let _ = self.read.recv_timeout(CLOSE_PEER_WAIT);
-        (self.shared.closer)();
+        drop(queue);
+        // Nothing is ever sent on these two: disconnected means that the thread ended and dropped its half.
+        let ended = |thread: &Receiver<()>, wait| {
+            matches!(thread.recv_timeout(wait), Err(RecvTimeoutError::Disconnected))
+        };
+        // To end both at once would tear up what is still on its way to the peer; so only when it must be.
+        self.ended = ended(&self.written, CLOSE_WRITE_WAIT) && ended(&self.read, CLOSE_PEER_WAIT);
+        if !self.ended {
+            (self.shared.closer)();
+        }
     }
 }
 
 impl Drop for ControlHandle {
     fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
         self.shared.over.store(true, Ordering::Release);
         (self.shared.closer)();
     }
