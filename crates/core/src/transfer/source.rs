@@ -326,14 +326,21 @@ impl Source {
             let message = Message::StreamClosed { stream, frames: 0 };
             self.actions.push_back(SourceAction::Send(message));
             self.actions.push_back(SourceAction::CloseStream(stream));
-            self.check_streams();
         }
     }
 
+    /// Without streams the session goes on only while nothing has to be sent: the sink may close its end
+    /// before its last word is heard.
     fn check_streams(&mut self) {
-        if self.streams.all_lost() {
+        let over = self.stopping || (self.end_sent && self.all_sealed());
+        if !over && self.streams.all_lost() {
             self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
         }
+    }
+
+    /// Every file is sealed or ended.
+    fn all_sealed(&self) -> bool {
+        self.unsealed == 0 && self.retries.is_empty() && self.refreshing == 0
     }
 
     fn handle_stream_closed(&mut self, stream: StreamId, frames: u64) {
@@ -346,7 +353,6 @@ impl Source {
         for (id, generation, offset) in lost {
             self.send_again(id, generation, offset);
         }
-        self.check_streams();
     }
 
     /// Time passed.
@@ -877,6 +883,7 @@ impl Source {
             self.dispatch();
             self.schedule();
             self.end_if_over();
+            self.check_streams();
         }
         self.actions.pop_front()
     }
@@ -1024,7 +1031,7 @@ impl Source {
     }
 
     fn end_if_over(&mut self) {
-        let over = self.unsealed == 0 && self.retries.is_empty() && self.refreshing == 0;
+        let over = self.all_sealed();
         if let Some(totals) = self.totals.filter(|_| over && !self.end_sent && !self.stopping) {
             self.flush_announcements();
             self.flush_sealed();
