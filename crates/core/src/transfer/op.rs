@@ -133,7 +133,8 @@ pub enum SinkOp {
     Discard { id: FileId },
     /// Append to the journal, and sync it if `durable`.
     Journal { bytes: Vec<u8>, durable: bool },
-    /// The job is complete: remove the journal and the owner file, and sync their directory.
+    /// The job is complete: sync the destination root (it is never finished, and what was made or removed in
+    /// it last may not be on media), then remove the journal and the owner file, and sync their directory.
     RemoveJournal,
 }
 

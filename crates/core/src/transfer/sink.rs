@@ -149,6 +149,10 @@ impl File {
     fn sink_file(&self, id: FileId) -> SinkFile {
         SinkFile { id, parent: self.parent, name: self.name.clone(), size: self.size() }
     }
+    /// It is of this generation, and the source did not withdraw it.
+    fn is_of(&self, generation: Generation) -> bool {
+        self.generation == generation && self.phase != Phase::Withdrawn
+    }
     fn is_complete(&self) -> bool {
         self.phase == Phase::Open
             && !self.broken
@@ -976,7 +980,10 @@ impl Sink {
         }
         if let Some(end) = self.stop.clone() {
             if !std::mem::replace(&mut self.swept, true) {
-                return self.sweep();
+                self.sweep();
+                if !self.actions.is_empty() {
+                    return;
+                }
             }
             let message = match &end {
                 SessionEnd::Failed(failure) => Message::Abort(failure.clone()),
@@ -993,7 +1000,9 @@ impl Sink {
     /// Before a stop: removes temporaries of which nothing is durable; a resume could not use them.
     fn sweep(&mut self) {
         let useless = self.files.iter().filter(|(_, f)| f.has_temp && f.durable.covered() == 0);
-        let useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
+        let mut useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
+        // The order of a hash map differs from run to run, and a simulation must not.
+        useless.sort_unstable();
         for id in useless {
             self.discard(id);
         }

@@ -418,7 +418,8 @@ impl Source {
             }
             Message::Durable(extents) => {
                 for extent in extents {
-                    if let Some(file) = self.files.get_mut(&extent.id) {
+                    let of = |file: &&mut File| file.generation == extent.generation;
+                    if let Some(file) = self.files.get_mut(&extent.id).filter(of) {
                         file.durable += extent.len;
                         self.counts.durable += extent.len;
                     }

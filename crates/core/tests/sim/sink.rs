@@ -191,10 +191,16 @@ impl World {
         });
         let done = match op {
             SinkOp::MakeDirs { dirs } => {
-                for dir in &dirs {
-                    self.enter(*dir);
+                let mut results = Vec::new();
+                for dir in dirs {
+                    // It may come after the directory was finished and forgotten.
+                    let known = self.snk().dirs.contains_key(&dir);
+                    if known {
+                        self.enter(dir);
+                    }
+                    results.push((dir, if known { Ok(()) } else { Err(failure(Stage::Create, 0)) }));
                 }
-                SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
+                SinkDone::MakeDirs { results }
             }
             SinkOp::Lookup { items } => {
                 let results = items.iter().map(|item| (item.file.id, Ok(self.look_up(item)))).collect();
@@ -292,6 +298,7 @@ impl World {
             }
             SinkOp::RemoveJournal => {
                 self.sweep_tags(None);
+                self.disk.sync_dir(None);
                 self.journal.bytes = None;
                 self.journal.durable = 0;
                 SinkDone::RemoveJournal { result: Ok(()) }

@@ -166,6 +166,11 @@ impl Sink {
         let parents = closing.published.iter().filter_map(|(id, _)| self.files.get(id).map(|f| f.parent));
         let parents =
             parents.chain(closing.links.iter().filter_map(|id| self.links.get(id).map(|l| l.parent)));
+        // The journal will name this temporary for the first time, so its name must be on media too.
+        let fresh = closing.dirty.iter().filter_map(|(id, generation, _)| {
+            self.files.get(id).filter(|f| f.slot.is_none() && f.is_of(*generation)).map(|f| f.parent)
+        });
+        let parents = parents.chain(fresh);
         let dirs: BTreeSet<DirId> = parents.collect();
         let dirs: BTreeSet<DirId> = dirs.into_iter().flat_map(|dir| self.dirs.unlinked(dir)).collect();
         if dirs.is_empty() || !self.config.policy.durable {
@@ -199,6 +204,10 @@ impl Sink {
             true
         };
         closing.published.retain(|(id, _)| keep(self, id));
+        closing.dirty.retain(|(id, generation, _)| {
+            let fresh = self.files.get(id).is_some_and(|f| f.slot.is_none() && f.is_of(*generation));
+            !fresh || keep(self, id)
+        });
         closing.links.retain(|id| keep(self, id));
         for id in failed {
             let text = "the directory could not be synced; the name may not survive a power cut";
@@ -221,10 +230,7 @@ impl Sink {
             records.push(Record::Withdrawn { slot: *slot });
         }
         for (id, generation, subtrees) in &closing.dirty {
-            let Some(file) = self.files.get_mut(id).filter(|f| f.generation == *generation) else { continue };
-            if file.phase == Phase::Withdrawn {
-                continue;
-            }
+            let Some(file) = self.files.get_mut(id).filter(|f| f.is_of(*generation)) else { continue };
             for s in subtrees {
                 let _ = file.durable.insert(s.offset, s.len, s.cv);
             }
@@ -280,7 +286,7 @@ impl Sink {
         let extents: Vec<Extent> = closing
             .dirty
             .iter()
-            .filter(|(id, generation, _)| self.files.get(id).is_some_and(|f| f.generation == *generation))
+            .filter(|(id, generation, _)| self.files.get(id).is_some_and(|f| f.is_of(*generation)))
             .flat_map(|(id, generation, subtrees)| {
                 let (id, generation) = (*id, *generation);
                 subtrees.iter().map(move |s| Extent { id, generation, offset: s.offset, len: s.len })
