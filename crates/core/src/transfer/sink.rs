@@ -461,7 +461,11 @@ impl Sink {
     }
 
     fn handle_withdraw(&mut self, id: FileId, generation: Generation, retry: bool, failure: Option<Failure>) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        // A file that was withdrawn before may be given up under a generation that was never announced.
+        let names = |f: &&mut File| {
+            f.generation == generation || (f.phase == Phase::Withdrawn && f.generation < generation)
+        };
+        let Some(file) = self.files.get_mut(&id).filter(names) else { return };
         if file.phase == Phase::Committing {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");

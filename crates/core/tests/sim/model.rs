@@ -68,6 +68,21 @@ impl Content {
     }
 }
 
+/// The chaining value of a range whose blocks are of these contents, `keys` from the range's begin.
+pub fn mixed_node(keys: &[u8], total: u64, offset: u64, len: u64) -> Cv {
+    if len <= BLOCK {
+        return content(keys[0], total).node(offset, len);
+    }
+    let left = 1 << (len - 1).ilog2();
+    let (a, b) = keys.split_at((left / BLOCK) as usize);
+    let (a, b) = (mixed_node(a, total, offset, left), mixed_node(b, total, offset + left, len - left));
+    if len == total {
+        *merge_subtrees_root(&a, &b, Mode::Hash).as_bytes()
+    } else {
+        merge_subtrees_non_root(&a, &b, Mode::Hash)
+    }
+}
+
 /// Goal of a self-check: merged values equal the plain hash.
 pub fn check_contents() {
     for len in LENGTHS {
