@@ -332,7 +332,7 @@ impl Source {
     /// Without streams the session goes on only while nothing has to be sent: the sink may close its end
     /// before its last word is heard.
     fn check_streams(&mut self) {
-        let over = self.stopping || (self.end_sent && self.all_sealed());
+        let over = self.stopping || (self.end_sent && self.all_sealed() && self.frames.is_empty());
         if !over && self.streams.all_lost() {
             self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
         }

@@ -40,6 +40,9 @@ struct Closing {
 }
 
 pub(super) struct Epochs {
+    /// The journal refused a record. The next ones would hang in a chain that is not there: none is written
+    /// and nothing is acknowledged any more.
+    broken: Option<Failure>,
     open: Open,
     closing: Option<Closing>,
     log: Log,
@@ -48,7 +51,7 @@ pub(super) struct Epochs {
 
 impl Epochs {
     pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
-        Epochs { open: Open::default(), closing: None, log, next_slot }
+        Epochs { broken: None, open: Open::default(), closing: None, log, next_slot }
     }
 
     /// Nothing is to be made durable.
@@ -262,6 +265,9 @@ impl Sink {
             }
         }
         self.epochs.closing = Some(closing);
+        if let Some(failure) = self.epochs.broken.clone() {
+            return self.epoch_journaled(Err(failure));
+        }
         let mut bytes = Vec::new();
         for record in &records {
             self.epochs.log.append(record, &mut bytes);
@@ -278,6 +284,7 @@ impl Sink {
     pub(super) fn epoch_journaled(&mut self, result: Result<(), Failure>) {
         let closing = self.epochs.closing.take().expect("a journal write belongs to a closing epoch");
         if let Err(failure) = result {
+            self.epochs.broken.get_or_insert_with(|| failure.clone());
             if !self.is_fatal(&failure) {
                 self.begin_stop(SessionEnd::Failed(failure));
             }
