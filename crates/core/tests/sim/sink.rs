@@ -124,7 +124,7 @@ impl World {
     }
 
     fn strikes(&mut self, one_in: u16) -> bool {
-        !self.quiet && self.s.faults && self.rng.u16(..one_in) == 0
+        !self.quiet && self.s.faults && self.rng.u16(..one_in) < self.s.heat[1]
     }
 
     fn temp(&mut self, file: &SinkFile) -> usize {
@@ -439,7 +439,7 @@ impl World {
         let parts: Vec<_> = parts.collect();
         let damage = !self.quiet && self.s.faults;
         let good: Vec<bool> =
-            header.entries.iter().map(|_| !damage || self.rng.u8(..25) != 0).collect();
+            header.entries.iter().map(|_| !damage || self.rng.u16(..40) >= self.s.heat[3]).collect();
         self.note(|| format!("sink gets frame {} of {id}, good {good:?}: {header:?}", frame.seq));
         let now = self.now;
         let snk = self.snk();

@@ -68,6 +68,8 @@ pub struct Session {
     pub sink_end: Option<SessionEnd>,
     /// Storage and network may fail.
     pub faults: bool,
+    /// How much likelier than usual: changes of the source, faults of storage, breaks of streams, damage.
+    pub heat: [u16; 4],
     /// The sink's file system is full now.
     pub full: bool,
     pub faulty: Vec<usize>,
@@ -143,6 +145,7 @@ fn no_session() -> Session {
         source_end: None,
         sink_end: None,
         faults: false,
+        heat: [1; 4],
         full: false,
         faulty: Vec::new(),
         done: Vec::new(),
@@ -277,6 +280,9 @@ impl World {
     fn session(&mut self) -> u64 {
         self.s = no_session();
         self.s.faults = !self.quiet && self.rng.u8(..3) != 0;
+        for heat in &mut self.s.heat {
+            *heat = [1, 1, 4, 10][self.rng.usize(..4)];
+        }
         for weight in &mut self.s.weights {
             *weight = [1, 4, 4, 16][self.rng.usize(..4)];
         }
@@ -368,7 +374,7 @@ impl World {
         if self.quiet {
             return;
         }
-        if self.rng.u8(..150) == 0
+        if self.rng.u16(..200) < self.s.heat[0]
             && let Some((entry, what, renewed)) = self.tree.disturb(&mut self.rng)
         {
             self.note(|| format!("-- {entry} is {what}: {:?}", self.tree.version(entry)));
@@ -376,7 +382,7 @@ impl World {
                 self.acks[entry] = None;
             }
         }
-        if self.s.faults && self.rng.u8(..200) == 0 {
+        if self.s.faults && self.rng.u16(..300) < self.s.heat[2] {
             let at = self.rng.usize(..self.s.streams.len());
             self.note(|| format!("-- stream {} breaks", at + 1));
             let freed = self.s.streams[at].cut(&mut self.rng, false);
