@@ -131,6 +131,13 @@ struct File {
     written: Vec<Subtree>,
     /// A temporary exists: something was written or taken over.
     has_temp: bool,
+    /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
+    /// them yet: until then the journal must not say that they are of the announced version.
+    claimed: Option<Fingerprint>,
+    /// The journal may promise parts of it.
+    journaled: bool,
+    /// A commit of it is under way.
+    in_commit: bool,
     writes: u32,
     pass_max: u16,
     sealed: Option<u16>,
@@ -163,9 +170,10 @@ impl File {
     }
 }
 
-/// The temporary of a file that was given up: it is removed when no write is under way any more.
+/// The temporary of a file that was given up: it is removed when nothing is under way on it any more.
 struct Drain {
     writes: u32,
+    in_commit: bool,
     /// The file ended; its directory is held until the temporary is gone.
     release: Option<DirId>,
 }
@@ -354,6 +362,12 @@ impl Sink {
             if self.files.len() + self.links.len() + self.dirs.len() > self.config.entries_max as usize {
                 return self.violation("more entries announced than the limit that was agreed");
             }
+            let is_file = matches!(entry.kind, EntryKind::File { .. });
+            let known = self.files.contains_key(&entry.id) || self.links.contains_key(&entry.id);
+            if is_file && !known && entry.generation > Generation(0) && entry.id <= self.announced_max {
+                // It failed here, and the source had not heard of that yet.
+                continue;
+            }
             let Some(path) = self.dirs.path(entry.parent) else {
                 return self.violation("an entry in a directory that is not open");
             };
@@ -411,6 +425,9 @@ impl Sink {
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         has_temp: false,
+                        claimed: None,
+                        journaled: false,
+                        in_commit: false,
                         writes: 0,
                         pass_max: 0,
                         sealed: None,
@@ -484,23 +501,29 @@ impl Sink {
         file.written.clear();
         file.digest = SubtreeSet::new(file.size());
         file.durable = SubtreeSet::new(file.size());
-        self.resume.partials.remove(&file.path);
-        if let Some(slot) = file.slot.take() {
-            self.epochs.withdraw(slot);
+        let promised = self.resume.partials.remove(&file.path).is_some() || file.journaled;
+        file.claimed = None;
+        file.journaled = false;
+        let slot = file.slot.take();
+        if promised {
+            let (path, fingerprint, object_size) = (file.path, file.fingerprint, file.object_size);
+            self.epochs.withdraw(slot, path, fingerprint, object_size, self.config.tag);
         }
+        let Some(file) = self.files.get_mut(&id) else { return };
         file.writing.clear();
         if file.has_temp {
             file.has_temp = false;
             self.files_open -= 1;
             let writes = std::mem::take(&mut file.writes);
-            self.drains.insert(id, Drain { writes, release: None });
+            let in_commit = std::mem::take(&mut file.in_commit);
+            self.drains.insert(id, Drain { writes, in_commit, release: None });
             self.check_drain(id);
         }
     }
 
-    /// Removes the temporary of a file that was given up, when its last write is over.
+    /// Removes the temporary of a file that was given up, when its last write and its commit are over.
     fn check_drain(&mut self, id: FileId) {
-        if self.drains.get(&id).is_some_and(|d| d.writes == 0) {
+        if self.drains.get(&id).is_some_and(|d| d.writes == 0 && !d.in_commit) {
             self.submit(SinkOp::Discard { id });
         }
     }
@@ -531,7 +554,20 @@ impl Sink {
     fn seal(&mut self, id: FileId, generation: Generation, pass: u16) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
         file.sealed = file.sealed.max(Some(pass));
+        self.confirm(id);
         self.try_complete(id);
+    }
+
+    /// The source goes on with a file: what is held of it, it has compared.
+    fn confirm(&mut self, id: FileId) {
+        let now = self.now;
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.claimed.is_some()) else { return };
+        file.claimed = None;
+        // The journal hears of it under a new slot.
+        if file.slot.take().is_some() {
+            file.in_epoch = true;
+            self.epochs.add_dirty(id, 0, now);
+        }
     }
 
     fn try_complete(&mut self, id: FileId) {
@@ -688,6 +724,8 @@ impl Sink {
                 continue;
             }
             file.pass_max = file.pass_max.max(entry.pass);
+            self.confirm(entry.id);
+            let Some(file) = self.files.get_mut(&entry.id) else { continue };
             if entry.sealed {
                 file.sealed = file.sealed.max(Some(entry.pass));
             }
@@ -867,6 +905,8 @@ impl Sink {
             self.files_open += 1;
             let partial = self.resume.partials.remove(&file.path).expect("it was found there");
             let verify = partial.fingerprint != file.fingerprint;
+            file.claimed = verify.then_some(partial.fingerprint);
+            file.journaled = true;
             let subtrees: Vec<Subtree> = partial.subtrees.iter().take(SUBTREES_MAX).collect();
             for subtree in &subtrees {
                 let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
@@ -879,11 +919,25 @@ impl Sink {
         } else if let Some(tag) = file.adopt.pop() {
             let item = LookupItem { file: file.sink_file(id), adopt: Some(tag) };
             return self.submit(SinkOp::Lookup { items: vec![item] });
+        } else if self.resume.partials.contains_key(&file.path) {
+            // The journal promises parts of it that cannot be found. A new temporary would be taken for them
+            // by the next run, so the journal takes it back before one is made.
+            self.discard(id);
+            return self.epochs.begin_after(id, generation);
         } else {
             self.states.push((id, generation, FileState::Fresh));
         }
         let file = self.files.get_mut(&id).expect("it is there");
         file.phase = Phase::Open;
+        self.wake(id);
+    }
+
+    /// The journal promises nothing of this file any more: it begins afresh.
+    fn begin(&mut self, id: FileId, generation: Generation) {
+        let waits = |f: &&mut File| f.generation == generation && f.phase == Phase::Looking;
+        let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
+        file.phase = Phase::Open;
+        self.states.push((id, generation, FileState::Fresh));
         self.wake(id);
     }
 
