@@ -114,6 +114,10 @@ struct File {
     /// Offsets to read again.
     again: VecDeque<u64>,
     reads: u32,
+    /// A look or a hash of this generation is under way.
+    checking: bool,
+    /// The look that is due must begin after the one that is under way: more was read since.
+    look_again: bool,
     /// Bytes of it that the sink said are on media.
     durable: u64,
     /// How often the file had been sealed (or was about to be) before the next read.
@@ -267,6 +271,8 @@ impl Source {
                         cursor: 0,
                         again: VecDeque::new(),
                         reads: 0,
+                        checking: false,
+                        look_again: false,
                         durable: 0,
                         pass: 0,
                         tries: 1,
@@ -362,8 +368,9 @@ impl Source {
                 break;
             }
             self.looks.pop_first();
-            if self.files.get(&id).is_some_and(|f| f.generation == generation && f.phase == Phase::Looking) {
-                self.actions.push_back(SourceAction::Submit(SourceOp::Look { id, generation }));
+            let waits = |f: &File| f.generation == generation && f.phase == Phase::Looking && !f.checking;
+            if self.files.get(&id).is_some_and(waits) {
+                self.look(id);
             }
         }
     }
@@ -513,8 +520,27 @@ impl Source {
     fn look(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = Phase::Looking;
+        if file.checking {
+            // What it will say may be of a moment before the last read.
+            file.look_again = true;
+            return;
+        }
+        file.checking = true;
         let op = SourceOp::Look { id, generation: file.generation };
         self.actions.push_back(SourceAction::Submit(op));
+    }
+
+    /// A look or a hash came back; false if what it says is too old.
+    fn checked(&mut self, id: FileId, generation: Generation) -> bool {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return false };
+        file.checking = false;
+        if std::mem::take(&mut file.look_again) {
+            if file.phase == Phase::Looking {
+                self.look(id);
+            }
+            return false;
+        }
+        true
     }
 
     /// An object was lost on the way or arrived damaged.
@@ -567,7 +593,12 @@ impl Source {
             };
             self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0 });
             self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));
-        } else if let Some(file) = self.files.get(&id).filter(|f| f.generation == generation) {
+        } else if let Some(file) = self.files.get(&id) {
+            // What failed at the sink is over there, even if it is to begin again here.
+            let failed = matches!(outcome, Outcome::Failed(_)) && generation < file.generation;
+            if generation != file.generation && !failed {
+                return;
+            }
             match outcome {
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), None),
                 Outcome::Done { root } if root.is_some() && root == file.digest.root() => {
@@ -654,6 +685,8 @@ impl Source {
         file.again.clear();
         file.pass = 0;
         file.reads = 0;
+        file.checking = false;
+        file.look_again = false;
         file.phase = Phase::AwaitState;
         self.refreshing -= 1;
         self.unsealed += 1;
@@ -726,7 +759,7 @@ impl Source {
             }
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
             SourceDone::Look { id, generation, result } => {
-                if !self.is_in(id, generation, Phase::Looking) {
+                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Looking) {
                     return;
                 }
                 match result {
@@ -735,7 +768,7 @@ impl Source {
                 }
             }
             SourceDone::HashFile { id, generation, result } => {
-                if !self.is_in(id, generation, Phase::Hashing) {
+                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Hashing) {
                     return;
                 }
                 match result {
@@ -794,6 +827,7 @@ impl Source {
             }
             Look::MetaOnly => {
                 file.phase = Phase::Hashing;
+                file.checking = true;
                 let op = SourceOp::HashFile { id, generation: file.generation };
                 self.actions.push_back(SourceAction::Submit(op));
             }
@@ -937,7 +971,8 @@ impl Source {
             self.prefer_small = !self.prefer_small;
         }
         // "Tried once more at the end": when nothing else is left to be read.
-        let walked = self.totals.is_some() && self.unsealed == 0;
+        // Or when the walk cannot go on for them.
+        let walked = self.unsealed == 0 && (self.totals.is_some() || !self.wants_entries());
         if walked || self.retries.len() >= self.config.entries_max as usize / 2 {
             for id in std::mem::take(&mut self.retries) {
                 let Some(file) = self.files.get_mut(&id) else { continue };
