@@ -136,6 +136,8 @@ struct File {
     claimed: Option<Fingerprint>,
     /// The journal may promise parts of it.
     journaled: bool,
+    /// It begins when the journal has taken back what it promised of it.
+    waits_journal: bool,
     /// A commit of it is under way.
     in_commit: bool,
     writes: u32,
@@ -427,6 +429,8 @@ impl Sink {
                         has_temp: false,
                         claimed: None,
                         journaled: false,
+                        // A crash must not leave the new temporary under an old promise.
+                        waits_journal: again,
                         in_commit: false,
                         writes: 0,
                         pass_max: 0,
@@ -436,8 +440,9 @@ impl Sink {
                         in_epoch: false,
                         broken: false,
                     };
-                    if self.drains.contains_key(&id) {
+                    if again {
                         self.files.insert(id, file);
+                        self.epochs.begin_after(id, generation);
                         continue;
                     }
                     if self.config.wait {
@@ -534,7 +539,7 @@ impl Sink {
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
         }
-        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking) {
+        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking && !f.waits_journal) {
             self.look_up_or_open(id);
         }
     }
@@ -922,6 +927,7 @@ impl Sink {
         } else if self.resume.partials.contains_key(&file.path) {
             // The journal promises parts of it that cannot be found. A new temporary would be taken for them
             // by the next run, so the journal takes it back before one is made.
+            file.waits_journal = true;
             self.discard(id);
             return self.epochs.begin_after(id, generation);
         } else {
@@ -936,9 +942,10 @@ impl Sink {
     fn begin(&mut self, id: FileId, generation: Generation) {
         let waits = |f: &&mut File| f.generation == generation && f.phase == Phase::Looking;
         let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
-        file.phase = Phase::Open;
-        self.states.push((id, generation, FileState::Fresh));
-        self.wake(id);
+        file.waits_journal = false;
+        if self.stop.is_none() && !self.drains.contains_key(&id) {
+            self.look_up_or_open(id);
+        }
     }
 
     fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {

@@ -410,7 +410,8 @@ impl World {
             if self.s.sink.is_none() {
                 return;
             }
-            for entry in entries {
+            // Of a later generation it is announced already, or ended.
+            for entry in entries.iter().filter(|e| e.generation == Generation(0)) {
                 self.snk().entries.insert(entry.id, ());
             }
             let snk = self.snk();

@@ -21,7 +21,7 @@ use super::source::{SourceEnd, Step};
 /// Steps that one session may take. The longest ones of good code take a tenth of it.
 const STEPS_MAX: u32 = 60_000;
 /// Events that are kept for a failure's report.
-const TRACE_MAX: usize = 400;
+const TRACE_MAX: usize = 4000;
 
 thread_local! {
     static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
@@ -559,7 +559,8 @@ impl World {
     /// The sink says that these blocks are on media.
     pub fn acknowledge(&mut self, entry: usize, key: u8, version: &Version, blocks: Range<usize>) {
         let now = self.tree.version(entry).expect("a file");
-        let same = now.same_content(version) && now.key == key;
+        // What was announced may have changed since: then the source will take it back.
+        let same = now.same_content(version) && now.key == key && version.key == key;
         if !same || self.s.faulty.contains(&entry) || !self.tree.entries[entry].alive {
             return;
         }
