@@ -976,6 +976,8 @@ impl Sink {
         if self.actions.is_empty() && !self.finished {
             self.take_deferred();
             self.run_epochs();
+            // An epoch with nothing to write ends at once, and files may have begun with it.
+            self.take_deferred();
             self.finish_dirs();
             self.flush();
             self.end_if_over();

@@ -118,7 +118,7 @@ impl World {
     }
 
     /// A fault strikes an operation of this entry: what was promised of it may be gone.
-    fn fault(&mut self, entry: usize) {
+    pub fn fault(&mut self, entry: usize) {
         self.acks[entry] = None;
         self.s.faulty.push(entry);
     }

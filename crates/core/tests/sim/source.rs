@@ -229,6 +229,7 @@ impl World {
             return Err(failure(Stage::Open, 2));
         }
         if !self.quiet && self.rng.u16(..600) == 0 {
+            self.fault(entry);
             return Err(failure(Stage::Read, 5));
         }
         Ok((view, self.tree.version(entry).expect("a file")))
