@@ -121,7 +121,8 @@ pub enum SinkOp {
     /// Write whole small files, each into its own temporary, from one buffer.
     WriteBundle { buffer: BufferId, items: Vec<BundleWrite> },
     /// Make the written part of each file durable (if `durable`); then publish those that are complete:
-    /// size, metadata, sync, rename.
+    /// size, metadata, sync, rename. The temporary of one that fails is removed, and writes of it fail until
+    /// it is discarded: a temporary that they made again would be taken for the one in the journal.
     Commit { durable: bool, items: Vec<CommitItem> },
     /// Replace what stands at the name with a symbolic link.
     MakeLinks { items: Vec<LinkItem> },

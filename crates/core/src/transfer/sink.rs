@@ -409,7 +409,12 @@ impl Sink {
                     let partial = self.resume.partials.get(&path);
                     let adopt = match partial {
                         Some(partial) if partial.fingerprint.same_content(&fingerprint) => {
-                            self.resume.tags.iter().copied().chain([partial.tag]).collect()
+                            // Only a later run can have taken the temporary over; what an earlier one
+                            // left under this name is not what the journal speaks of.
+                            let tags = &self.resume.tags;
+                            let own = tags.iter().position(|tag| *tag == partial.tag);
+                            let later = own.map_or(&[][..], |own| &tags[own + 1..]);
+                            later.iter().copied().chain([partial.tag]).collect()
                         }
                         _ => Vec::new(),
                     };

@@ -19,6 +19,8 @@ struct OpenFile {
     dir: DirKey,
     entry: usize,
     file: usize,
+    /// A commit of it failed: nothing can be written until it is discarded.
+    failed: bool,
 }
 
 /// A payload buffer: where each entry's payload starts, and its blocks' keys.
@@ -127,21 +129,21 @@ impl World {
         !self.quiet && self.s.faults && self.rng.u16(..one_in) < self.s.heat[1]
     }
 
-    fn temp(&mut self, file: &SinkFile) -> usize {
+    fn temp(&mut self, file: &SinkFile) -> Result<usize, Failure> {
         if let Some(open) = self.snk().open.get(&file.id) {
-            return open.file;
+            return if open.failed { Err(failure(Stage::Write, 0)) } else { Ok(open.file) };
         }
         let dir = self.enter(file.parent);
         let (entry, tag) = (entry_of(&file.name), self.snk().tag);
         let made = self.disk.make_file(dir, (entry, Some(tag)));
-        self.snk().open.insert(file.id, OpenFile { dir, entry, file: made });
-        made
+        self.snk().open.insert(file.id, OpenFile { dir, entry, file: made, failed: false });
+        Ok(made)
     }
 
     fn write(&mut self, file: &SinkFile, offset: u64, len: u64, keys: &[u8]) -> Result<(), Failure> {
         let entry = entry_of(&file.name);
         assert_eq!(keys.len(), blocks_of(len), "payload and range of entry {entry}");
-        let temp = self.temp(file);
+        let temp = self.temp(file)?;
         if self.s.full && !self.quiet && self.rng.bool() {
             return Err(failure(Stage::Write, 28));
         }
@@ -155,7 +157,7 @@ impl World {
 
     fn close(&mut self, id: FileId, remove: bool) {
         let Some(open) = self.snk().open.remove(&id) else { return };
-        if remove {
+        if remove && !open.failed {
             let tag = self.snk().tag;
             self.disk.remove(open.dir, (open.entry, Some(tag)));
         }
@@ -323,7 +325,7 @@ impl World {
         {
             let ours = self.snk().tag;
             self.disk.rename(dir, (entry, Some(tag)), (entry, Some(ours)));
-            self.snk().open.insert(item.file.id, OpenFile { dir, entry, file });
+            self.snk().open.insert(item.file.id, OpenFile { dir, entry, file, failed: false });
             adopted = true;
         }
         let existing = match self.disk.dir(dir).live.get(&(entry, None)) {
@@ -344,8 +346,15 @@ impl World {
             None => self.commit_part(item.id, durable),
             Some(publish) => self.publish(publish, durable),
         };
-        if result.is_err() || item.publish.is_some() {
-            self.close(item.id, result.is_err());
+        if result.is_ok() && item.publish.is_some() {
+            self.close(item.id, false);
+        } else if result.is_err()
+            && let Some(open) = self.snk().open.get_mut(&item.id)
+        {
+            open.failed = true;
+            let (dir, entry) = (open.dir, open.entry);
+            let name = (entry, Some(self.snk().tag));
+            self.disk.remove(dir, name);
         }
         result
     }
@@ -367,7 +376,7 @@ impl World {
     fn publish(&mut self, publish: &Publish, durable: bool) -> Result<(), Failure> {
         let file = &publish.file;
         let temp = match file.size {
-            0 => self.temp(file),
+            0 => self.temp(file)?,
             _ => self.snk().open.get(&file.id).map(|o| o.file).ok_or(failure(Stage::Publish, 0))?,
         };
         let OpenFile { dir, entry, .. } = self.snk().open[&file.id];
