@@ -123,7 +123,17 @@ struct File {
     /// How often the file had been sealed (or was about to be) before the next read.
     pass: u16,
     tries: u8,
-    queued: bool,
+    queue: Queue,
+}
+
+/// Where a file waits to be read.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+enum Queue {
+    None,
+    /// Whole, in a bundle; its size is counted in `small_bytes`.
+    Small,
+    /// By objects.
+    Large,
 }
 
 impl File {
@@ -276,7 +286,7 @@ impl Source {
                         durable: 0,
                         pass: 0,
                         tries: 1,
-                        queued: false,
+                        queue: Queue::None,
                     },
                 );
             }
@@ -505,11 +515,11 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = Phase::Sending;
         if file.is_small() && file.digest.covered() == 0 {
-            file.queued = true;
+            file.queue = Queue::Small;
             self.small_bytes += file.size();
             self.small.push_back(id);
         } else if file.has_unread() {
-            file.queued = true;
+            file.queue = Queue::Large;
             self.large.push_back(id);
         } else {
             self.look(id);
@@ -562,8 +572,8 @@ impl Source {
             file.phase = Phase::Sending;
         }
         if file.is_small() {
-            if !file.queued {
-                file.queued = true;
+            if file.queue == Queue::None {
+                file.queue = Queue::Small;
                 self.small_bytes += file.size();
                 self.small.push_back(id);
             }
@@ -571,8 +581,8 @@ impl Source {
             if !file.again.contains(&offset) {
                 file.again.push_back(offset);
             }
-            if !file.queued {
-                file.queued = true;
+            if file.queue == Queue::None {
+                file.queue = Queue::Large;
                 self.large.push_back(id);
             }
         }
@@ -621,7 +631,7 @@ impl Source {
             Phase::Refreshing => self.refreshing -= 1,
             _ => self.unsealed -= 1,
         }
-        if file.queued && file.is_small() {
+        if file.queue == Queue::Small {
             self.small_bytes -= file.size();
         }
         self.counts.durable -= file.durable;
@@ -659,10 +669,10 @@ impl Source {
             return self.fail_file(id, Failure { stage: Stage::Changed, ..failure });
         }
         file.tries += 1;
-        if file.queued && file.is_small() {
+        if file.queue == Queue::Small {
             self.small_bytes -= file.size();
         }
-        file.queued = false;
+        file.queue = Queue::None;
         file.again.clear();
         file.phase = Phase::Retry;
         self.unsealed -= 1;
@@ -740,7 +750,7 @@ impl Source {
                                 cvs: ok.cvs,
                             };
                             let header = DataHeader { entries: vec![entry] };
-                            let last = file.reads == 0 && !file.queued;
+                            let last = file.reads == 0 && file.queue == Queue::None;
                             self.frames.push_back((header, Some(ok.buffer), cost));
                             if last {
                                 self.look(id);
@@ -999,7 +1009,8 @@ impl Source {
 
     fn read_object(&mut self) -> bool {
         while let Some(&id) = self.large.front() {
-            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Sending && f.queued) else {
+            let ready = |f: &&mut File| f.phase == Phase::Sending && f.queue == Queue::Large;
+            let Some(file) = self.files.get_mut(&id).filter(ready) else {
                 self.large.pop_front();
                 continue;
             };
@@ -1009,13 +1020,13 @@ impl Source {
             }
             let file = self.files.get_mut(&id).expect("it is there");
             let Some((offset, len)) = file.next_object() else {
-                file.queued = false;
+                file.queue = Queue::None;
                 self.large.pop_front();
                 continue;
             };
             file.reads += 1;
             if !file.has_unread() {
-                file.queued = false;
+                file.queue = Queue::None;
                 self.large.pop_front();
             }
             let file = &self.files[&id];
@@ -1038,11 +1049,18 @@ impl Source {
         let mut files = Vec::new();
         let mut bytes = 0;
         while let Some(&id) = self.small.front() {
-            let ready = self.files.get(&id).filter(|f| f.phase == Phase::Sending && f.queued && f.is_small());
-            let Some(file) = ready else {
+            let waits = self.files.get_mut(&id).filter(|f| f.queue == Queue::Small);
+            let Some(file) = waits else {
                 self.small.pop_front();
                 continue;
             };
+            if file.phase != Phase::Sending {
+                // A read that was under way when it was queued again has served it.
+                file.queue = Queue::None;
+                self.small_bytes -= file.size();
+                self.small.pop_front();
+                continue;
+            }
             let size = file.size();
             let full =
                 files.len() >= BUNDLE_ENTRIES_MAX || (!files.is_empty() && bytes + size > BUNDLE_LEN_MAX);
@@ -1053,7 +1071,7 @@ impl Source {
             self.small.pop_front();
             self.small_bytes -= size;
             let file = self.files.get_mut(&id).expect("it is there");
-            file.queued = false;
+            file.queue = Queue::None;
             file.reads += 1;
             let size = u32::try_from(size).expect("a small file");
             files.push(BundleFile { id, generation: file.generation, size });

@@ -39,11 +39,12 @@ pub struct SourceEnd {
     pub used: u64,
     /// Entries handed in and not ended.
     open: usize,
+    entries_max: u32,
     pub payload_reads: u64,
 }
 
 impl SourceEnd {
-    pub fn new(machine: Source, walk: Vec<Step>, memory: u64) -> SourceEnd {
+    pub fn new(machine: Source, walk: Vec<Step>, memory: u64, entries_max: u32) -> SourceEnd {
         SourceEnd {
             machine,
             walk,
@@ -57,6 +58,7 @@ impl SourceEnd {
             memory,
             used: 0,
             open: 0,
+            entries_max,
             payload_reads: 0,
         }
     }
@@ -105,6 +107,7 @@ impl World {
                 let parent = dir_id(src, parent);
                 let name = name_of(entry);
                 src.open += 1;
+                assert!(src.open <= src.entries_max as usize, "more entries than agreed");
                 src.machine.handle_entry(Announced {
                     id,
                     generation: Generation(0),

@@ -300,7 +300,7 @@ impl World {
             machine.handle_stream_up(stream.id);
         }
         let walk = self.walk_order();
-        self.s.source = Some(SourceEnd::new(machine, walk, memory));
+        self.s.source = Some(SourceEnd::new(machine, walk, memory, entries_max));
         let fate = match self.quiet {
             true => Fate::None,
             false => [
