@@ -75,6 +75,11 @@ impl World {
 
     /// The walk goes one step.
     pub fn walk_step(&mut self) {
+        // What ended is counted before something is added.
+        self.source_act();
+        if self.s.source.is_none() {
+            return;
+        }
         let object_size = self.object_size;
         let dir_id = |src: &SourceEnd, dir: Option<usize>| dir.map_or(DirId::ROOT, |d| src.ids[&d].as_dir());
         match self.src().walk.pop() {
