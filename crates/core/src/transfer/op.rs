@@ -121,7 +121,8 @@ pub enum SinkOp {
     /// Write whole small files, each into its own temporary, from one buffer.
     WriteBundle { buffer: BufferId, items: Vec<BundleWrite> },
     /// Make the written part of each file durable (if `durable`); then publish those that are complete:
-    /// size, metadata, sync, rename.
+    /// size, metadata, sync, rename. The temporary of one that fails is removed, and writes of it fail until
+    /// it is discarded: a temporary that they made again would be taken for the one in the journal.
     Commit { durable: bool, items: Vec<CommitItem> },
     /// Replace what stands at the name with a symbolic link.
     MakeLinks { items: Vec<LinkItem> },
@@ -133,7 +134,8 @@ pub enum SinkOp {
     Discard { id: FileId },
     /// Append to the journal, and sync it if `durable`.
     Journal { bytes: Vec<u8>, durable: bool },
-    /// The job is complete: remove the journal and the owner file, and sync their directory.
+    /// The job is complete: sync the destination root (it is never finished, and what was made or removed in
+    /// it last may not be on media), then remove the journal and the owner file, and sync their directory.
     RemoveJournal,
 }
 

@@ -131,6 +131,15 @@ struct File {
     written: Vec<Subtree>,
     /// A temporary exists: something was written or taken over.
     has_temp: bool,
+    /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
+    /// them yet: until then the journal must not say that they are of the announced version.
+    claimed: Option<Fingerprint>,
+    /// The journal may promise parts of it.
+    journaled: bool,
+    /// It begins when the journal has taken back what it promised of it.
+    waits_journal: bool,
+    /// A commit of it is under way.
+    in_commit: bool,
     writes: u32,
     pass_max: u16,
     sealed: Option<u16>,
@@ -149,6 +158,10 @@ impl File {
     fn sink_file(&self, id: FileId) -> SinkFile {
         SinkFile { id, parent: self.parent, name: self.name.clone(), size: self.size() }
     }
+    /// It is of this generation, and the source did not withdraw it.
+    fn is_of(&self, generation: Generation) -> bool {
+        self.generation == generation && self.phase != Phase::Withdrawn
+    }
     fn is_complete(&self) -> bool {
         self.phase == Phase::Open
             && !self.broken
@@ -159,9 +172,10 @@ impl File {
     }
 }
 
-/// The temporary of a file that was given up: it is removed when no write is under way any more.
+/// The temporary of a file that was given up: it is removed when nothing is under way on it any more.
 struct Drain {
     writes: u32,
+    in_commit: bool,
     /// The file ended; its directory is held until the temporary is gone.
     release: Option<DirId>,
 }
@@ -350,6 +364,12 @@ impl Sink {
             if self.files.len() + self.links.len() + self.dirs.len() > self.config.entries_max as usize {
                 return self.violation("more entries announced than the limit that was agreed");
             }
+            let is_file = matches!(entry.kind, EntryKind::File { .. });
+            let known = self.files.contains_key(&entry.id) || self.links.contains_key(&entry.id);
+            if is_file && !known && entry.generation > Generation(0) && entry.id <= self.announced_max {
+                // It failed here, and the source had not heard of that yet.
+                continue;
+            }
             let Some(path) = self.dirs.path(entry.parent) else {
                 return self.violation("an entry in a directory that is not open");
             };
@@ -389,7 +409,12 @@ impl Sink {
                     let partial = self.resume.partials.get(&path);
                     let adopt = match partial {
                         Some(partial) if partial.fingerprint.same_content(&fingerprint) => {
-                            self.resume.tags.iter().copied().chain([partial.tag]).collect()
+                            // Only a later run can have taken the temporary over; what an earlier one
+                            // left under this name is not what the journal speaks of.
+                            let tags = &self.resume.tags;
+                            let own = tags.iter().position(|tag| *tag == partial.tag);
+                            let later = own.map_or(&[][..], |own| &tags[own + 1..]);
+                            later.iter().copied().chain([partial.tag]).collect()
                         }
                         _ => Vec::new(),
                     };
@@ -407,6 +432,11 @@ impl Sink {
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         has_temp: false,
+                        claimed: None,
+                        journaled: false,
+                        // A crash must not leave the new temporary under an old promise.
+                        waits_journal: again,
+                        in_commit: false,
                         writes: 0,
                         pass_max: 0,
                         sealed: None,
@@ -415,8 +445,9 @@ impl Sink {
                         in_epoch: false,
                         broken: false,
                     };
-                    if self.drains.contains_key(&id) {
+                    if again {
                         self.files.insert(id, file);
+                        self.epochs.begin_after(id, generation);
                         continue;
                     }
                     if self.config.wait {
@@ -457,7 +488,11 @@ impl Sink {
     }
 
     fn handle_withdraw(&mut self, id: FileId, generation: Generation, retry: bool, failure: Option<Failure>) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        // A file that was withdrawn before may be given up under a generation that was never announced.
+        let names = |f: &&mut File| {
+            f.generation == generation || (f.phase == Phase::Withdrawn && f.generation < generation)
+        };
+        let Some(file) = self.files.get_mut(&id).filter(names) else { return };
         if file.phase == Phase::Committing {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
@@ -476,23 +511,29 @@ impl Sink {
         file.written.clear();
         file.digest = SubtreeSet::new(file.size());
         file.durable = SubtreeSet::new(file.size());
-        self.resume.partials.remove(&file.path);
-        if let Some(slot) = file.slot.take() {
-            self.epochs.withdraw(slot);
+        let promised = self.resume.partials.remove(&file.path).is_some() || file.journaled;
+        file.claimed = None;
+        file.journaled = false;
+        let slot = file.slot.take();
+        if promised {
+            let (path, fingerprint, object_size) = (file.path, file.fingerprint, file.object_size);
+            self.epochs.withdraw(slot, path, fingerprint, object_size, self.config.tag);
         }
+        let Some(file) = self.files.get_mut(&id) else { return };
         file.writing.clear();
         if file.has_temp {
             file.has_temp = false;
             self.files_open -= 1;
             let writes = std::mem::take(&mut file.writes);
-            self.drains.insert(id, Drain { writes, release: None });
+            let in_commit = std::mem::take(&mut file.in_commit);
+            self.drains.insert(id, Drain { writes, in_commit, release: None });
             self.check_drain(id);
         }
     }
 
-    /// Removes the temporary of a file that was given up, when its last write is over.
+    /// Removes the temporary of a file that was given up, when its last write and its commit are over.
     fn check_drain(&mut self, id: FileId) {
-        if self.drains.get(&id).is_some_and(|d| d.writes == 0) {
+        if self.drains.get(&id).is_some_and(|d| d.writes == 0 && !d.in_commit) {
             self.submit(SinkOp::Discard { id });
         }
     }
@@ -503,7 +544,7 @@ impl Sink {
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
         }
-        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking) {
+        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking && !f.waits_journal) {
             self.look_up_or_open(id);
         }
     }
@@ -523,7 +564,20 @@ impl Sink {
     fn seal(&mut self, id: FileId, generation: Generation, pass: u16) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
         file.sealed = file.sealed.max(Some(pass));
+        self.confirm(id);
         self.try_complete(id);
+    }
+
+    /// The source goes on with a file: what is held of it, it has compared.
+    fn confirm(&mut self, id: FileId) {
+        let now = self.now;
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.claimed.is_some()) else { return };
+        file.claimed = None;
+        // The journal hears of it under a new slot.
+        if file.slot.take().is_some() {
+            file.in_epoch = true;
+            self.epochs.add_dirty(id, 0, now);
+        }
     }
 
     fn try_complete(&mut self, id: FileId) {
@@ -680,6 +734,8 @@ impl Sink {
                 continue;
             }
             file.pass_max = file.pass_max.max(entry.pass);
+            self.confirm(entry.id);
+            let Some(file) = self.files.get_mut(&entry.id) else { continue };
             if entry.sealed {
                 file.sealed = file.sealed.max(Some(entry.pass));
             }
@@ -859,6 +915,8 @@ impl Sink {
             self.files_open += 1;
             let partial = self.resume.partials.remove(&file.path).expect("it was found there");
             let verify = partial.fingerprint != file.fingerprint;
+            file.claimed = verify.then_some(partial.fingerprint);
+            file.journaled = true;
             let subtrees: Vec<Subtree> = partial.subtrees.iter().take(SUBTREES_MAX).collect();
             for subtree in &subtrees {
                 let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
@@ -871,12 +929,28 @@ impl Sink {
         } else if let Some(tag) = file.adopt.pop() {
             let item = LookupItem { file: file.sink_file(id), adopt: Some(tag) };
             return self.submit(SinkOp::Lookup { items: vec![item] });
+        } else if self.resume.partials.contains_key(&file.path) {
+            // The journal promises parts of it that cannot be found. A new temporary would be taken for them
+            // by the next run, so the journal takes it back before one is made.
+            file.waits_journal = true;
+            self.discard(id);
+            return self.epochs.begin_after(id, generation);
         } else {
             self.states.push((id, generation, FileState::Fresh));
         }
         let file = self.files.get_mut(&id).expect("it is there");
         file.phase = Phase::Open;
         self.wake(id);
+    }
+
+    /// The journal promises nothing of this file any more: it begins afresh.
+    fn begin(&mut self, id: FileId, generation: Generation) {
+        let waits = |f: &&mut File| f.generation == generation && f.phase == Phase::Looking;
+        let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
+        file.waits_journal = false;
+        if self.stop.is_none() && !self.drains.contains_key(&id) {
+            self.look_up_or_open(id);
+        }
     }
 
     fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {
@@ -907,6 +981,8 @@ impl Sink {
         if self.actions.is_empty() && !self.finished {
             self.take_deferred();
             self.run_epochs();
+            // An epoch with nothing to write ends at once, and files may have begun with it.
+            self.take_deferred();
             self.finish_dirs();
             self.flush();
             self.end_if_over();
@@ -976,7 +1052,10 @@ impl Sink {
         }
         if let Some(end) = self.stop.clone() {
             if !std::mem::replace(&mut self.swept, true) {
-                return self.sweep();
+                self.sweep();
+                if !self.actions.is_empty() {
+                    return;
+                }
             }
             let message = match &end {
                 SessionEnd::Failed(failure) => Message::Abort(failure.clone()),
@@ -993,7 +1072,9 @@ impl Sink {
     /// Before a stop: removes temporaries of which nothing is durable; a resume could not use them.
     fn sweep(&mut self) {
         let useless = self.files.iter().filter(|(_, f)| f.has_temp && f.durable.covered() == 0);
-        let useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
+        let mut useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
+        // The order of a hash map differs from run to run, and a simulation must not.
+        useless.sort_unstable();
         for id in useless {
             self.discard(id);
         }

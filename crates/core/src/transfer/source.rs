@@ -114,12 +114,26 @@ struct File {
     /// Offsets to read again.
     again: VecDeque<u64>,
     reads: u32,
+    /// A look or a hash of this generation is under way.
+    checking: bool,
+    /// The look that is due must begin after the one that is under way: more was read since.
+    look_again: bool,
     /// Bytes of it that the sink said are on media.
     durable: u64,
     /// How often the file had been sealed (or was about to be) before the next read.
     pass: u16,
     tries: u8,
-    queued: bool,
+    queue: Queue,
+}
+
+/// Where a file waits to be read.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+enum Queue {
+    None,
+    /// Whole, in a bundle; its size is counted in `small_bytes`.
+    Small,
+    /// By objects.
+    Large,
 }
 
 impl File {
@@ -267,10 +281,12 @@ impl Source {
                         cursor: 0,
                         again: VecDeque::new(),
                         reads: 0,
+                        checking: false,
+                        look_again: false,
                         durable: 0,
                         pass: 0,
                         tries: 1,
-                        queued: false,
+                        queue: Queue::None,
                     },
                 );
             }
@@ -326,14 +342,21 @@ impl Source {
             let message = Message::StreamClosed { stream, frames: 0 };
             self.actions.push_back(SourceAction::Send(message));
             self.actions.push_back(SourceAction::CloseStream(stream));
-            self.check_streams();
         }
     }
 
+    /// Without streams the session goes on only while nothing has to be sent: the sink may close its end
+    /// before its last word is heard.
     fn check_streams(&mut self) {
-        if self.streams.all_lost() {
+        let over = self.stopping || (self.end_sent && self.all_sealed() && self.frames.is_empty());
+        if !over && self.streams.all_lost() {
             self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
         }
+    }
+
+    /// Every file is sealed or ended.
+    fn all_sealed(&self) -> bool {
+        self.unsealed == 0 && self.retries.is_empty() && self.refreshing == 0
     }
 
     fn handle_stream_closed(&mut self, stream: StreamId, frames: u64) {
@@ -346,7 +369,6 @@ impl Source {
         for (id, generation, offset) in lost {
             self.send_again(id, generation, offset);
         }
-        self.check_streams();
     }
 
     /// Time passed.
@@ -356,8 +378,9 @@ impl Source {
                 break;
             }
             self.looks.pop_first();
-            if self.files.get(&id).is_some_and(|f| f.generation == generation && f.phase == Phase::Looking) {
-                self.actions.push_back(SourceAction::Submit(SourceOp::Look { id, generation }));
+            let waits = |f: &File| f.generation == generation && f.phase == Phase::Looking && !f.checking;
+            if self.files.get(&id).is_some_and(waits) {
+                self.look(id);
             }
         }
     }
@@ -412,7 +435,8 @@ impl Source {
             }
             Message::Durable(extents) => {
                 for extent in extents {
-                    if let Some(file) = self.files.get_mut(&extent.id) {
+                    let of = |file: &&mut File| file.generation == extent.generation;
+                    if let Some(file) = self.files.get_mut(&extent.id).filter(of) {
                         file.durable += extent.len;
                         self.counts.durable += extent.len;
                     }
@@ -491,11 +515,11 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = Phase::Sending;
         if file.is_small() && file.digest.covered() == 0 {
-            file.queued = true;
+            file.queue = Queue::Small;
             self.small_bytes += file.size();
             self.small.push_back(id);
         } else if file.has_unread() {
-            file.queued = true;
+            file.queue = Queue::Large;
             self.large.push_back(id);
         } else {
             self.look(id);
@@ -506,8 +530,27 @@ impl Source {
     fn look(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = Phase::Looking;
+        if file.checking {
+            // What it will say may be of a moment before the last read.
+            file.look_again = true;
+            return;
+        }
+        file.checking = true;
         let op = SourceOp::Look { id, generation: file.generation };
         self.actions.push_back(SourceAction::Submit(op));
+    }
+
+    /// A look or a hash came back; false if what it says is too old.
+    fn checked(&mut self, id: FileId, generation: Generation) -> bool {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return false };
+        file.checking = false;
+        if std::mem::take(&mut file.look_again) {
+            if file.phase == Phase::Looking {
+                self.look(id);
+            }
+            return false;
+        }
+        true
     }
 
     /// An object was lost on the way or arrived damaged.
@@ -529,8 +572,8 @@ impl Source {
             file.phase = Phase::Sending;
         }
         if file.is_small() {
-            if !file.queued {
-                file.queued = true;
+            if file.queue == Queue::None {
+                file.queue = Queue::Small;
                 self.small_bytes += file.size();
                 self.small.push_back(id);
             }
@@ -538,8 +581,8 @@ impl Source {
             if !file.again.contains(&offset) {
                 file.again.push_back(offset);
             }
-            if !file.queued {
-                file.queued = true;
+            if file.queue == Queue::None {
+                file.queue = Queue::Large;
                 self.large.push_back(id);
             }
         }
@@ -560,7 +603,12 @@ impl Source {
             };
             self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0 });
             self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));
-        } else if let Some(file) = self.files.get(&id).filter(|f| f.generation == generation) {
+        } else if let Some(file) = self.files.get(&id) {
+            // What failed at the sink is over there, even if it is to begin again here.
+            let failed = matches!(outcome, Outcome::Failed(_)) && generation < file.generation;
+            if generation != file.generation && !failed {
+                return;
+            }
             match outcome {
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), None),
                 Outcome::Done { root } if root.is_some() && root == file.digest.root() => {
@@ -583,7 +631,7 @@ impl Source {
             Phase::Refreshing => self.refreshing -= 1,
             _ => self.unsealed -= 1,
         }
-        if file.queued && file.is_small() {
+        if file.queue == Queue::Small {
             self.small_bytes -= file.size();
         }
         self.counts.durable -= file.durable;
@@ -621,10 +669,10 @@ impl Source {
             return self.fail_file(id, Failure { stage: Stage::Changed, ..failure });
         }
         file.tries += 1;
-        if file.queued && file.is_small() {
+        if file.queue == Queue::Small {
             self.small_bytes -= file.size();
         }
-        file.queued = false;
+        file.queue = Queue::None;
         file.again.clear();
         file.phase = Phase::Retry;
         self.unsealed -= 1;
@@ -647,6 +695,8 @@ impl Source {
         file.again.clear();
         file.pass = 0;
         file.reads = 0;
+        file.checking = false;
+        file.look_again = false;
         file.phase = Phase::AwaitState;
         self.refreshing -= 1;
         self.unsealed += 1;
@@ -700,7 +750,7 @@ impl Source {
                                 cvs: ok.cvs,
                             };
                             let header = DataHeader { entries: vec![entry] };
-                            let last = file.reads == 0 && !file.queued;
+                            let last = file.reads == 0 && file.queue == Queue::None;
                             self.frames.push_back((header, Some(ok.buffer), cost));
                             if last {
                                 self.look(id);
@@ -719,7 +769,7 @@ impl Source {
             }
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
             SourceDone::Look { id, generation, result } => {
-                if !self.is_in(id, generation, Phase::Looking) {
+                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Looking) {
                     return;
                 }
                 match result {
@@ -728,7 +778,7 @@ impl Source {
                 }
             }
             SourceDone::HashFile { id, generation, result } => {
-                if !self.is_in(id, generation, Phase::Hashing) {
+                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Hashing) {
                     return;
                 }
                 match result {
@@ -787,6 +837,7 @@ impl Source {
             }
             Look::MetaOnly => {
                 file.phase = Phase::Hashing;
+                file.checking = true;
                 let op = SourceOp::HashFile { id, generation: file.generation };
                 self.actions.push_back(SourceAction::Submit(op));
             }
@@ -877,6 +928,7 @@ impl Source {
             self.dispatch();
             self.schedule();
             self.end_if_over();
+            self.check_streams();
         }
         self.actions.pop_front()
     }
@@ -929,7 +981,8 @@ impl Source {
             self.prefer_small = !self.prefer_small;
         }
         // "Tried once more at the end": when nothing else is left to be read.
-        let walked = self.totals.is_some() && self.unsealed == 0;
+        // Or when the walk cannot go on for them.
+        let walked = self.unsealed == 0 && (self.totals.is_some() || !self.wants_entries());
         if walked || self.retries.len() >= self.config.entries_max as usize / 2 {
             for id in std::mem::take(&mut self.retries) {
                 let Some(file) = self.files.get_mut(&id) else { continue };
@@ -956,7 +1009,8 @@ impl Source {
 
     fn read_object(&mut self) -> bool {
         while let Some(&id) = self.large.front() {
-            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Sending && f.queued) else {
+            let ready = |f: &&mut File| f.phase == Phase::Sending && f.queue == Queue::Large;
+            let Some(file) = self.files.get_mut(&id).filter(ready) else {
                 self.large.pop_front();
                 continue;
             };
@@ -966,13 +1020,13 @@ impl Source {
             }
             let file = self.files.get_mut(&id).expect("it is there");
             let Some((offset, len)) = file.next_object() else {
-                file.queued = false;
+                file.queue = Queue::None;
                 self.large.pop_front();
                 continue;
             };
             file.reads += 1;
             if !file.has_unread() {
-                file.queued = false;
+                file.queue = Queue::None;
                 self.large.pop_front();
             }
             let file = &self.files[&id];
@@ -995,11 +1049,18 @@ impl Source {
         let mut files = Vec::new();
         let mut bytes = 0;
         while let Some(&id) = self.small.front() {
-            let ready = self.files.get(&id).filter(|f| f.phase == Phase::Sending && f.queued && f.is_small());
-            let Some(file) = ready else {
+            let waits = self.files.get_mut(&id).filter(|f| f.queue == Queue::Small);
+            let Some(file) = waits else {
                 self.small.pop_front();
                 continue;
             };
+            if file.phase != Phase::Sending {
+                // A read that was under way when it was queued again has served it.
+                file.queue = Queue::None;
+                self.small_bytes -= file.size();
+                self.small.pop_front();
+                continue;
+            }
             let size = file.size();
             let full =
                 files.len() >= BUNDLE_ENTRIES_MAX || (!files.is_empty() && bytes + size > BUNDLE_LEN_MAX);
@@ -1010,7 +1071,7 @@ impl Source {
             self.small.pop_front();
             self.small_bytes -= size;
             let file = self.files.get_mut(&id).expect("it is there");
-            file.queued = false;
+            file.queue = Queue::None;
             file.reads += 1;
             let size = u32::try_from(size).expect("a small file");
             files.push(BundleFile { id, generation: file.generation, size });
@@ -1024,7 +1085,7 @@ impl Source {
     }
 
     fn end_if_over(&mut self) {
-        let over = self.unsealed == 0 && self.retries.is_empty() && self.refreshing == 0;
+        let over = self.all_sealed();
         if let Some(totals) = self.totals.filter(|_| over && !self.end_sent && !self.stopping) {
             self.flush_announcements();
             self.flush_sealed();

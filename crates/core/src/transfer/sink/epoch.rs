@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use super::{Phase, Sink, SinkAction};
 use crate::digest::{Root, Subtree};
+use crate::entry::Fingerprint;
 use crate::ids::{DirId, FileId, Generation, Time};
-use crate::journal::{DoneMark, Log, Record, SUBTREES_PER_RECORD};
+use crate::journal::{DoneMark, Log, PathKey, Record, SUBTREES_PER_RECORD};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome};
@@ -25,7 +26,10 @@ struct Open {
     dirty: Vec<FileId>,
     complete: Vec<FileId>,
     links: Vec<FileId>,
-    withdrawn: Vec<u32>,
+    /// What the journal takes back; written before anything else.
+    withdrawn: Vec<Record>,
+    /// Files that begin when that is written.
+    begin: Vec<(FileId, Generation)>,
     bytes: u64,
     since: Option<Time>,
 }
@@ -36,10 +40,14 @@ struct Closing {
     complete: Vec<(FileId, Generation)>,
     published: Vec<(FileId, Root)>,
     links: Vec<FileId>,
-    withdrawn: Vec<u32>,
+    withdrawn: Vec<Record>,
+    begin: Vec<(FileId, Generation)>,
 }
 
 pub(super) struct Epochs {
+    /// The journal refused a record. The next ones would hang in a chain that is not there: none is written
+    /// and nothing is acknowledged any more.
+    broken: Option<Failure>,
     open: Open,
     closing: Option<Closing>,
     log: Log,
@@ -48,7 +56,7 @@ pub(super) struct Epochs {
 
 impl Epochs {
     pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
-        Epochs { open: Open::default(), closing: None, log, next_slot }
+        Epochs { broken: None, open: Open::default(), closing: None, log, next_slot }
     }
 
     /// Nothing is to be made durable.
@@ -78,9 +86,34 @@ impl Epochs {
         self.open.since.get_or_insert(now);
     }
 
-    pub(super) fn withdraw(&mut self, slot: u32) {
-        self.open.withdrawn.push(slot);
+    /// The journal shall promise nothing of this path any more. Without a `slot` the promise is of an earlier
+    /// session: a new one takes it over, and is withdrawn.
+    pub(super) fn withdraw(
+        &mut self,
+        slot: Option<u32>,
+        path: PathKey,
+        fingerprint: Fingerprint,
+        object_size: u32,
+        tag: u32,
+    ) {
+        let slot = slot.unwrap_or_else(|| {
+            let slot = self.take_slot();
+            self.open.withdrawn.push(Record::Partial { slot, path, fingerprint, object_size, tag });
+            slot
+        });
+        self.open.withdrawn.push(Record::Withdrawn { slot });
         self.open.since.get_or_insert(Time::default());
+    }
+
+    /// This file begins when what was withdrawn so far is in the journal.
+    pub(super) fn begin_after(&mut self, id: FileId, generation: Generation) {
+        self.open.begin.push((id, generation));
+        self.open.since.get_or_insert(Time::default());
+    }
+
+    fn take_slot(&mut self) -> u32 {
+        self.next_slot += 1;
+        self.next_slot - 1
     }
 
     fn is_due(&self, now: Time) -> bool {
@@ -107,19 +140,23 @@ impl Sink {
 
     fn close_epoch(&mut self) {
         let open = std::mem::take(&mut self.epochs.open);
-        let mut closing = Closing { links: open.links, withdrawn: open.withdrawn, ..Closing::default() };
+        let Open { links, withdrawn, begin, .. } = open;
+        let mut closing = Closing { links, withdrawn, begin, ..Closing::default() };
         let mut items = Vec::with_capacity(open.dirty.len() + open.complete.len());
         for id in open.dirty {
             let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Open && f.in_epoch) else {
                 continue;
             };
             file.in_epoch = false;
+            file.in_commit = true;
             closing.dirty.push((id, file.generation, std::mem::take(&mut file.written)));
             items.push(CommitItem { id, publish: None });
         }
         let policy = self.config.policy;
         for id in open.complete {
-            let Some(file) = self.files.get(&id).filter(|f| f.phase == Phase::Committing) else { continue };
+            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Committing) else { continue };
+            file.in_commit = true;
+            let file = &*file;
             closing.complete.push((id, file.generation));
             let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
             let publish = Publish { file: file.sink_file(id), meta, owner, no_replace };
@@ -138,17 +175,21 @@ impl Sink {
         let mut closing = self.epochs.closing.take().expect("a commit belongs to a closing epoch");
         let mut failed = BTreeSet::new();
         for (id, result) in results {
+            if let Some(drain) = self.drains.get_mut(&id).filter(|d| d.in_commit) {
+                // It was given up meanwhile.
+                drain.in_commit = false;
+                failed.insert(id);
+                self.check_drain(id);
+                continue;
+            }
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            file.in_commit = false;
             let Err(failure) = result else { continue };
             failed.insert(id);
-            if let Some(file) = self.files.get_mut(&id) {
-                // The engine removed the temporary: after a failed sync nothing in it can be believed.
-                if file.has_temp {
-                    file.has_temp = false;
-                    self.files_open -= 1;
-                }
-                file.broken = true;
-                self.fail_file(id, failure);
-            }
+            // The engine removed the temporary, for after a failed sync nothing in it can be believed. A write
+            // that is under way may make it again, so it is discarded behind the last of these.
+            file.broken = true;
+            self.fail_file(id, failure);
         }
         closing.dirty.retain(|(id, _, _)| !failed.contains(id));
         for (id, generation) in &closing.complete {
@@ -166,6 +207,11 @@ impl Sink {
         let parents = closing.published.iter().filter_map(|(id, _)| self.files.get(id).map(|f| f.parent));
         let parents =
             parents.chain(closing.links.iter().filter_map(|id| self.links.get(id).map(|l| l.parent)));
+        // The journal will name this temporary for the first time, so its name must be on media too.
+        let fresh = closing.dirty.iter().filter_map(|(id, generation, _)| {
+            self.files.get(id).filter(|f| f.slot.is_none() && f.is_of(*generation)).map(|f| f.parent)
+        });
+        let parents = parents.chain(fresh);
         let dirs: BTreeSet<DirId> = parents.collect();
         let dirs: BTreeSet<DirId> = dirs.into_iter().flat_map(|dir| self.dirs.unlinked(dir)).collect();
         if dirs.is_empty() || !self.config.policy.durable {
@@ -199,6 +245,10 @@ impl Sink {
             true
         };
         closing.published.retain(|(id, _)| keep(self, id));
+        closing.dirty.retain(|(id, generation, _)| {
+            let fresh = self.files.get(id).is_some_and(|f| f.slot.is_none() && f.is_of(*generation));
+            !fresh || keep(self, id)
+        });
         closing.links.retain(|id| keep(self, id));
         for id in failed {
             let text = "the directory could not be synced; the name may not survive a power cut";
@@ -217,24 +267,17 @@ impl Sink {
     fn journal_epoch(&mut self) {
         let closing = self.epochs.closing.take().expect("an epoch is closing");
         let mut records = Vec::new();
-        for slot in &closing.withdrawn {
-            records.push(Record::Withdrawn { slot: *slot });
-        }
+        records.extend(closing.withdrawn.iter().cloned());
         for (id, generation, subtrees) in &closing.dirty {
-            let Some(file) = self.files.get_mut(id).filter(|f| f.generation == *generation) else { continue };
-            if file.phase == Phase::Withdrawn {
-                continue;
-            }
+            let Some(file) = self.files.get_mut(id).filter(|f| f.is_of(*generation)) else { continue };
             for s in subtrees {
                 let _ = file.durable.insert(s.offset, s.len, s.cv);
             }
             let fresh = file.slot.is_none();
-            let slot = *file.slot.get_or_insert_with(|| {
-                self.epochs.next_slot += 1;
-                self.epochs.next_slot - 1
-            });
+            let slot = *file.slot.get_or_insert_with(|| self.epochs.take_slot());
+            file.journaled = true;
             let maximal: Vec<Subtree> = if fresh {
-                let (path, fingerprint) = (file.path, file.fingerprint);
+                let (path, fingerprint) = (file.path, file.claimed.unwrap_or(file.fingerprint));
                 let (object_size, tag) = (file.object_size, self.config.tag);
                 records.push(Record::Partial { slot, path, fingerprint, object_size, tag });
                 file.durable.iter().collect()
@@ -256,6 +299,9 @@ impl Sink {
             }
         }
         self.epochs.closing = Some(closing);
+        if let Some(failure) = self.epochs.broken.clone() {
+            return self.epoch_journaled(Err(failure));
+        }
         let mut bytes = Vec::new();
         for record in &records {
             self.epochs.log.append(record, &mut bytes);
@@ -272,6 +318,7 @@ impl Sink {
     pub(super) fn epoch_journaled(&mut self, result: Result<(), Failure>) {
         let closing = self.epochs.closing.take().expect("a journal write belongs to a closing epoch");
         if let Err(failure) = result {
+            self.epochs.broken.get_or_insert_with(|| failure.clone());
             if !self.is_fatal(&failure) {
                 self.begin_stop(SessionEnd::Failed(failure));
             }
@@ -280,7 +327,7 @@ impl Sink {
         let extents: Vec<Extent> = closing
             .dirty
             .iter()
-            .filter(|(id, generation, _)| self.files.get(id).is_some_and(|f| f.generation == *generation))
+            .filter(|(id, generation, _)| self.files.get(id).is_some_and(|f| f.is_of(*generation)))
             .flat_map(|(id, generation, subtrees)| {
                 let (id, generation) = (*id, *generation);
                 subtrees.iter().map(move |s| Extent { id, generation, offset: s.offset, len: s.len })
@@ -288,6 +335,9 @@ impl Sink {
             .collect();
         for chunk in extents.chunks(ITEMS_MAX) {
             self.actions.push_back(SinkAction::Send(Message::Durable(chunk.to_vec())));
+        }
+        for (id, generation) in closing.begin {
+            self.begin(id, generation);
         }
         for (id, root) in closing.published {
             let Some(file) = self.files.get_mut(&id) else { continue };

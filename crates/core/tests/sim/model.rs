@@ -1,0 +1,243 @@
+//! What is copied: a small tree whose files have versions, and the content that belongs to a version.
+//!
+//! In: a seed. Out: entries, their versions, digests of ranges. Content is one of a few pseudo-random
+//! strings per length (its *key*), hashed once per process; a block is 64 KiB of one key.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use blake3::hazmat::{HasherExt, Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
+use fastrand::Rng;
+use haul_core::digest::{Cv, Root};
+use haul_core::entry::{Fingerprint, Meta, Name, Timestamp};
+
+/// The grain of content: what one read or write moves at least.
+pub const BLOCK: u64 = 64 * 1024;
+/// Contents of one length.
+pub const KEYS: u8 = 6;
+/// A block that was never written.
+pub const NOTHING: u8 = 0;
+/// A block that was read from a file of another length than expected.
+pub const GARBAGE: u8 = 255;
+/// What stood at the destination before; no version has it.
+pub const OLD: u8 = 200;
+
+const LENGTHS: [u64; 13] =
+    [0, 1, 1000, 1024, 5000, 65_535, 65_536, 65_537, 131_072, 200_000, 262_144, 300_001, 393_216];
+
+/// Chaining values of one content.
+pub struct Content {
+    len: u64,
+    blocks: Vec<Cv>,
+    pub root: Root,
+}
+
+/// The content with this key and length.
+pub fn content(key: u8, len: u64) -> &'static Content {
+    static ALL: OnceLock<HashMap<(u8, u64), Content>> = OnceLock::new();
+    let all = ALL.get_or_init(|| {
+        (1..=KEYS).flat_map(|key| LENGTHS.map(|len| ((key, len), Content::new(key, len)))).collect()
+    });
+    &all[&(key, len)]
+}
+
+impl Content {
+    fn new(key: u8, len: u64) -> Content {
+        let mut bytes = vec![0; len as usize];
+        Rng::with_seed(u64::from(key)).fill(&mut bytes);
+        let blocks = bytes.chunks(BLOCK as usize).enumerate().map(|(i, block)| {
+            let mut hasher = blake3::Hasher::new();
+            hasher.set_input_offset(i as u64 * BLOCK);
+            hasher.update(block);
+            hasher.finalize_non_root()
+        });
+        Content { len, blocks: blocks.collect(), root: *blake3::hash(&bytes).as_bytes() }
+    }
+
+    /// The chaining value of a subtree; the root, if it is the whole.
+    pub fn node(&self, offset: u64, len: u64) -> Cv {
+        if offset == 0 && len == self.len {
+            return self.root;
+        }
+        if len <= BLOCK {
+            return self.blocks[(offset / BLOCK) as usize];
+        }
+        let left = 1 << (len - 1).ilog2();
+        let (a, b) = (self.node(offset, left), self.node(offset + left, len - left));
+        merge_subtrees_non_root(&a, &b, Mode::Hash)
+    }
+}
+
+/// The chaining value of a range whose blocks are of these contents, `keys` from the range's begin.
+pub fn mixed_node(keys: &[u8], total: u64, offset: u64, len: u64) -> Cv {
+    if len <= BLOCK {
+        return content(keys[0], total).node(offset, len);
+    }
+    let left = 1 << (len - 1).ilog2();
+    let (a, b) = keys.split_at((left / BLOCK) as usize);
+    let (a, b) = (mixed_node(a, total, offset, left), mixed_node(b, total, offset + left, len - left));
+    if len == total {
+        *merge_subtrees_root(&a, &b, Mode::Hash).as_bytes()
+    } else {
+        merge_subtrees_non_root(&a, &b, Mode::Hash)
+    }
+}
+
+/// Goal of a self-check: merged values equal the plain hash.
+pub fn check_contents() {
+    for len in LENGTHS {
+        let content = content(1, len);
+        if len > BLOCK {
+            let left = 1 << (len - 1).ilog2();
+            let (a, b) = (content.node(0, left), content.node(left, len - left));
+            assert_eq!(*merge_subtrees_root(&a, &b, Mode::Hash).as_bytes(), content.root);
+            assert!(max_subtree_len(left).is_some_and(|max| len - left <= max));
+        }
+    }
+}
+
+/// How many blocks a length has.
+pub fn blocks_of(len: u64) -> usize {
+    len.div_ceil(BLOCK) as usize
+}
+
+/// One version of a source file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub len: u64,
+    pub key: u8,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub ino: u64,
+}
+
+impl Version {
+    pub fn fingerprint(&self) -> Fingerprint {
+        let at = |secs| Timestamp { secs, nanos: 7 };
+        Fingerprint { size: self.len, mtime: at(self.mtime), ctime: at(self.ctime), ino: self.ino }
+    }
+    pub fn meta(&self) -> Meta {
+        Meta { mode: 0o644, uid: 1, gid: 1, mtime: self.fingerprint().mtime }
+    }
+    pub fn same_content(&self, other: &Version) -> bool {
+        self.len == other.len && self.mtime == other.mtime
+    }
+}
+
+/// What an entry is.
+pub enum Kind {
+    Dir,
+    Link,
+    /// All versions so far, newest last.
+    File(Vec<Version>),
+}
+
+/// An entry of the tree. Its number in [`Tree::entries`] is its name.
+pub struct Entry {
+    /// `None`: in the root.
+    pub parent: Option<usize>,
+    pub kind: Kind,
+    /// False: it vanished from the source.
+    pub alive: bool,
+}
+
+/// The source's tree.
+pub struct Tree {
+    pub entries: Vec<Entry>,
+}
+
+/// The name of an entry.
+pub fn name_of(entry: usize) -> Name {
+    Name::new(format!("e{entry}").as_bytes()).expect("a legal name")
+}
+
+/// The entry with this name.
+pub fn entry_of(name: &Name) -> usize {
+    std::str::from_utf8(&name.as_bytes()[1..]).ok().and_then(|s| s.parse().ok()).expect("a name of ours")
+}
+
+impl Tree {
+    /// A random tree; every parent stands before its children.
+    pub fn new(rng: &mut Rng) -> Tree {
+        let count = match rng.u8(..20) {
+            0 => rng.usize(20..60),
+            1..4 => rng.usize(1..3),
+            _ => rng.usize(3..14),
+        };
+        let mut dirs = vec![None];
+        let mut entries = Vec::new();
+        for i in 0..count {
+            let parent = dirs[rng.usize(..dirs.len())];
+            let kind = match rng.u8(..10) {
+                0 | 1 => {
+                    if dirs.len() < 6 {
+                        dirs.push(Some(i));
+                    }
+                    Kind::Dir
+                }
+                2 => Kind::Link,
+                _ => Kind::File(vec![Version {
+                    len: LENGTHS[rng.usize(..LENGTHS.len())],
+                    key: rng.u8(1..=KEYS),
+                    mtime: rng.i64(1000..2000),
+                    ctime: rng.i64(1000..2000),
+                    ino: i as u64 + 1,
+                }]),
+            };
+            entries.push(Entry { parent, kind, alive: true });
+        }
+        Tree { entries }
+    }
+
+    /// The newest version of a file; of another entry `None`.
+    pub fn version(&self, entry: usize) -> Option<Version> {
+        match &self.entries[entry].kind {
+            Kind::File(versions) => versions.last().copied(),
+            Kind::Dir | Kind::Link => None,
+        }
+    }
+
+    /// Whether `key` is a content that a version with this length and mtime had.
+    pub fn had(&self, entry: usize, len: u64, mtime: i64, key: u8) -> bool {
+        let Kind::File(versions) = &self.entries[entry].kind else { return false };
+        versions.iter().any(|v| v.len == len && v.mtime == mtime && (v.key == key || len == 0))
+    }
+
+    /// Something happens to a file at the source. Returns it and what happened; true: its content, length
+    /// or mtime are not what they were.
+    pub fn disturb(&mut self, rng: &mut Rng) -> Option<(usize, &'static str, bool)> {
+        let i = rng.usize(..self.entries.len());
+        let entry = &mut self.entries[i];
+        let Kind::File(versions) = &mut entry.kind else { return None };
+        if !entry.alive {
+            return None;
+        }
+        let mut version = *versions.last().expect("at least one");
+        version.ctime += 1;
+        let (what, renewed) = match rng.u8(..10) {
+            0..4 => {
+                version.key = version.key % KEYS + 1;
+                version.mtime += 1;
+                ("rewritten", true)
+            }
+            4 | 5 => {
+                version.len = LENGTHS[rng.usize(..LENGTHS.len())];
+                version.key = version.key % KEYS + 1;
+                version.mtime += 1;
+                version.ino += 1000;
+                ("replaced", true)
+            }
+            6 | 7 => ("chmod", false),
+            8 => {
+                version.key = version.key % KEYS + 1;
+                ("rewritten with its mtime set back", true)
+            }
+            _ => {
+                entry.alive = false;
+                ("removed", true)
+            }
+        };
+        versions.push(version);
+        Some((i, what, renewed))
+    }
+}

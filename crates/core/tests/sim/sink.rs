@@ -1,0 +1,585 @@
+//! The sink's end: storage engine, journal and driver around `transfer::sink`.
+
+use std::collections::HashMap;
+
+use haul_core::digest::Subtree;
+use haul_core::entry::Timestamp;
+use haul_core::ids::{BufferId, DirId, FileId, Generation};
+use haul_core::journal::{Record, Replay, compact};
+use haul_core::transfer::SessionEnd;
+use haul_core::transfer::op::{CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp};
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::wire::{Extent, Failure, FileState, Message, Outcome, Policy, Stage, credit_cost};
+
+use super::disk::{DirKey, Node};
+use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, content, entry_of, mixed_node};
+use super::world::World;
+
+struct OpenFile {
+    dir: DirKey,
+    entry: usize,
+    file: usize,
+    /// A commit of it failed: nothing can be written until it is discarded.
+    failed: bool,
+}
+
+/// A payload buffer: where each entry's payload starts, and its blocks' keys.
+struct Payload {
+    cost: u64,
+    parts: Vec<(u32, Vec<u8>)>,
+}
+
+pub struct SinkEnd {
+    pub machine: Sink,
+    tag: u32,
+    old_tags: Vec<u32>,
+    dirs: HashMap<DirId, (DirId, usize)>,
+    pub ops: Vec<SinkOp>,
+    pub journal_ops: Vec<SinkOp>,
+    pub dones: Vec<SinkDone>,
+    open: HashMap<FileId, OpenFile>,
+    buffers: HashMap<BufferId, Payload>,
+    next_buffer: u32,
+    memory: u64,
+    held: u64,
+}
+
+fn failure(stage: Stage, errno: i32) -> Failure {
+    Failure { stage, errno, text: "simulated".into() }
+}
+
+impl World {
+    fn snk(&mut self) -> &mut SinkEnd {
+        self.s.sink.as_mut().expect("the sink runs")
+    }
+
+    /// Sets the sink up as its driver does: replay, compact, replace. Returns whether the source must wait.
+    pub fn start_sink(&mut self, memory: u64, entries_max: u32) -> bool {
+        let boot = [self.boot; 16];
+        let replayed = self.journal.bytes.as_ref().map(|bytes| {
+            let mut replay = Replay::new();
+            for piece in bytes.chunks(97) {
+                replay.feed(piece).expect("a journal of ours");
+            }
+            replay.finish(boot, self.durable).expect("a journal of ours")
+        });
+        let resumed = replayed.is_some();
+        let replayed = replayed.unwrap_or_default();
+        self.note(|| format!("sink starts with {replayed:?}"));
+        self.epoch += 1;
+        self.tags += 1;
+        let tag = self.tags;
+        let head = Record::Head { job: [1; 16], root_ino: 1 };
+        let session = Record::Session { epoch: self.epoch, tag, boot, durable: self.durable };
+        let (bytes, log, _, next_slot) = compact(&replayed, head, session);
+        self.journal.durable = bytes.len();
+        self.journal.bytes = Some(bytes);
+        self.journal.broken = false;
+        let wait = resumed || !self.disk.dir(None).live.is_empty();
+        let policy = Policy {
+            durable: self.durable,
+            force: false,
+            no_clobber: false,
+            update: false,
+            owner: false,
+            times: true,
+        };
+        let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
+        let config = SinkConfig { policy, memory, entries_max, wait, files_open_max, tag };
+        let old_tags = replayed.tags.clone();
+        self.s.sink = Some(SinkEnd {
+            machine: Sink::new(config, Resume { replayed, log, next_slot }),
+            tag,
+            old_tags,
+            dirs: HashMap::new(),
+            ops: Vec::new(),
+            journal_ops: Vec::new(),
+            dones: Vec::new(),
+            open: HashMap::new(),
+            buffers: HashMap::new(),
+            next_buffer: 0,
+            memory,
+            held: 0,
+        });
+        wait
+    }
+
+    /// The directory, made if it is not there.
+    fn enter(&mut self, id: DirId) -> DirKey {
+        if id == DirId::ROOT {
+            return None;
+        }
+        let (parent, entry) = *self.snk().dirs.get(&id).expect("operations name registered directories");
+        let parent = self.enter(parent);
+        self.disk.make_dir(parent, entry);
+        Some(entry)
+    }
+
+    /// A fault strikes an operation of this entry: what was promised of it may be gone.
+    pub fn fault(&mut self, entry: usize) {
+        self.acks[entry] = None;
+        self.s.faulty.push(entry);
+    }
+
+    fn strikes(&mut self, one_in: u16) -> bool {
+        !self.quiet && self.s.faults && self.rng.u16(..one_in) < self.s.heat[1]
+    }
+
+    fn temp(&mut self, file: &SinkFile) -> Result<usize, Failure> {
+        if let Some(open) = self.snk().open.get(&file.id) {
+            return if open.failed { Err(failure(Stage::Write, 0)) } else { Ok(open.file) };
+        }
+        let dir = self.enter(file.parent);
+        let (entry, tag) = (entry_of(&file.name), self.snk().tag);
+        let made = self.disk.make_file(dir, (entry, Some(tag)));
+        self.snk().open.insert(file.id, OpenFile { dir, entry, file: made, failed: false });
+        Ok(made)
+    }
+
+    fn write(&mut self, file: &SinkFile, offset: u64, len: u64, keys: &[u8]) -> Result<(), Failure> {
+        let entry = entry_of(&file.name);
+        assert_eq!(keys.len(), blocks_of(len), "payload and range of entry {entry}");
+        let temp = self.temp(file)?;
+        if self.s.full && !self.quiet && self.rng.bool() {
+            return Err(failure(Stage::Write, 28));
+        }
+        if self.strikes(120) {
+            self.fault(entry);
+            return Err(failure(Stage::Write, 5));
+        }
+        self.disk.write(temp, (offset / BLOCK) as usize, keys, offset + len);
+        Ok(())
+    }
+
+    fn close(&mut self, id: FileId, remove: bool) {
+        let Some(open) = self.snk().open.remove(&id) else { return };
+        if remove && !open.failed {
+            let tag = self.snk().tag;
+            self.disk.remove(open.dir, (open.entry, Some(tag)));
+        }
+    }
+
+    fn take_payload(&mut self, buffer: BufferId) -> Vec<(u32, Vec<u8>)> {
+        if buffer == BufferId(u32::MAX) {
+            return Vec::new();
+        }
+        let snk = self.snk();
+        let payload = snk.buffers.remove(&buffer).expect("a buffer is freed once");
+        snk.held -= payload.cost;
+        payload.parts
+    }
+
+    /// Executes one operation of the sink's storage.
+    pub fn sink_exec(&mut self) {
+        let count = self.snk().ops.len();
+        let at = self.rng.usize(..count);
+        let op = self.snk().ops.swap_remove(at);
+        self.sink_do(op);
+    }
+
+    pub fn journal_exec(&mut self) {
+        let op = self.snk().journal_ops.remove(0);
+        self.sink_do(op);
+    }
+
+    fn sink_do(&mut self, op: SinkOp) {
+        self.note(|| match &op {
+            SinkOp::Journal { bytes, .. } => format!("sink does Journal of {} bytes", bytes.len()),
+            op => format!("sink does {op:?}"),
+        });
+        let done = match op {
+            SinkOp::MakeDirs { dirs } => {
+                let mut results = Vec::new();
+                for dir in dirs {
+                    // It may come after the directory was finished and forgotten.
+                    let known = self.snk().dirs.contains_key(&dir);
+                    if known {
+                        self.enter(dir);
+                    }
+                    results.push((dir, if known { Ok(()) } else { Err(failure(Stage::Create, 0)) }));
+                }
+                SinkDone::MakeDirs { results }
+            }
+            SinkOp::Lookup { items } => {
+                let results = items.iter().map(|item| (item.file.id, Ok(self.look_up(item)))).collect();
+                SinkDone::Lookup { results }
+            }
+            SinkOp::Write { file, offset, len, buffer, start } => {
+                let parts = self.take_payload(buffer);
+                let part = parts.iter().find(|(s, keys)| *s == start && !keys.is_empty());
+                let keys = part.expect("the payload starts there").1.clone();
+                let result = self.write(&file, offset, u64::from(len), &keys);
+                SinkDone::Write { id: file.id, offset, len, buffer, result }
+            }
+            SinkOp::WriteBundle { buffer, items } => {
+                let parts = self.take_payload(buffer);
+                let mut results = Vec::new();
+                for item in items {
+                    let part = parts.iter().find(|(s, keys)| *s == item.start && !keys.is_empty());
+                    let keys = match item.file.size {
+                        0 => Vec::new(),
+                        _ => part.expect("the payload starts there").1.clone(),
+                    };
+                    results.push((item.file.id, self.write(&item.file, 0, item.file.size, &keys)));
+                }
+                SinkDone::WriteBundle { buffer, results }
+            }
+            SinkOp::Commit { durable, items } => {
+                let results = items.iter().map(|item| (item.id, self.commit(item, durable))).collect();
+                SinkDone::Commit { results }
+            }
+            SinkOp::MakeLinks { items } => {
+                let mut results = Vec::new();
+                for item in items {
+                    let dir = self.enter(item.file.parent);
+                    self.disk.make_link(dir, (entry_of(&item.file.name), None));
+                    results.push((item.file.id, Ok(())));
+                }
+                SinkDone::MakeLinks { results }
+            }
+            SinkOp::SyncDirs { dirs } => {
+                let mut results = Vec::new();
+                for id in dirs {
+                    let dir = self.enter(id);
+                    if self.strikes(60) {
+                        let inside: Vec<usize> =
+                            self.disk.dir(dir).live.keys().map(|(entry, _)| *entry).collect();
+                        // The names of all below may be lost with it.
+                        (0..self.tree.entries.len())
+                            .filter(|e| inside.contains(e) || self.path_of(*e).iter().any(|d| inside.contains(d)))
+                            .collect::<Vec<_>>()
+                            .into_iter()
+                            .for_each(|e| self.fault(e));
+                        results.push((id, Err(failure(Stage::Sync, 5))));
+                    } else {
+                        self.disk.sync_dir(dir);
+                        results.push((id, Ok(())));
+                    }
+                }
+                SinkDone::SyncDirs { results }
+            }
+            SinkOp::FinishDirs { durable, dirs } => {
+                let mut results = Vec::new();
+                for (id, meta) in dirs {
+                    let dir = self.enter(id);
+                    self.sweep_tags(dir);
+                    self.disk.set_dir_mtime(dir, meta.mtime.secs);
+                    if durable {
+                        self.disk.sync_dir(dir);
+                    }
+                    results.push((id, Ok(())));
+                }
+                SinkDone::FinishDirs { results }
+            }
+            SinkOp::Discard { id } => {
+                self.close(id, true);
+                SinkDone::Discard { id }
+            }
+            SinkOp::Journal { bytes, durable } => {
+                let result = if self.journal.broken || self.strikes(100) {
+                    Err(failure(Stage::Write, 5))
+                } else {
+                    let journal = self.journal.bytes.as_mut().expect("the journal was begun");
+                    journal.extend_from_slice(&bytes);
+                    let len = journal.len();
+                    if durable && self.strikes(100) {
+                        self.journal.broken = true;
+                        Err(failure(Stage::Sync, 5))
+                    } else {
+                        if durable {
+                            self.journal.durable = len;
+                        }
+                        Ok(())
+                    }
+                };
+                SinkDone::Journal { result }
+            }
+            SinkOp::RemoveJournal => {
+                self.sweep_tags(None);
+                self.disk.sync_dir(None);
+                self.journal.bytes = None;
+                self.journal.durable = 0;
+                SinkDone::RemoveJournal { result: Ok(()) }
+            }
+        };
+        self.snk().dones.push(done);
+    }
+
+    /// Removes what dead runs left in a directory.
+    fn sweep_tags(&mut self, dir: DirKey) {
+        let tags = self.snk().old_tags.clone();
+        let old = |tag: &Option<u32>| tag.is_some_and(|tag| tags.contains(&tag));
+        let names: Vec<_> = self.disk.dir(dir).live.keys().filter(|(_, tag)| old(tag)).copied().collect();
+        names.into_iter().for_each(|name| self.disk.remove(dir, name));
+    }
+
+    fn look_up(&mut self, item: &LookupItem) -> Found {
+        let (dir, entry) = (self.enter(item.file.parent), entry_of(&item.file.name));
+        let mut adopted = false;
+        if let Some(tag) = item.adopt
+            && let Some(Node::File(file)) = self.disk.dir(dir).live.get(&(entry, Some(tag))).copied()
+        {
+            let ours = self.snk().tag;
+            self.disk.rename(dir, (entry, Some(tag)), (entry, Some(ours)));
+            self.snk().open.insert(item.file.id, OpenFile { dir, entry, file, failed: false });
+            adopted = true;
+        }
+        let existing = match self.disk.dir(dir).live.get(&(entry, None)) {
+            None => Existing::Nothing,
+            Some(Node::Dir) => Existing::Dir,
+            Some(Node::Link) => Existing::Other,
+            Some(Node::File(file)) => {
+                let file = &self.disk.files[*file];
+                let mtime = Timestamp { secs: file.mtime, nanos: 7 };
+                Existing::File { size: file.len, mtime, grain: 1 }
+            }
+        };
+        Found { existing, adopted }
+    }
+
+    fn commit(&mut self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
+        let result = match &item.publish {
+            None => self.commit_part(item.id, durable),
+            Some(publish) => self.publish(publish, durable),
+        };
+        if result.is_ok() && item.publish.is_some() {
+            self.close(item.id, false);
+        } else if result.is_err()
+            && let Some(open) = self.snk().open.get_mut(&item.id)
+        {
+            open.failed = true;
+            let (dir, entry) = (open.dir, open.entry);
+            let name = (entry, Some(self.snk().tag));
+            self.disk.remove(dir, name);
+        }
+        result
+    }
+
+    fn commit_part(&mut self, id: FileId, durable: bool) -> Result<(), Failure> {
+        let Some(open) = self.snk().open.get(&id) else { return Err(failure(Stage::Publish, 0)) };
+        let (file, entry) = (open.file, open.entry);
+        if durable {
+            let good = !self.strikes(60);
+            self.disk.sync_file(file, good);
+            if !good {
+                self.fault(entry);
+                return Err(failure(Stage::Sync, 5));
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, publish: &Publish, durable: bool) -> Result<(), Failure> {
+        let file = &publish.file;
+        let temp = match file.size {
+            0 => self.temp(file)?,
+            _ => self.snk().open.get(&file.id).map(|o| o.file).ok_or(failure(Stage::Publish, 0))?,
+        };
+        let OpenFile { dir, entry, .. } = self.snk().open[&file.id];
+        assert_eq!(self.disk.files[temp].len, file.size, "entry {entry}: length at publication");
+        self.disk.files[temp].mtime = publish.meta.mtime.secs;
+        if durable {
+            let good = !self.strikes(60);
+            self.disk.sync_file(temp, good);
+            if !good {
+                self.fault(entry);
+                return Err(failure(Stage::Sync, 5));
+            }
+        }
+        let key = self.disk.files[temp].key(false).unwrap_or(NOTHING);
+        let known = self.tree.had(entry, file.size, publish.meta.mtime.secs, key);
+        assert!(known, "entry {entry} is published with what no version had: {:?}", self.disk.files[temp]);
+        let tag = self.snk().tag;
+        self.disk.rename(dir, (entry, Some(tag)), (entry, None));
+        Ok(())
+    }
+
+    /// A completion reaches the sink's machine.
+    pub fn sink_done(&mut self) {
+        let count = self.snk().dones.len();
+        let at = self.rng.usize(..count);
+        let done = self.snk().dones.swap_remove(at);
+        self.note(|| format!("sink hears {done:?}"));
+        let now = self.now;
+        self.snk().machine.handle_done(done, now);
+    }
+
+    /// A message reaches the sink's machine.
+    pub fn sink_message(&mut self) {
+        let Some(message) = self.s.up.take() else { return };
+        self.note(|| format!("sink gets {message:?}"));
+        let now = self.now;
+        self.snk().machine.handle_message(message, now);
+    }
+
+    /// A data frame reaches the sink's machine.
+    pub fn frame_arrives(&mut self, stream: usize) {
+        let Some(frame) = self.s.streams[stream].wire.pop_front() else { return };
+        self.s.streams[stream].arrived += 1;
+        let id = self.s.streams[stream].id;
+        if self.s.sink.is_none() {
+            return;
+        }
+        let header = frame.header();
+        let payload = header.payload_len();
+        let mut at = 0;
+        let parts = header.entries.iter().zip(frame.blocks).map(|(entry, blocks)| {
+            assert_eq!(blocks.len(), blocks_of(u64::from(entry.len)), "payload of {entry:?}");
+            let start = at;
+            at += entry.len;
+            (start, blocks)
+        });
+        let parts: Vec<_> = parts.collect();
+        let damage = !self.quiet && self.s.faults;
+        let good: Vec<bool> =
+            header.entries.iter().map(|_| !damage || self.rng.u16(..40) >= self.s.heat[3]).collect();
+        self.note(|| format!("sink gets frame {} of {id}, good {good:?}: {header:?}", frame.seq));
+        let now = self.now;
+        let snk = self.snk();
+        let buffer = (payload > 0).then(|| {
+            snk.next_buffer += 1;
+            let (buffer, cost) = (BufferId(snk.next_buffer), credit_cost(payload));
+            snk.buffers.insert(buffer, Payload { cost, parts });
+            snk.held += cost;
+            assert!(snk.held <= snk.memory, "sink buffers: {} of {}", snk.held, snk.memory);
+            buffer
+        });
+        snk.machine.handle_data(id, header, buffer, good, now);
+    }
+
+    /// Does what the sink's machine asks.
+    pub fn sink_act(&mut self) {
+        while let Some(action) = self.s.sink.as_mut().and_then(|snk| snk.machine.poll_action()) {
+            match action {
+                SinkAction::RegisterDir { id, parent, name } => {
+                    self.snk().dirs.insert(id, (parent, entry_of(&name)));
+                }
+                SinkAction::ForgetDir { id } => drop(self.snk().dirs.remove(&id)),
+                SinkAction::Submit(op) => {
+                    let journal = matches!(op, SinkOp::Journal { .. } | SinkOp::RemoveJournal);
+                    let snk = self.snk();
+                    if journal { snk.journal_ops.push(op) } else { snk.ops.push(op) }
+                }
+                SinkAction::Send(message) => {
+                    self.note(|| format!("sink sends {message:?}"));
+                    self.judge(&message);
+                    self.s.down.send(&message);
+                }
+                SinkAction::FreeBuffer(buffer) => drop(self.take_payload(buffer)),
+                SinkAction::CloseStream(stream) => {
+                    let at = usize::from(stream.0) - 1;
+                    let freed = self.s.streams[at].cut(&mut self.rng, false);
+                    self.s.streams[at].wire.clear();
+                    if let Some(src) = &mut self.s.source {
+                        src.used -= freed;
+                    }
+                }
+                SinkAction::EntryEnded { .. } | SinkAction::Trouble { .. } => {}
+                SinkAction::Finished(end) => {
+                    self.note(|| format!("sink finished: {end:?}"));
+                    if end == SessionEnd::Complete {
+                        self.judge_complete();
+                    }
+                    // The engine ends what it was given.
+                    let ops = std::mem::take(&mut self.snk().ops);
+                    ops.into_iter().for_each(|op| self.sink_do(op));
+                    let ops = std::mem::take(&mut self.snk().journal_ops);
+                    ops.into_iter().for_each(|op| self.sink_do(op));
+                    self.s.sink_end = Some(end);
+                    self.sink_gone(true);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Holds what the sink says against what a power cut at this instant would leave.
+    fn judge(&mut self, message: &Message) {
+        match message {
+            Message::Done(items) => {
+                for item in items {
+                    if let Outcome::Done { root } = &item.outcome {
+                        self.judge_done(item.id, item.generation, *root);
+                    }
+                }
+            }
+            Message::Durable(extents) => extents.iter().for_each(|extent| self.judge_durable(extent)),
+            Message::State(states) => {
+                for (id, generation, state) in states {
+                    if let FileState::Held { subtrees, verify } = state {
+                        self.judge_held(*id, *generation, subtrees, *verify);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn judge_done(&mut self, id: FileId, generation: Generation, root: Option<[u8; 32]>) {
+        let entry = self.entry(id);
+        self.s.done.push(entry);
+        let Some(version) = self.s.announced.get(&(id, generation)).copied() else {
+            // A link. A directory's own name is durable when its parent is finished.
+            return;
+        };
+        let node = match self.durable {
+            true => self.disk.survivor(&self.path_of(entry), (entry, None)),
+            false => self.disk.dir(self.tree.entries[entry].parent).live.get(&(entry, None)).copied(),
+        };
+        let Some(Node::File(file)) = node else { panic!("entry {entry} is done, but its name is not: {node:?}") };
+        let file = &self.disk.files[file];
+        let key = file.key(self.durable).unwrap_or(NOTHING);
+        let (len, mtime) = match self.durable {
+            true => (file.len_durable, file.mtime_durable),
+            false => (file.len, file.mtime),
+        };
+        assert_eq!((len, mtime), (version.len, version.mtime), "entry {entry} is done");
+        assert!(self.tree.had(entry, len, mtime, key), "entry {entry} is done with content {key}");
+        let expected = if len == 0 { content(1, 0).root } else { content(key, len).root };
+        assert_eq!(root, Some(expected), "root of entry {entry}");
+        self.acknowledge(entry, key, &version, 0..blocks_of(len));
+    }
+
+    fn judge_durable(&mut self, extent: &Extent) {
+        let entry = self.entry(extent.id);
+        let version = self.s.announced[&(extent.id, extent.generation)];
+        let first = (extent.offset / BLOCK) as usize;
+        let range = first..first + blocks_of(extent.len);
+        let Some(open) = self.snk().open.get(&extent.id) else {
+            panic!("durable, but no file is open for entry {entry}")
+        };
+        let (dir, number) = (open.dir, open.file);
+        let file = &self.disk.files[number];
+        let blocks = &file.blocks[range.clone()];
+        let key = if self.durable { blocks[0].durable } else { blocks[0].live };
+        let same = blocks.iter().all(|b| key == if self.durable { b.durable } else { b.live });
+        assert!(same && key != NOTHING, "entry {entry}: {extent:?} is not on media: {blocks:?}");
+        if self.durable {
+            let _ = dir;
+            let tag = self.snk().tag;
+            let node = self.disk.survivor(&self.path_of(entry), (entry, Some(tag)));
+            assert_eq!(node, Some(Node::File(number)), "entry {entry}: the temporary's name is not on media");
+        }
+        if key != GARBAGE {
+            self.acknowledge(entry, key, &version, range);
+        }
+    }
+
+    fn judge_held(&mut self, id: FileId, generation: Generation, subtrees: &[Subtree], verify: bool) {
+        let entry = self.entry(id);
+        let len = self.s.announced[&(id, generation)].len;
+        let file = &self.disk.files[self.s.sink.as_ref().expect("the sink runs").open[&id].file];
+        for subtree in subtrees {
+            let first = (subtree.offset / BLOCK) as usize;
+            let blocks = &file.blocks[first..first + blocks_of(subtree.len)];
+            let there = blocks.iter().all(|b| b.live != NOTHING && (!self.durable || b.durable == b.live));
+            assert!(there, "entry {entry}: held, but not there: {subtree:?} {blocks:?}");
+            let keys: Vec<u8> = blocks.iter().map(|b| b.live).collect();
+            // A part that was being written again from a source that had changed is compared first.
+            if !keys.contains(&GARBAGE) && !verify {
+                let cv = mixed_node(&keys, len, subtree.offset, subtree.len);
+                assert_eq!(cv, subtree.cv, "entry {entry}: held with another content: {keys:?}");
+            }
+        }
+    }
+}

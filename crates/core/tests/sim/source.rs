@@ -1,0 +1,445 @@
+//! The source's end: walk, storage engine and driver around `transfer::source`.
+
+use std::collections::HashMap;
+
+use haul_core::digest::subtrees;
+use haul_core::entry::EntryKind;
+use haul_core::ids::{BufferId, DirId, FileId, Generation};
+use haul_core::transfer::Ended;
+use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::source::{Source, SourceAction};
+use haul_core::wire::{Announced, Failure, Stage, Totals, credit_cost};
+
+use super::link::{Frame, Told};
+use super::model::{BLOCK, GARBAGE, Kind, Version, blocks_of, content, name_of};
+use super::world::World;
+
+pub enum Step {
+    Entry(usize),
+    DirEnd(Option<usize>),
+}
+
+/// A payload buffer: the keys of its blocks, by entry.
+struct Payload {
+    cost: u64,
+    blocks: Vec<Vec<u8>>,
+}
+
+pub struct SourceEnd {
+    pub machine: Source,
+    pub walk: Vec<Step>,
+    pub walk_ended: bool,
+    ids: HashMap<usize, FileId>,
+    views: HashMap<FileId, (Generation, Version)>,
+    pub ops: Vec<(SourceOp, Option<BufferId>)>,
+    pub dones: Vec<SourceDone>,
+    buffers: HashMap<BufferId, Payload>,
+    next_buffer: u32,
+    pub memory: u64,
+    pub used: u64,
+    /// Entries handed in and not ended.
+    open: usize,
+    entries_max: u32,
+    pub payload_reads: u64,
+}
+
+impl SourceEnd {
+    pub fn new(machine: Source, walk: Vec<Step>, memory: u64, entries_max: u32) -> SourceEnd {
+        SourceEnd {
+            machine,
+            walk,
+            walk_ended: false,
+            ids: HashMap::new(),
+            views: HashMap::new(),
+            ops: Vec::new(),
+            dones: Vec::new(),
+            buffers: HashMap::new(),
+            next_buffer: 0,
+            memory,
+            used: 0,
+            open: 0,
+            entries_max,
+            payload_reads: 0,
+        }
+    }
+}
+
+fn failure(stage: Stage, errno: i32) -> Failure {
+    Failure { stage, errno, text: "simulated".into() }
+}
+
+impl World {
+    fn src(&mut self) -> &mut SourceEnd {
+        self.s.source.as_mut().expect("the source runs")
+    }
+
+    /// The walk goes one step.
+    pub fn walk_step(&mut self) {
+        // What ended is counted before something is added.
+        self.source_act();
+        if self.s.source.is_none() {
+            return;
+        }
+        let object_size = self.object_size;
+        let dir_id = |src: &SourceEnd, dir: Option<usize>| dir.map_or(DirId::ROOT, |d| src.ids[&d].as_dir());
+        match self.src().walk.pop() {
+            Some(Step::Entry(entry)) => {
+                if !self.tree.entries[entry].alive {
+                    return;
+                }
+                self.s.ids.push(entry);
+                let id = FileId(self.s.ids.len() as u64);
+                let kind = match &self.tree.entries[entry].kind {
+                    Kind::Dir => EntryKind::Dir,
+                    Kind::Link => EntryKind::Symlink { target: b"target"[..].into() },
+                    Kind::File(versions) => {
+                        let version = *versions.last().expect("at least one");
+                        self.s.announced.insert((id, Generation(0)), version);
+                        self.src().views.insert(id, (Generation(0), version));
+                        EntryKind::File { fingerprint: version.fingerprint(), object_size }
+                    }
+                };
+                let meta = match self.tree.version(entry) {
+                    Some(version) => version.meta(),
+                    None => {
+                        Version { len: 0, key: 0, mtime: 500 + entry as i64, ctime: 0, ino: 0 }.meta()
+                    }
+                };
+                let parent = self.tree.entries[entry].parent;
+                self.note(|| format!("walk: {entry} is {id}"));
+                let src = self.src();
+                src.ids.insert(entry, id);
+                let parent = dir_id(src, parent);
+                let name = name_of(entry);
+                src.open += 1;
+                assert!(src.open <= src.entries_max as usize, "more entries than agreed");
+                src.machine.handle_entry(Announced {
+                    id,
+                    generation: Generation(0),
+                    parent,
+                    name,
+                    meta,
+                    kind,
+                });
+            }
+            Some(Step::DirEnd(dir)) => {
+                let src = self.src();
+                let dir = dir_id(src, dir);
+                if dir != DirId::ROOT {
+                    src.machine.handle_dir_end(dir);
+                }
+            }
+            None => {
+                self.note(|| "walk: over".into());
+                let src = self.src();
+                src.walk_ended = true;
+                src.machine.handle_walk_end(Totals::default());
+            }
+        }
+    }
+
+    /// Executes one operation of the source's storage.
+    pub fn source_exec(&mut self) {
+        let count = self.src().ops.len();
+        let at = self.rng.usize(..count);
+        let (op, buffer) = self.src().ops.swap_remove(at);
+        self.note(|| format!("source does {op:?}"));
+        let done = match op {
+            SourceOp::Read { id, generation, offset, len, tail, whole } => {
+                let buffer = buffer.expect("a read has one");
+                let result = self.read(id, generation, offset, u64::from(len), tail, whole);
+                let result = match result {
+                    Ok((cvs, blocks)) => {
+                        self.src().buffers.get_mut(&buffer).expect("it was taken").blocks = vec![blocks];
+                        Ok(ReadOk { buffer, cvs })
+                    }
+                    Err(failure) => {
+                        self.free_source(buffer);
+                        Err(failure)
+                    }
+                };
+                SourceDone::Read { id, generation, offset, len, result }
+            }
+            SourceOp::ReadBundle { files } => {
+                let buffer = buffer.expect("a read has one");
+                let (mut items, mut all, mut sum) = (Vec::new(), Vec::new(), 0);
+                for file in files {
+                    let result = self.read_small(file.id, file.generation, u64::from(file.size));
+                    let result = result.map(|(ok, blocks)| {
+                        if ok.look != Look::Changed {
+                            all.push(blocks);
+                            sum += u64::from(file.size);
+                        }
+                        ok
+                    });
+                    items.push((file, result));
+                }
+                let src = self.src();
+                let payload = src.buffers.get_mut(&buffer).expect("it was taken");
+                payload.blocks = all;
+                src.used -= payload.cost - credit_cost(sum);
+                payload.cost = credit_cost(sum);
+                SourceDone::ReadBundle { buffer, items }
+            }
+            SourceOp::Look { id, generation } => {
+                let result = self.view(id, generation).map(|view| self.look(id, &view));
+                SourceDone::Look { id, generation, result }
+            }
+            SourceOp::Verify { id, generation, size, subtrees } => {
+                let result = self.current(id, generation).map(|(_, now)| {
+                    let fits = |s: &haul_core::digest::Subtree| {
+                        content(now.key, now.len).node(s.offset, s.len) == s.cv
+                    };
+                    now.len == size && subtrees.iter().all(fits)
+                });
+                SourceDone::Verify { id, generation, result }
+            }
+            SourceOp::HashFile { id, generation } => {
+                let result = self.current(id, generation).and_then(|(view, now)| {
+                    let same = now.same_content(&view);
+                    same.then(|| content(now.key, now.len).root).ok_or(failure(Stage::Changed, 0))
+                });
+                SourceDone::HashFile { id, generation, result }
+            }
+            SourceOp::Refresh { id, generation } => {
+                let entry = self.entry(id);
+                let result = match self.tree.version(entry).filter(|_| self.tree.entries[entry].alive) {
+                    Some(now) => {
+                        self.src().views.insert(id, (generation, now));
+                        self.s.announced.insert((id, generation), now);
+                        Ok((now.fingerprint(), now.meta()))
+                    }
+                    None => Err(failure(Stage::Open, 2)),
+                };
+                SourceDone::Refresh { id, generation, result }
+            }
+            SourceOp::Forget { id } => {
+                self.src().views.remove(&id);
+                return;
+            }
+            SourceOp::ForgetDir { .. } => return,
+        };
+        self.src().dones.push(done);
+    }
+
+    fn view(&mut self, id: FileId, generation: Generation) -> Result<Version, Failure> {
+        match self.src().views.get(&id) {
+            Some((known, view)) if *known == generation => Ok(*view),
+            _ => Err(failure(Stage::Changed, 0)),
+        }
+    }
+
+    /// The version that is known of a file and the one that stands there now.
+    fn current(&mut self, id: FileId, generation: Generation) -> Result<(Version, Version), Failure> {
+        let view = self.view(id, generation)?;
+        let entry = self.entry(id);
+        if !self.tree.entries[entry].alive {
+            return Err(failure(Stage::Open, 2));
+        }
+        if !self.quiet && self.rng.u16(..600) == 0 {
+            self.fault(entry);
+            return Err(failure(Stage::Read, 5));
+        }
+        Ok((view, self.tree.version(entry).expect("a file")))
+    }
+
+    fn look(&mut self, id: FileId, view: &Version) -> Look {
+        let entry = self.entry(id);
+        let now = self.tree.version(entry).expect("a file");
+        if !self.tree.entries[entry].alive || !now.same_content(view) {
+            Look::Changed
+        } else if now.ino != view.ino || now.ctime != view.ctime {
+            Look::MetaOnly
+        } else if self.rng.u8(..12) == 0 {
+            Look::Recent { wait: std::time::Duration::from_millis(self.rng.u64(1..400)) }
+        } else {
+            Look::Same
+        }
+    }
+
+    fn read(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+        offset: u64,
+        len: u64,
+        tail: bool,
+        whole: bool,
+    ) -> Result<(Vec<[u8; 32]>, Vec<u8>), Failure> {
+        let (_, now) = self.current(id, generation)?;
+        let view = self.view(id, generation)?;
+        if now.len < offset + len {
+            return Err(failure(Stage::Changed, 0));
+        }
+        self.src().payload_reads += 1;
+        let blocks = blocks_of(len);
+        if now.len != view.len {
+            // Grown: bytes of a version that nobody announced.
+            let cvs = if whole { 1 } else { subtrees(offset, len, tail).count() };
+            return Ok((vec![[now.key; 32]; cvs], vec![GARBAGE; blocks]));
+        }
+        let first = (offset / BLOCK) as usize;
+        self.check_not_acknowledged(id, first..first + blocks);
+        let content = content(now.key, now.len);
+        let cvs = match whole {
+            true => vec![content.root],
+            false => subtrees(offset, len, tail).map(|(o, l)| content.node(o, l)).collect(),
+        };
+        Ok((cvs, vec![now.key; blocks]))
+    }
+
+    fn read_small(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+        len: u64,
+    ) -> Result<(BundleOk, Vec<u8>), Failure> {
+        const CHANGED: BundleOk = BundleOk { root: [0; 32], look: Look::Changed };
+        let (view, now) = self.current(id, generation)?;
+        if now.len != len || view.len != len {
+            return Ok((CHANGED, Vec::new()));
+        }
+        self.src().payload_reads += 1;
+        let look = self.look(id, &view);
+        if look == Look::Changed {
+            return Ok((CHANGED, Vec::new()));
+        }
+        self.check_not_acknowledged(id, 0..blocks_of(len));
+        Ok((BundleOk { root: content(now.key, len).root, look }, vec![now.key; blocks_of(len)]))
+    }
+
+    fn free_source(&mut self, buffer: BufferId) {
+        let src = self.src();
+        let payload = src.buffers.remove(&buffer).expect("a buffer is freed once");
+        src.used -= payload.cost;
+    }
+
+    /// A completion reaches the source's machine.
+    pub fn source_done(&mut self) {
+        let count = self.src().dones.len();
+        let at = self.rng.usize(..count);
+        let done = self.src().dones.swap_remove(at);
+        self.note(|| format!("source hears {done:?}"));
+        let now = self.now;
+        self.src().machine.handle_done(done, now);
+    }
+
+    /// A message reaches the source's machine.
+    pub fn source_message(&mut self) {
+        if let Some(message) = self.s.down.take() {
+            self.note(|| format!("source gets {message:?}"));
+            self.src().machine.handle_message(message);
+        }
+    }
+
+    /// A stream's thread tells the source something.
+    pub fn sender_tells(&mut self, stream: usize) {
+        let Some(told) = self.s.streams[stream].told.pop_front() else { return };
+        let id = self.s.streams[stream].id;
+        match told {
+            Told::Sent(seq) => self.src().machine.handle_sent(id, seq),
+            Told::Lost => {
+                self.note(|| format!("source loses stream {id}"));
+                self.src().machine.handle_stream_lost(id);
+            }
+        }
+    }
+
+    /// The sender's thread hands a frame to the network.
+    pub fn sender_sends(&mut self, stream: usize) {
+        let Some(frame) = self.s.streams[stream].queue.pop_front() else { return };
+        if let Some(src) = &mut self.s.source {
+            src.used -= frame.cost;
+        }
+        let stream = &mut self.s.streams[stream];
+        stream.told.push_back(Told::Sent(frame.seq));
+        stream.wire.push_back(frame);
+    }
+
+    /// Does what the source's machine asks.
+    pub fn source_act(&mut self) {
+        while let Some(action) = self.s.source.as_mut().and_then(|src| src.machine.poll_action()) {
+            match action {
+                SourceAction::Submit(op) => {
+                    let src = self.src();
+                    let len = match &op {
+                        SourceOp::Read { len, .. } => Some(u64::from(*len)),
+                        SourceOp::ReadBundle { files } => {
+                            Some(files.iter().map(|f| u64::from(f.size)).sum())
+                        }
+                        _ => None,
+                    };
+                    let buffer = len.map(|len| {
+                        src.next_buffer += 1;
+                        let (id, cost) = (BufferId(src.next_buffer), credit_cost(len));
+                        src.buffers.insert(id, Payload { cost, blocks: Vec::new() });
+                        src.used += cost;
+                        assert!(src.used <= src.memory, "source buffers: {} of {}", src.used, src.memory);
+                        id
+                    });
+                    src.ops.push((op, buffer));
+                }
+                SourceAction::Send(message) => {
+                    self.note(|| format!("source sends {message:?}"));
+                    self.s.up.send(&message);
+                }
+                SourceAction::SendData { stream, header, buffer } => {
+                    let buffer = buffer.expect("the source gives a buffer with every frame");
+                    let src = self.src();
+                    let payload = src.buffers.remove(&buffer).expect("a buffer is freed once");
+                    let cost = payload.cost;
+                    let at = usize::from(stream.0) - 1;
+                    let stream = &mut self.s.streams[at];
+                    let seq = stream.next_seq();
+                    let frame = Frame::new(&header, stream.id, seq, payload.blocks, cost);
+                    if stream.up {
+                        stream.queue.push_back(frame);
+                    } else {
+                        self.src().used -= cost;
+                    }
+                    self.note(|| format!("source sends {header:?} as {seq} on {}", at + 1));
+                }
+                SourceAction::FreeBuffer(buffer) => self.free_source(buffer),
+                SourceAction::CloseStream(stream) => {
+                    let at = usize::from(stream.0) - 1;
+                    let freed = self.s.streams[at].cut(&mut self.rng, true);
+                    self.src().used -= freed;
+                }
+                SourceAction::EntryEnded { id, end, root, .. } => {
+                    self.note(|| format!("source: {id} ended {end:?}"));
+                    let src = self.src();
+                    src.open = src.open.checked_sub(1).expect("an entry ends once");
+                    self.entry_ended(id, &end, root);
+                }
+                SourceAction::Finished(end) => {
+                    self.note(|| format!("source finished: {end:?}"));
+                    if end == haul_core::transfer::SessionEnd::Complete {
+                        assert_eq!(self.src().open, 0, "complete, but entries are open at the source");
+                    }
+                    self.s.source_end = Some(end);
+                    self.source_gone(true);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn entry_ended(&mut self, id: FileId, end: &Ended, root: Option<[u8; 32]>) {
+        let entry = self.entry(id);
+        match end {
+            Ended::Copied => {
+                if self.tree.version(entry).is_some() {
+                    assert!(root.is_some(), "a copied file has a root");
+                }
+                self.s.copied += 1;
+            }
+            Ended::Unchanged => self.s.unchanged += 1,
+            Ended::Skipped => {}
+            Ended::Failed(failure) => {
+                let digest = failure.stage == Stage::Digest;
+                assert!(!digest, "entry {entry}: digests differ at the end");
+                assert!(!self.quiet, "entry {entry} failed without a fault: {failure:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,641 @@
+//! One run: sessions of both machines with faults, then quiet ones until all is there, and the judge.
+//!
+//! A run is one seed. Each step picks one of the things that can happen next: an operation is executed, a
+//! completion or a message arrives, a stream moves or breaks, the source's tree changes, an end dies.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use fastrand::Rng;
+use haul_core::ids::{FileId, Generation, StreamId, Time};
+use haul_core::transfer::SessionEnd;
+use haul_core::transfer::source::{Source, SourceConfig};
+
+use super::disk::{Disk, JournalFile, Node};
+use super::link::{Control, Stream};
+use super::model::{BLOCK, Kind, Tree, Version, blocks_of, content};
+use super::sink::SinkEnd;
+use super::source::{SourceEnd, Step};
+
+/// Steps that one session may take. The longest ones of good code take a tenth of it.
+const STEPS_MAX: u32 = 60_000;
+/// Events that are kept for a failure's report.
+const TRACE_MAX: usize = 4000;
+
+thread_local! {
+    static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
+}
+
+/// Begins to keep what happens.
+pub fn trace_start() {
+    TRACE.set(Some(VecDeque::new()));
+}
+
+/// What happened last, if it was kept.
+pub fn trace_take() -> Vec<String> {
+    TRACE.take().map(Vec::from).unwrap_or_default()
+}
+
+/// What the sink acknowledged of a file: these blocks need not be read again.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    version: Version,
+    blocks: Vec<bool>,
+}
+
+/// What shall happen to a session, besides faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    None,
+    KillSource,
+    KillSink,
+    PowerCut,
+    StopSource,
+    StopSink,
+}
+
+/// One session and what connects its ends.
+pub struct Session {
+    pub ids: Vec<usize>,
+    pub announced: HashMap<(FileId, Generation), Version>,
+    pub up: Control,
+    pub down: Control,
+    pub streams: Vec<Stream>,
+    pub source: Option<SourceEnd>,
+    pub sink: Option<SinkEnd>,
+    pub source_end: Option<SessionEnd>,
+    pub sink_end: Option<SessionEnd>,
+    /// Storage and network may fail.
+    pub faults: bool,
+    /// How much likelier than usual: changes of the source, faults of storage, breaks of streams, damage.
+    pub heat: [u16; 4],
+    /// The sink's file system is full now.
+    pub full: bool,
+    pub faulty: Vec<usize>,
+    pub done: Vec<usize>,
+    pub copied: u64,
+    pub unchanged: u64,
+    weights: [u8; EVENTS],
+}
+
+pub struct World {
+    pub rng: Rng,
+    pub tree: Tree,
+    pub disk: Disk,
+    pub journal: JournalFile,
+    pub acks: Vec<Option<Ack>>,
+    pub now: Time,
+    pub boot: u8,
+    pub tags: u32,
+    pub epoch: u32,
+    pub durable: bool,
+    pub object_size: u32,
+    /// Nothing fails and nothing changes any more.
+    pub quiet: bool,
+    pub s: Session,
+}
+
+const EVENTS: usize = 12;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    SourceExec,
+    SourceDone,
+    SinkExec,
+    JournalExec,
+    SinkDone,
+    Up,
+    Down,
+    Send(usize),
+    Tell(usize),
+    Arrive(usize),
+    StreamEnd(usize),
+    Walk,
+}
+
+impl Event {
+    fn class(self) -> usize {
+        match self {
+            Event::SourceExec => 0,
+            Event::SourceDone => 1,
+            Event::SinkExec => 2,
+            Event::JournalExec => 3,
+            Event::SinkDone => 4,
+            Event::Up => 5,
+            Event::Down => 6,
+            Event::Send(_) => 7,
+            Event::Tell(_) => 8,
+            Event::Arrive(_) => 9,
+            Event::StreamEnd(_) => 10,
+            Event::Walk => 11,
+        }
+    }
+}
+
+fn no_session() -> Session {
+    Session {
+        ids: Vec::new(),
+        announced: HashMap::new(),
+        up: Control::default(),
+        down: Control::default(),
+        streams: Vec::new(),
+        source: None,
+        sink: None,
+        source_end: None,
+        sink_end: None,
+        faults: false,
+        heat: [1; 4],
+        full: false,
+        faulty: Vec::new(),
+        done: Vec::new(),
+        copied: 0,
+        unchanged: 0,
+        weights: [1; EVENTS],
+    }
+}
+
+/// Runs one seed to its end; panics where something is wrong. Returns the steps that it took.
+pub fn run(seed: u64) -> u64 {
+    let mut rng = Rng::with_seed(seed);
+    let tree = Tree::new(&mut rng);
+    let durable = rng.u8(..5) != 0;
+    let mut world = World {
+        acks: vec![None; tree.entries.len()],
+        tree,
+        disk: Disk::new(),
+        journal: JournalFile::default(),
+        now: Time(0),
+        boot: 1,
+        tags: 0,
+        epoch: 0,
+        durable,
+        object_size: BLOCK as u32,
+        quiet: false,
+        s: no_session(),
+        rng,
+    };
+    world.stand_already();
+    let mut steps = 0;
+    for _ in 0..world.rng.u8(..5) {
+        steps += world.session();
+    }
+    world.quiet = true;
+    world.note(|| "quiet from here".into());
+    steps += world.session();
+    assert_eq!(world.s.source_end, Some(SessionEnd::Complete), "a quiet session ends complete");
+    assert_eq!(world.s.sink_end, Some(SessionEnd::Complete), "a quiet session ends complete");
+    world.judge_copy();
+    steps += world.session();
+    assert_eq!(world.s.source_end, Some(SessionEnd::Complete));
+    assert_eq!(world.s.sink_end, Some(SessionEnd::Complete));
+    world.judge_copy();
+    let files = (0..world.tree.entries.len())
+        .filter(|e| world.tree.entries[*e].alive && world.tree.version(*e).is_some())
+        .count();
+    assert_eq!(world.s.unchanged, files as u64, "a second run finds all unchanged");
+    steps
+}
+
+impl World {
+    pub fn note(&self, text: impl FnOnce() -> String) {
+        TRACE.with_borrow_mut(|trace| {
+            if let Some(trace) = trace {
+                if trace.len() == TRACE_MAX {
+                    trace.pop_front();
+                }
+                trace.push_back(format!("{:>9} {}", self.now.0 / 1000, text()));
+            }
+        });
+    }
+
+    /// The entry that has this id in the session.
+    pub fn entry(&self, id: FileId) -> usize {
+        self.s.ids[id.0 as usize - 1]
+    }
+
+    /// The directories above an entry, outermost first.
+    pub fn path_of(&self, entry: usize) -> Vec<usize> {
+        let mut path = Vec::new();
+        let mut at = self.tree.entries[entry].parent;
+        while let Some(dir) = at {
+            path.push(dir);
+            at = self.tree.entries[dir].parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Some files stand at the destination from before, as old copies or as other content.
+    fn stand_already(&mut self) {
+        if self.rng.u8(..4) != 0 {
+            return;
+        }
+        for entry in 0..self.tree.entries.len() {
+            let parent = self.tree.entries[entry].parent;
+            if !self.disk.has_dir(parent) || self.rng.bool() {
+                continue;
+            }
+            match self.tree.version(entry) {
+                None if matches!(self.tree.entries[entry].kind, Kind::Dir) => {
+                    self.disk.make_dir(parent, entry);
+                }
+                None => self.disk.make_link(parent, (entry, None)),
+                Some(version) => {
+                    let file = self.disk.make_file(parent, (entry, None));
+                    let same = self.rng.bool();
+                    let (key, len) = if same { (version.key, version.len) } else { (super::model::OLD, 70_000) };
+                    self.disk.write(file, 0, &vec![key; blocks_of(len)], len);
+                    self.disk.files[file].mtime = if same { version.mtime } else { 3 };
+                    self.disk.sync_file(file, true);
+                }
+            }
+            self.disk.sync_dir(parent);
+        }
+    }
+
+    /// The order of a walk: each directory's entries in random order, subtrees at any time after.
+    fn walk_order(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut todo = vec![None];
+        while !todo.is_empty() {
+            let at = self.rng.usize(..todo.len());
+            let dir = todo.swap_remove(at);
+            let mut inside: Vec<usize> =
+                (0..self.tree.entries.len()).filter(|e| self.tree.entries[*e].parent == dir).collect();
+            self.rng.shuffle(&mut inside);
+            for entry in inside {
+                if matches!(self.tree.entries[entry].kind, Kind::Dir) {
+                    todo.push(Some(entry));
+                }
+                steps.push(Step::Entry(entry));
+            }
+            steps.push(Step::DirEnd(dir));
+        }
+        steps.reverse();
+        steps
+    }
+
+    /// One session, from start to the end of both ends. Returns the steps that it took.
+    fn session(&mut self) -> u64 {
+        self.s = no_session();
+        self.s.faults = !self.quiet && self.rng.u8(..3) != 0;
+        for heat in &mut self.s.heat {
+            *heat = [1, 1, 4, 10][self.rng.usize(..4)];
+        }
+        for weight in &mut self.s.weights {
+            *weight = [1, 4, 4, 16][self.rng.usize(..4)];
+        }
+        self.object_size = if self.rng.u8(..4) == 0 { 2 * BLOCK as u32 } else { BLOCK as u32 };
+        let streams = self.rng.u16(1..=3);
+        self.s.streams = (1..=streams).map(|id| Stream::new(StreamId(id))).collect();
+        let memory = [8, 16, 64][self.rng.usize(..3)] * BLOCK;
+        let dirs = self.tree.entries.iter().filter(|e| matches!(e.kind, Kind::Dir)).count() as u32;
+        let entries_max = dirs + [2, 4, 1000][self.rng.usize(..3)];
+        let wait = self.start_sink(memory, entries_max);
+        let memory = [2, 4, 16][self.rng.usize(..3)] * BLOCK * 2;
+        let reads_max = self.rng.u32(1..6);
+        let mut machine = Source::new(SourceConfig { entries_max, memory, reads_max, wait });
+        for stream in &self.s.streams {
+            machine.handle_stream_up(stream.id);
+        }
+        let walk = self.walk_order();
+        self.s.source = Some(SourceEnd::new(machine, walk, memory, entries_max));
+        let fate = match self.quiet {
+            true => Fate::None,
+            false => [
+                Fate::None,
+                Fate::KillSource,
+                Fate::KillSink,
+                Fate::PowerCut,
+                Fate::PowerCut,
+                Fate::StopSource,
+                Fate::StopSink,
+            ][self.rng.usize(..7)],
+        };
+        let fate_at = if self.rng.bool() { self.rng.u32(..120) } else { self.rng.u32(..800) };
+        self.note(|| {
+            format!(
+                "session {}: {fate:?} at {fate_at}, wait {wait}, durable {}, objects {}, {streams} streams, \
+                 entries {entries_max}",
+                self.epoch, self.durable, self.object_size
+            )
+        });
+        self.source_act();
+        self.sink_act();
+        let mut steps = 0;
+        while self.s.source.is_some() || self.s.sink.is_some() {
+            steps += 1;
+            assert!(steps < STEPS_MAX, "a session without an end");
+            if steps == fate_at {
+                self.suffer(fate);
+            }
+            self.trouble();
+            self.step();
+        }
+        u64::from(steps)
+    }
+
+    fn suffer(&mut self, fate: Fate) {
+        self.note(|| format!("-- {fate:?}"));
+        match fate {
+            Fate::None => {}
+            Fate::KillSource => self.source_gone(false),
+            Fate::KillSink => self.sink_gone(false),
+            Fate::PowerCut => {
+                let spare = !self.durable;
+                self.disk.power_cut(&mut self.rng, spare);
+                self.journal.power_cut(&mut self.rng);
+                self.boot += 1;
+                if !self.durable {
+                    self.acks.fill(None);
+                }
+                self.judge_names();
+                self.sink_gone(false);
+            }
+            Fate::StopSource => {
+                if let Some(src) = &mut self.s.source {
+                    src.machine.stop("test");
+                    self.source_act();
+                }
+            }
+            Fate::StopSink => {
+                if let Some(snk) = &mut self.s.sink {
+                    snk.machine.stop();
+                    self.s.down.send(&haul_core::wire::Message::Stop { reason: "test".into() });
+                    self.sink_act();
+                }
+            }
+        }
+    }
+
+    /// What may go wrong at any time.
+    fn trouble(&mut self) {
+        if self.quiet {
+            return;
+        }
+        if self.rng.u16(..200) < self.s.heat[0]
+            && let Some((entry, what, renewed)) = self.tree.disturb(&mut self.rng)
+        {
+            self.note(|| format!("-- {entry} is {what}: {:?}", self.tree.version(entry)));
+            if renewed {
+                self.acks[entry] = None;
+            }
+        }
+        if self.s.faults && self.rng.u16(..300) < self.s.heat[2] {
+            let at = self.rng.usize(..self.s.streams.len());
+            self.note(|| format!("-- stream {} breaks", at + 1));
+            let freed = self.s.streams[at].cut(&mut self.rng, false);
+            if let Some(src) = &mut self.s.source {
+                src.used -= freed;
+            }
+        }
+        if self.s.faults && self.rng.u16(..1500) == 0 {
+            self.s.full = !self.s.full;
+            self.note(|| format!("-- full: {}", self.s.full));
+        }
+    }
+
+    /// The source's end is over. `whole`: in good order, so that what it sent arrives.
+    pub fn source_gone(&mut self, whole: bool) {
+        if self.s.source.take().is_none() {
+            return;
+        }
+        self.s.up.cut(&mut self.rng, whole);
+        self.cut_streams();
+    }
+
+    /// The sink's end is over.
+    pub fn sink_gone(&mut self, whole: bool) {
+        if self.s.sink.take().is_none() {
+            return;
+        }
+        self.s.down.cut(&mut self.rng, whole);
+        self.cut_streams();
+    }
+
+    fn cut_streams(&mut self) {
+        for stream in &mut self.s.streams {
+            let freed = stream.cut(&mut self.rng, false);
+            if let Some(src) = &mut self.s.source {
+                src.used -= freed;
+            }
+        }
+    }
+
+    /// One thing happens.
+    fn step(&mut self) {
+        self.now = Time(self.now.0 + self.rng.u64(1..4_000_000));
+        let mut events = Vec::with_capacity(24);
+        let walks = self.s.source.as_ref().is_some_and(|s| !s.walk_ended && s.machine.wants_entries());
+        let mut push = |yes: bool, event: Event| {
+            if yes {
+                events.push(event);
+            }
+        };
+        if let Some(src) = &self.s.source {
+            push(!src.ops.is_empty(), Event::SourceExec);
+            push(!src.dones.is_empty(), Event::SourceDone);
+            push(!self.s.down.is_empty() || (self.s.down.over && !self.s.down.told), Event::Down);
+            push(walks, Event::Walk);
+        }
+        if let Some(snk) = &self.s.sink {
+            push(!snk.ops.is_empty(), Event::SinkExec);
+            push(!snk.journal_ops.is_empty(), Event::JournalExec);
+            push(!snk.dones.is_empty(), Event::SinkDone);
+            push(!self.s.up.is_empty() || (self.s.up.over && !self.s.up.told), Event::Up);
+        }
+        let (has_source, has_sink) = (self.s.source.is_some(), self.s.sink.is_some());
+        for (i, stream) in self.s.streams.iter().enumerate() {
+            push(has_source && !stream.queue.is_empty(), Event::Send(i));
+            push(has_source && !stream.told.is_empty(), Event::Tell(i));
+            push(has_sink && !stream.wire.is_empty(), Event::Arrive(i));
+            push(has_sink && !stream.up && stream.wire.is_empty() && !stream.sink_told, Event::StreamEnd(i));
+        }
+        let total: u32 = events.iter().map(|e| u32::from(self.s.weights[e.class()])).sum();
+        if total == 0 {
+            return self.wait();
+        }
+        let mut pick = self.rng.u32(..total);
+        let event = *events
+            .iter()
+            .find(|e| {
+                let weight = u32::from(self.s.weights[e.class()]);
+                let found = pick < weight;
+                pick = pick.wrapping_sub(weight);
+                found
+            })
+            .expect("the weights' sum is the total");
+        self.happen(event);
+        if let Some(src) = &mut self.s.source {
+            src.machine.handle_tick(self.now);
+        }
+        if let Some(snk) = &mut self.s.sink {
+            snk.machine.handle_tick(self.now);
+        }
+        if self.rng.u8(..4) != 0 {
+            self.source_act();
+        }
+        if self.rng.u8(..4) != 0 {
+            self.sink_act();
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::SourceExec => self.source_exec(),
+            Event::SourceDone => self.source_done(),
+            Event::SinkExec => self.sink_exec(),
+            Event::JournalExec => self.journal_exec(),
+            Event::SinkDone => self.sink_done(),
+            Event::Up if self.s.up.is_empty() => {
+                self.s.up.told = true;
+                self.note(|| "sink loses control".into());
+                self.s.sink.as_mut().expect("it runs").machine.handle_control_lost("simulated");
+            }
+            Event::Down if self.s.down.is_empty() => {
+                self.s.down.told = true;
+                self.note(|| "source loses control".into());
+                self.s.source.as_mut().expect("it runs").machine.handle_control_lost("simulated");
+            }
+            Event::Up => self.sink_message(),
+            Event::Down => self.source_message(),
+            Event::Send(i) => self.sender_sends(i),
+            Event::Tell(i) => self.sender_tells(i),
+            Event::Arrive(i) => self.frame_arrives(i),
+            Event::StreamEnd(i) => {
+                self.s.streams[i].sink_told = true;
+                let (id, frames) = (self.s.streams[i].id, self.s.streams[i].arrived);
+                self.note(|| format!("sink loses stream {id} after {frames} frames"));
+                self.s.sink.as_mut().expect("it runs").machine.handle_stream_lost(id, frames);
+            }
+            Event::Walk => self.walk_step(),
+        }
+    }
+
+    /// Nothing is under way: the machines act, or time passes until the next deadline.
+    fn wait(&mut self) {
+        self.source_act();
+        self.sink_act();
+        let idle = |world: &World| {
+            let src = world.s.source.as_ref();
+            let snk = world.s.sink.as_ref();
+            src.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty())
+                && snk.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty() && s.journal_ops.is_empty())
+                && (src.is_none() || world.s.down.is_empty())
+                && (snk.is_none() || world.s.up.is_empty())
+                && world.s.streams.iter().all(|s| s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
+                && src.is_none_or(|s| s.walk_ended || !s.machine.wants_entries())
+                && !(src.is_some() && world.s.down.over && !world.s.down.told)
+                && !(snk.is_some() && world.s.up.over && !world.s.up.told)
+        };
+        if !idle(self) || (self.s.source.is_none() && self.s.sink.is_none()) {
+            return;
+        }
+        let source = self.s.source.as_ref().and_then(|s| s.machine.next_deadline());
+        let sink = self.s.sink.as_ref().and_then(|s| s.machine.next_deadline());
+        let Some(due) = [source, sink].into_iter().flatten().min() else {
+            panic!(
+                "deadlock: source {}, sink {}, walk ended {:?}, wants entries {:?}, counts {:?} {:?}",
+                self.s.source.is_some(),
+                self.s.sink.is_some(),
+                self.s.source.as_ref().map(|s| s.walk_ended),
+                self.s.source.as_ref().map(|s| s.machine.wants_entries()),
+                self.s.source.as_ref().map(|s| s.machine.counts()),
+                self.s.sink.as_ref().map(|s| s.machine.counts()),
+            );
+        };
+        self.now = self.now.max(due);
+        if let Some(src) = &mut self.s.source {
+            src.machine.handle_tick(self.now);
+        }
+        if let Some(snk) = &mut self.s.sink {
+            snk.machine.handle_tick(self.now);
+        }
+        self.source_act();
+        self.sink_act();
+    }
+
+    /// The sink says that these blocks are on media.
+    pub fn acknowledge(&mut self, entry: usize, key: u8, version: &Version, blocks: Range<usize>) {
+        let now = self.tree.version(entry).expect("a file");
+        // What was announced may have changed since: then the source will take it back.
+        let same = now.same_content(version) && now.key == key && version.key == key;
+        if !same || self.s.faulty.contains(&entry) || !self.tree.entries[entry].alive {
+            return;
+        }
+        let new = || Ack { version: now, blocks: vec![false; blocks_of(now.len)] };
+        let ack = self.acks[entry].get_or_insert_with(new);
+        assert!(ack.version.same_content(&now) && ack.version.key == key, "a model's error");
+        ack.blocks[blocks].fill(true);
+    }
+
+    /// The source reads these blocks for sending.
+    pub fn check_not_acknowledged(&self, id: FileId, blocks: Range<usize>) {
+        let entry = self.entry(id);
+        if let Some(ack) = &self.acks[entry] {
+            let again = !blocks.is_empty() && ack.blocks[blocks.clone()].iter().all(|acked| *acked);
+            assert!(!again, "entry {entry}: blocks {blocks:?} were acknowledged and are read again");
+        }
+    }
+
+    /// No final name shows a part or a mixture.
+    fn judge_names(&self) {
+        for (_, (entry, tag), node) in self.disk.names() {
+            if let (None, Node::File(file)) = (tag, node) {
+                self.judge_file(entry, file, false);
+            }
+        }
+    }
+
+    fn judge_file(&self, entry: usize, file: usize, newest: bool) {
+        let file = &self.disk.files[file];
+        let key = file.key(false).unwrap_or(0);
+        let old = key == super::model::OLD && file.len == 70_000;
+        let known = self.tree.had(entry, file.len, file.mtime, key) || (old && !newest);
+        assert!(known, "entry {entry} shows what no version had: {file:?}");
+        if newest {
+            let version = self.tree.version(entry).expect("a file");
+            assert_eq!((file.len, file.mtime), (version.len, version.mtime), "entry {entry} is not the newest");
+            let _ = content(version.key, version.len);
+        }
+    }
+
+    /// After the sink's "complete": nothing of ours is left, and what was done survives a power cut.
+    pub fn judge_complete(&self) {
+        assert!(self.journal.bytes.is_none(), "complete, but a journal is left");
+        for (dir, (entry, tag), _) in self.disk.names() {
+            assert_eq!(tag, None, "complete, but a temporary of {entry} is left in {dir:?}");
+        }
+        self.judge_names();
+        if self.durable {
+            for entry in &self.s.done {
+                let node = self.disk.survivor(&self.path_of(*entry), (*entry, None));
+                assert!(node.is_some(), "complete, but the name of {entry} is not on media");
+            }
+        }
+    }
+
+    /// Every entry of the source is at the destination as it should be.
+    fn judge_copy(&self) {
+        for (entry, what) in self.tree.entries.iter().enumerate() {
+            if !what.alive {
+                continue;
+            }
+            let node = self.disk.dir(what.parent).live.get(&(entry, None)).copied();
+            match (&what.kind, node) {
+                (Kind::Dir, Some(Node::Dir)) => {
+                    let mtime = self.disk.dir(Some(entry)).mtime;
+                    assert_eq!(mtime, Some(500 + entry as i64), "mtime of directory {entry}");
+                }
+                (Kind::Link, Some(Node::Link)) => {}
+                (Kind::File(_), Some(Node::File(file))) => self.judge_file(entry, file, true),
+                (_, node) => panic!("entry {entry} is {node:?} at the end"),
+            }
+            if self.durable {
+                let node = self.disk.survivor(&self.path_of(entry), (entry, None));
+                assert!(node.is_some(), "complete, but the name of {entry} is not on media");
+            }
+        }
+    }
+}
