@@ -75,10 +75,8 @@ impl Journal {
             let path = &path;
             move |errno| fault::os_at(Stage::Write, what, path, errno, dir)
         };
-        match jail.unlink(dir, &new) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(fail("remove an old draft of the journal")(errno)),
-        }
+        // Those of killed runs, and what an earlier attempt of ours left.
+        place.remove_drafts(self.owner.epoch());
         let fd = jail.create_temp(dir, &new).map_err(fail("create the journal"))?;
         let result = write_all_at(&fd, bytes, 0)
             .and_then(|()| retry_on_intr(|| rustix::fs::fdatasync(&fd)))
@@ -156,6 +154,8 @@ mod tests {
     use std::path::Path;
 
     fn place(dir: &Path) -> JobDir {
+        // Of a former owner that was stopped while it drafted, and then killed.
+        place.remove_drafts(self.owner.epoch());
         JobDir::open(dir, JobKey::new(&[3; 16])).expect("a place")
     }
 
@@ -212,6 +212,38 @@ mod tests {
     #[test]
     fn journal_refuses_links() {
         let dir = tempfile::tempdir().expect("tempdir");
+    /// Goal: drafts that killed runs left are gone when a new run begins its journal, those that came later when
+    /// it ends; drafts of a later owner and of other jobs stay.
+    /// Method: drafts planted before both; the names that are left.
+    #[test]
+    fn drafts_of_killed_runs_are_removed() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let plant = |key: &JobKey, epoch| {
+            let name = key.journal_new(epoch);
+            fs::write(dir.path().join(std::str::from_utf8(name.as_bytes()).expect("ASCII")), "old")
+                .expect("plant");
+        };
+        let drafts = || {
+            let names = fs::read_dir(dir.path()).expect("ls").map(|e| e.expect("entry").file_name());
+            let mut names: Vec<_> = names.map(|n| n.into_string().expect("ASCII")).collect();
+            names.retain(|name| name.contains(".new."));
+            names.len()
+        };
+        let owner = Arc::new(place(dir.path()).acquire(4, "test", &Patience::default()).expect("ours"));
+        let key = owner.place().key().clone();
+        for epoch in [1, 4, 5] {
+            plant(&key, epoch);
+        }
+        plant(&key, 6);
+        plant(&JobKey::new(&[4; 16]), 1);
+        let mut journal = Journal::new(owner);
+        journal.replace(b"head").expect("replace");
+        assert_eq!(drafts(), 2);
+        plant(&key, 3);
+        journal.remove().expect("remove");
+        assert_eq!(drafts(), 2);
+    }
+
         let root = dir.path().join("root");
         fs::create_dir(&root).expect("mkdir");
         fs::write(dir.path().join("victim"), "precious").expect("write");
