@@ -190,17 +190,30 @@ impl JobDir {
 
     /// The owners' epochs, lowest first.
     pub(super) fn owners(&self) -> Result<Vec<u32>, AcquireError> {
-        let mut epochs = Vec::new();
-        clean::each_name(&self.fd, |name, _| {
-            if let Some((key, JobFile::Owner { epoch })) = job_file(name)
-                && key == self.key
-            {
-                epochs.push(epoch);
-            }
+        self.owners_and_drafts().map(|(owners, _)| owners)
+    }
+
+    /// The epochs of the owners and of the journal's drafts, lowest first.
+    fn owners_and_drafts(&self) -> Result<(Vec<u32>, Vec<u32>), AcquireError> {
+        let (mut owners, mut drafts) = (Vec::new(), Vec::new());
+        clean::each_name(&self.fd, |name, _| match job_file(name) {
+            Some((key, JobFile::Owner { epoch })) if key == self.key => owners.push(epoch),
+            Some((key, JobFile::NewJournal { epoch })) if key == self.key => drafts.push(epoch),
+            _ => {}
         })
         .map_err(|errno| self.fail("list the directory of", &self.key.journal(), errno))?;
-        epochs.sort_unstable();
-        Ok(epochs)
+        owners.sort_unstable();
+        drafts.sort_unstable();
+        Ok((owners, drafts))
+    }
+
+    /// Removes drafts of the journal that runs up to the epoch `last` left when they were killed. One that
+    /// cannot be removed or listed harms nobody, and `haul clean` names it.
+    pub(super) fn remove_drafts(&self, last: u32) {
+        let drafts = self.owners_and_drafts().map(|(_, drafts)| drafts).unwrap_or_default();
+        for epoch in drafts.into_iter().filter(|epoch| *epoch <= last) {
+            let _ = self.jail.unlink(&self.fd, &self.key.journal_new(epoch));
+        }
     }
 
     /// What the owner file says now. `None`: it is gone.
