@@ -27,8 +27,6 @@ pub struct CopyRequest {
     pub dry_run: bool,
     /// Send an [`Event::Entry`] for each entry that ended well.
     pub verbose: bool,
-    /// The user's home directory, for `~` and the cache at the near end.
-    pub home: Option<PathBuf>,
 }
 
 /// A place that data comes from or goes to.

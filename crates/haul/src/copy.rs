@@ -96,8 +96,8 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
     let memory = memory(&request.options);
     let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
     let here =
-        |destination| sink_request(destination, &request.options, request.home.clone(), memory, what.clone());
-    let from_here = || source_request(sources.clone(), &request.options, request.home.clone(), memory);
+        |destination| sink_request(destination, &request.options, None, memory, what.clone());
+    let from_here = || source_request(sources.clone(), &request.options, None, memory);
     match (remote_source, host_of(&request.destination)) {
         (None, None) => {
             refuse_inside(request, &destination.0)?;
@@ -329,7 +329,7 @@ fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String
     let options = &request.options;
     let paths: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
     let recursive = options.recursive || options.archive;
-    let specs = resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| e.to_string())?;
+    let specs = resolve_sources(&paths, recursive, None).map_err(|e| e.to_string())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {
         match File::open(above) {
@@ -359,14 +359,14 @@ fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &d
         match &request.destination {
             Endpoint::Local(destination) => {
                 let sources: Vec<SourceRoot> = Vec::new();
-                let root = sink::destination(destination, &sources, request.home.as_deref());
+                let root = sink::destination(destination, &sources, None);
                 let whole = PathBuf::from(OsStr::from_bytes(destination));
                 root.map(|(root, _)| below(&root, path)).into_iter().chain([whole]).collect()
             }
             Endpoint::Remote { .. } => {
                 let typed: Vec<Vec<u8>> =
                     request.sources.iter().map(|source| path_of(source).to_vec()).collect();
-                let specs = resolve_sources(&typed, true, request.home.as_deref()).unwrap_or_default();
+                let specs = resolve_sources(&typed, true, None).unwrap_or_default();
                 let single = specs.len() == 1;
                 let found = specs.into_iter().filter_map(|spec| match &spec.target {
                     RootTarget::Contents => Some(below(&spec.path, path)),

@@ -23,7 +23,6 @@ struct Surroundings {
     /// `TERM` names a terminal that understands escape sequences.
     capable: bool,
     no_color: bool,
-    home: Option<PathBuf>,
     binary: Option<PathBuf>,
 }
 
@@ -65,7 +64,6 @@ impl Surroundings {
             stderr_terminal: std::io::stderr().is_terminal(),
             capable: set("TERM").is_some_and(|term| term != "dumb"),
             no_color: set("NO_COLOR").is_some(),
-            home: set("HOME").map(PathBuf::from),
             binary: std::env::current_exe().ok(),
         }
     }
@@ -120,7 +118,6 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         remote,
         dry_run: args.dry_run,
         verbose: args.verbose > 0,
-        home: surroundings.home.clone(),
     })
 }
 
@@ -162,7 +159,6 @@ mod tests {
             stderr_terminal: true,
             capable: true,
             no_color: false,
-            home: None,
             binary: None,
         }
     }

@@ -58,7 +58,6 @@ fn request() -> CopyRequest {
         },
         dry_run: false,
         verbose: true,
-        home: None,
     }
 }
 
