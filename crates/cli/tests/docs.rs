@@ -90,7 +90,7 @@ fn options_exist() {
             } else if !code.starts_with("--") {
                 continue;
             }
-            let unknown = options(&code).into_iter().filter(|option| !known.contains(option));
+            let unknown = options(code).into_iter().filter(|option| !known.contains(option));
             wrong.extend(unknown.map(|option| format!("{page}: no option {option}")));
         }
     }
