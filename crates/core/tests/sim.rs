@@ -64,6 +64,7 @@ fn nothing_promised_is_lost() {
 #[test]
 #[ignore = "takes as long as it is told"]
 fn nothing_promised_is_lost_in_long_runs() {
+    #[expect(clippy::disallowed_methods, reason = "core reads no environment; a long test run may")]
     let number = |name: &str, or: u64| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(or);
     let first = number("HAUL_SIM_FIRST", 1_000_000);
     let count = number("HAUL_SIM_SEEDS", 100_000);
@@ -75,7 +76,10 @@ fn nothing_promised_is_lost_in_long_runs() {
     for seed in first..first + count {
         match try_seed(seed) {
             Ok(more) => steps += more,
-            Err(text) => failed.entry(text.lines().next().unwrap_or_default().to_owned()).or_insert_with(Vec::new).push((seed, text)),
+            Err(text) => failed
+                .entry(text.lines().next().unwrap_or_default().to_owned())
+                .or_insert_with(Vec::new)
+                .push((seed, text)),
         }
     }
     for (place, seeds) in &failed {

@@ -95,8 +95,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
     let remote_source = request.sources.iter().find_map(host_of);
     let memory = memory(&request.options);
     let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
-    let here =
-        |destination| sink_request(destination, &request.options, None, memory, what.clone());
+    let here = |destination| sink_request(destination, &request.options, None, memory, what.clone());
     let from_here = || source_request(sources.clone(), &request.options, None, memory);
     match (remote_source, host_of(&request.destination)) {
         (None, None) => {
@@ -211,7 +210,12 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     raise_nofile();
     let env = AgentEnv { ssh_connection, ..AgentEnv::default() };
     // Bare descriptors: a buffer in between would hold back what the other end waits for.
-    let pipe = || Ok::<_, std::io::Error>((rustix::stdio::stdin().try_clone_to_owned()?, rustix::stdio::stdout().try_clone_to_owned()?));
+    let pipe = || {
+        Ok::<_, std::io::Error>((
+            rustix::stdio::stdin().try_clone_to_owned()?,
+            rustix::stdio::stdout().try_clone_to_owned()?,
+        ))
+    };
     let Ok((input, output)) = pipe() else { return 1 };
     let (request, connected) = match bootstrap::agent(File::from(input), File::from(output), env) {
         Ok(served) => served,
@@ -386,8 +390,7 @@ fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &d
     for path in paths {
         let hashed = candidates(&path).into_iter().find(|path| path.is_file()).map(|file| {
             let mut hasher = blake3::Hasher::new();
-            File::open(&file)
-                .and_then(|file| hasher.update_reader(file).map(|h| *h.finalize().as_bytes()))
+            File::open(&file).and_then(|file| hasher.update_reader(file).map(|h| *h.finalize().as_bytes()))
         });
         match hashed {
             Some(Ok(root)) => observer.event(Event::Digest { path, root }),

@@ -246,7 +246,9 @@ impl World {
                             self.disk.dir(dir).live.keys().map(|(entry, _)| *entry).collect();
                         // The names of all below may be lost with it.
                         (0..self.tree.entries.len())
-                            .filter(|e| inside.contains(e) || self.path_of(*e).iter().any(|d| inside.contains(d)))
+                            .filter(|e| {
+                                inside.contains(e) || self.path_of(*e).iter().any(|d| inside.contains(d))
+                            })
                             .collect::<Vec<_>>()
                             .into_iter()
                             .for_each(|e| self.fault(e));
@@ -526,7 +528,9 @@ impl World {
             true => self.disk.survivor(&self.path_of(entry), (entry, None)),
             false => self.disk.dir(self.tree.entries[entry].parent).live.get(&(entry, None)).copied(),
         };
-        let Some(Node::File(file)) = node else { panic!("entry {entry} is done, but its name is not: {node:?}") };
+        let Some(Node::File(file)) = node else {
+            panic!("entry {entry} is done, but its name is not: {node:?}")
+        };
         let file = &self.disk.files[file];
         let key = file.key(self.durable).unwrap_or(NOTHING);
         let (len, mtime) = match self.durable {

@@ -244,7 +244,8 @@ impl World {
                 Some(version) => {
                     let file = self.disk.make_file(parent, (entry, None));
                     let same = self.rng.bool();
-                    let (key, len) = if same { (version.key, version.len) } else { (super::model::OLD, 70_000) };
+                    let (key, len) =
+                        if same { (version.key, version.len) } else { (super::model::OLD, 70_000) };
                     self.disk.write(file, 0, &vec![key; blocks_of(len)], len);
                     self.disk.files[file].mtime = if same { version.mtime } else { 3 };
                     self.disk.sync_file(file, true);
@@ -524,7 +525,11 @@ impl World {
                 && snk.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty() && s.journal_ops.is_empty())
                 && (src.is_none() || world.s.down.is_empty())
                 && (snk.is_none() || world.s.up.is_empty())
-                && world.s.streams.iter().all(|s| s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
+                && world
+                    .s
+                    .streams
+                    .iter()
+                    .all(|s| s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
                 && src.is_none_or(|s| s.walk_ended || !s.machine.wants_entries())
                 && !(src.is_some() && world.s.down.over && !world.s.down.told)
                 && !(snk.is_some() && world.s.up.over && !world.s.up.told)
@@ -596,7 +601,11 @@ impl World {
         assert!(known, "entry {entry} shows what no version had: {file:?}");
         if newest {
             let version = self.tree.version(entry).expect("a file");
-            assert_eq!((file.len, file.mtime), (version.len, version.mtime), "entry {entry} is not the newest");
+            assert_eq!(
+                (file.len, file.mtime),
+                (version.len, version.mtime),
+                "entry {entry} is not the newest"
+            );
             let _ = content(version.key, version.len);
         }
     }

@@ -381,7 +381,8 @@ impl Session {
                 SourceAction::EntryEnded { id, end, root, bytes } => {
                     let kind = self.kinds.remove(&id).unwrap_or(Kind::File);
                     let (tree, rename) = (&self.tree, &self.rename);
-                    let path = || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
+                    let path =
+                        || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
                     self.tally.count(watch, kind, &end, root, bytes, path);
                 }
                 SourceAction::Finished(end) => return Some(end),

@@ -133,7 +133,7 @@ impl Sink {
         let nothing_comes = self.writes == 0 && self.deferred.is_empty();
         let last = self.end.is_some() || self.stop.is_some();
         let full = self.files_open >= self.config.files_open_max;
-        if (nothing_comes && last) || (full && nothing_comes) || self.epochs.is_due(self.now) {
+        if (nothing_comes && (last || full)) || self.epochs.is_due(self.now) {
             self.close_epoch();
         }
     }
@@ -154,7 +154,9 @@ impl Sink {
         }
         let policy = self.config.policy;
         for id in open.complete {
-            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Committing) else { continue };
+            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Committing) else {
+                continue;
+            };
             file.in_commit = true;
             let file = &*file;
             closing.complete.push((id, file.generation));
