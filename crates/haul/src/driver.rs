@@ -342,22 +342,21 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
     })
 }
 
-/// Waits for the other end's report after the session, then closes control.
+/// Sends the report of this end, waits for the other end's unless it came already, and closes control.
 pub(crate) fn exchange_reports<E>(
     mailbox: &Receiver<E>,
     control: &mut ControlHandle,
     own: EndReport,
+    mut far: Option<EndReport>,
     pick: impl Fn(E) -> Option<ControlEvent>,
 ) -> Option<EndReport> {
     control.send(Message::Report(own));
     let deadline = Instant::now() + REPORT_MAX;
-    let mut far = None;
-    while let Ok(event) = mailbox.recv_deadline(deadline) {
+    while far.is_none()
+        && let Ok(event) = mailbox.recv_deadline(deadline)
+    {
         match pick(event) {
-            Some(ControlEvent::Message(Message::Report(report))) => {
-                far = Some(report);
-                break;
-            }
+            Some(ControlEvent::Message(Message::Report(report))) => far = Some(report),
             Some(ControlEvent::Lost(_)) => break,
             _ => {}
         }

@@ -857,12 +857,18 @@ impl Sink {
         }
         let Some(file) = self.files.get_mut(&id).filter(|f| f.writes > 0) else { return };
         file.writes -= 1;
-        let subtrees = file.writing.remove(&offset);
+        let mut subtrees = file.writing.remove(&offset);
         if let Err(failure) = result {
             file.broken = true;
             return self.fail_file(id, failure);
         }
         self.counts.written += len;
+        // A whole file whose seal is still to come (its ctime is young, say) is made durable with its epoch
+        // like a part of one, so that an end before the seal does not cost it.
+        let unsealed = file.sealed.is_none_or(|pass| pass < file.pass_max);
+        if let Some(root) = file.digest.root().filter(|_| unsealed && len > 0 && len == file.size()) {
+            subtrees = Some(vec![Subtree { offset: 0, len, cv: root }]);
+        }
         if let Some(subtrees) = subtrees {
             file.written.extend(subtrees);
             file.in_epoch = true;

@@ -14,7 +14,9 @@ use haul_core::stage::Stage;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::transfer::{Ended, SessionEnd};
-use haul_core::wire::{Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage};
+use haul_core::wire::{
+    EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
+};
 
 use super::{
     Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
@@ -89,7 +91,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
-    let far = exchange_reports(&mailbox, &mut control, own, control_of);
+    let far = exchange_reports(&mailbox, &mut control, own, session.far, control_of);
     session.owner.release();
     Report {
         end,
@@ -277,6 +279,8 @@ struct Session {
     not_kept: Arc<crate::storage::sink::NotKeptCounters>,
     meter: Arc<Meter>,
     tally: Tally,
+    /// The other end's report, if it came with its last messages.
+    far: Option<EndReport>,
     greeting: Message,
     resumed: bool,
 }
@@ -344,6 +348,7 @@ impl Session {
             dirs: HashMap::new(),
             meter,
             tally: Tally::default(),
+            far: None,
             greeting,
             resumed: setup.resumed,
         })
@@ -406,6 +411,7 @@ impl Session {
         let now = clock.now();
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
+            Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.machine.handle_message(message, now);

@@ -11,7 +11,9 @@ use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{Source, SourceAction, SourceConfig};
-use haul_core::wire::{Failure, Limits, Message, NotKept, Policy, Stage as FailureStage, credit_cost};
+use haul_core::wire::{
+    EndReport, Failure, Limits, Message, NotKept, Policy, Stage as FailureStage, credit_cost,
+};
 
 use super::{
     Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
@@ -94,7 +96,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let counts = session.machine.counts();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
-    let far = exchange_reports(&mailbox, &mut control, own, control_of);
+    let far = exchange_reports(&mailbox, &mut control, own, session.far, control_of);
     Report {
         end,
         tally: session.tally,
@@ -182,6 +184,8 @@ struct Session {
     kinds: HashMap<FileId, Kind>,
     meter: Arc<Meter>,
     tally: Tally,
+    /// The other end's report, if it came with its last messages.
+    far: Option<EndReport>,
     not_kept: [u64; NotKept::COUNT],
     buffers_short: bool,
 }
@@ -235,6 +239,7 @@ impl Session {
             kinds: HashMap::new(),
             meter,
             tally: Tally::default(),
+            far: None,
             not_kept: [0; NotKept::COUNT],
             buffers_short: false,
         })
@@ -350,6 +355,7 @@ impl Session {
                 }
                 self.machine.handle_done(done, clock.now());
             }
+            Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.machine.handle_message(message);

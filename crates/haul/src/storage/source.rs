@@ -51,8 +51,11 @@ pub mod tree;
 pub const QUEUE_MAX: usize = 4096;
 /// Most reading threads.
 pub const READERS_MAX: usize = 256;
-/// How old a ctime must be before an unchanged one proves that nothing changed.
+/// How old a ctime must be before an unchanged one proves that nothing changed: as coarsely as any file
+/// system keeps it.
 pub const CTIME_GRAIN: Duration = Duration::from_secs(2);
+/// The same on file systems of this kernel: they take ctime from its tick, 10 ms at most.
+pub const CTIME_GRAIN_LOCAL: Duration = Duration::from_millis(50);
 
 /// Tells the time of day. Given from outside, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

@@ -18,7 +18,7 @@ use rustix::io::{Errno, pread};
 use super::failure::{os_failure, own_failure};
 use super::stat::{Seen, look_at};
 use super::tree::{FileView, SourceTree};
-use super::{CTIME_GRAIN, WallClock};
+use super::{CTIME_GRAIN, CTIME_GRAIN_LOCAL, WallClock};
 use crate::buffer::Buffer;
 use crate::digest;
 use crate::meter::Meter;
@@ -169,7 +169,7 @@ impl Reader {
             }
         })?;
         let Some(after) = read else { return Ok(CHANGED) };
-        let look = self.judge(&after, &view.fingerprint);
+        let look = self.judge(&after, &view);
         if look == Look::Changed {
             return Ok(CHANGED);
         }
@@ -192,14 +192,14 @@ impl Reader {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Look::Changed),
             Err(errno) => return Err(fail(errno)),
         };
-        let look = self.judge(&of_name, &view.fingerprint);
+        let look = self.judge(&of_name, &view);
         let Some(of_fd) = of_fd else { return Ok(look) };
         if of_fd.fingerprint.ino != of_name.fingerprint.ino {
             // What was read is not what stands under the name now.
             return Ok(Look::Changed);
         }
         // The two can differ where attributes are cached; the worse one counts.
-        let of_fd = self.judge(&of_fd, &view.fingerprint);
+        let of_fd = self.judge(&of_fd, &view);
         Ok(if severity(of_fd) > severity(look) { of_fd } else { look })
     }
 
@@ -319,8 +319,8 @@ impl Reader {
     }
 
     /// Holds what was seen against the fingerprint.
-    fn judge(&self, seen: &Seen, known: &Fingerprint) -> Look {
-        let now = &seen.fingerprint;
+    fn judge(&self, seen: &Seen, view: &FileView) -> Look {
+        let (now, known) = (&seen.fingerprint, &view.fingerprint);
         // No links: it was removed or replaced, and we hold the last of it.
         if !seen.is_file() || seen.links == 0 || !now.same_content(known) {
             return Look::Changed;
@@ -328,10 +328,20 @@ impl Reader {
         if now.ino != known.ino || now.ctime != known.ctime {
             return Look::MetaOnly;
         }
-        match still_recent(now.ctime, (self.clock)()) {
+        let clock = (self.clock)();
+        let recent = still_recent(now.ctime, clock, CTIME_GRAIN)
+            .and_then(|_| still_recent(now.ctime, clock, self.grain(view)));
+        match recent {
             Some(wait) => Look::Recent { wait },
             None => Look::Same,
         }
+    }
+
+    /// How coarsely the file system of this file keeps ctime. Asked only for files that changed just now.
+    fn grain(&self, view: &FileView) -> Duration {
+        let dir = self.tree.dir_fd(view.place);
+        let kind = dir.and_then(|dir| rustix::fs::fstatfs(&dir)).map_or(0, |stat| stat.f_type as u64);
+        grain_of(kind)
     }
 
     fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
@@ -473,14 +483,28 @@ fn read_at(fd: &OwnedFd, room: &mut [u8], offset: u64) -> ReadEnd {
 
 /// How long to wait until this ctime is older than the grain; `None` if it is. One that lies ahead by more
 /// than the grain comes from a clock that is not ours: to wait for it proves nothing.
-fn still_recent(ctime: Timestamp, now: Timestamp) -> Option<Duration> {
+fn still_recent(ctime: Timestamp, now: Timestamp, grain: Duration) -> Option<Duration> {
     let nanos = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
     let age = nanos(now) - nanos(ctime);
-    let grain = CTIME_GRAIN.as_nanos() as i128;
+    let grain = grain.as_nanos() as i128;
     if age >= grain || age <= -grain {
         return None;
     }
     u64::try_from(grain - age).ok().map(Duration::from_nanos)
+}
+
+/// The grain of ctime on a file system of this type (`statfs`); the coarsest for one that is not known, or
+/// whose clock is another host's.
+fn grain_of(kind: u64) -> Duration {
+    const EXT4: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const TMPFS: u64 = 0x0102_1994;
+    const F2FS: u64 = 0xf2f5_2010;
+    match kind & 0xffff_ffff {
+        EXT4 | XFS | BTRFS | TMPFS | F2FS => CTIME_GRAIN_LOCAL,
+        _ => CTIME_GRAIN,
+    }
 }
 
 fn severity(look: Look) -> u8 {
