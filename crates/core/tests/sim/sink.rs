@@ -11,7 +11,7 @@ use haul_core::transfer::op::{CommitItem, Existing, Found, LookupItem, Publish, 
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Extent, Failure, FileState, Message, Outcome, Policy, Stage, credit_cost};
 
-use super::disk::{DirKey, Node};
+use super::disk::{Block, DirKey, Node};
 use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, content, entry_of, mixed_node};
 use super::world::World;
 
@@ -178,7 +178,18 @@ impl World {
     }
 
     pub fn journal_exec(&mut self) {
-        let op = self.snk().journal_ops.remove(0);
+        let mut op = self.snk().journal_ops.remove(0);
+        if let SinkOp::Journal { bytes, .. } = &mut op
+            && !bytes.is_empty()
+            && !self.journal.broken
+            && self.rng.bool()
+        {
+            // Written, and not synced yet.
+            let bytes = std::mem::take(bytes);
+            self.note(|| format!("sink writes {} bytes of journal", bytes.len()));
+            self.journal.bytes.as_mut().expect("the journal was begun").extend_from_slice(&bytes);
+            return self.snk().journal_ops.insert(0, op);
+        }
         self.sink_do(op);
     }
 
@@ -276,7 +287,7 @@ impl World {
                 SinkDone::Discard { id }
             }
             SinkOp::Journal { bytes, durable } => {
-                let result = if self.journal.broken || self.strikes(100) {
+                let result = if self.journal.broken || (!bytes.is_empty() && self.strikes(100)) {
                     Err(failure(Stage::Write, 5))
                 } else {
                     let journal = self.journal.bytes.as_mut().expect("the journal was begun");
@@ -356,8 +367,11 @@ impl World {
     }
 
     fn commit_part(&mut self, id: FileId, durable: bool) -> Result<(), Failure> {
-        let Some(open) = self.snk().open.get(&id) else { return Err(failure(Stage::Publish, 0)) };
+        let open = self.snk().open.get(&id).expect("a commit names open files");
         let (file, entry) = (open.file, open.entry);
+        if open.failed {
+            return Err(failure(Stage::Sync, 5));
+        }
         if durable {
             let good = !self.strikes(60);
             self.disk.sync_file(file, good);
@@ -373,7 +387,7 @@ impl World {
         let file = &publish.file;
         let temp = match file.size {
             0 => self.temp(file)?,
-            _ => self.snk().open.get(&file.id).map(|o| o.file).ok_or(failure(Stage::Publish, 0))?,
+            _ => self.snk().open.get(&file.id).expect("a commit names open files").file,
         };
         let OpenFile { dir, entry, .. } = self.snk().open[&file.id];
         assert_eq!(self.disk.files[temp].len, file.size, "entry {entry}: length at publication");
@@ -422,17 +436,20 @@ impl World {
         }
         let header = frame.header();
         let payload = header.payload_len();
+        let damage = !self.quiet && self.s.faults;
+        let good: Vec<bool> =
+            header.entries.iter().map(|_| !damage || self.rng.u16(..40) >= self.s.heat[3]).collect();
         let mut at = 0;
-        let parts = header.entries.iter().zip(frame.blocks).map(|(entry, blocks)| {
+        let parts = header.entries.iter().zip(frame.blocks).zip(&good).map(|((entry, mut blocks), good)| {
             assert_eq!(blocks.len(), blocks_of(u64::from(entry.len)), "payload of {entry:?}");
+            if !good {
+                blocks.fill(GARBAGE);
+            }
             let start = at;
             at += entry.len;
             (start, blocks)
         });
         let parts: Vec<_> = parts.collect();
-        let damage = !self.quiet && self.s.faults;
-        let good: Vec<bool> =
-            header.entries.iter().map(|_| !damage || self.rng.u16(..40) >= self.s.heat[3]).collect();
         self.note(|| format!("sink gets frame {} of {id}, good {good:?}: {header:?}", frame.seq));
         let now = self.now;
         let snk = self.snk();
@@ -568,14 +585,16 @@ impl World {
     fn judge_held(&mut self, id: FileId, generation: Generation, subtrees: &[Subtree], verify: bool) {
         let entry = self.entry(id);
         let len = self.s.announced[&(id, generation)].len;
+        self.s.held.push(entry);
         let file = &self.disk.files[self.s.sink.as_ref().expect("the sink runs").open[&id].file];
         for subtree in subtrees {
             let first = (subtree.offset / BLOCK) as usize;
             let blocks = &file.blocks[first..first + blocks_of(subtree.len)];
-            let there = blocks.iter().all(|b| b.live != NOTHING && (!self.durable || b.durable == b.live));
+            // What must be compared first may be about to be written again, from a source that has changed.
+            let synced = |b: &Block| verify || !self.durable || b.durable == b.live;
+            let there = blocks.iter().all(|b| b.live != NOTHING && synced(b));
             assert!(there, "entry {entry}: held, but not there: {subtree:?} {blocks:?}");
             let keys: Vec<u8> = blocks.iter().map(|b| b.live).collect();
-            // A part that was being written again from a source that had changed is compared first.
             if !keys.contains(&GARBAGE) && !verify {
                 let cv = mixed_node(&keys, len, subtree.offset, subtree.len);
                 assert_eq!(cv, subtree.cv, "entry {entry}: held with another content: {keys:?}");

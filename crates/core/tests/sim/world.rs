@@ -74,6 +74,8 @@ pub struct Session {
     pub full: bool,
     pub faulty: Vec<usize>,
     pub done: Vec<usize>,
+    /// Files of which parts were found.
+    pub held: Vec<usize>,
     pub copied: u64,
     pub unchanged: u64,
     weights: [u8; EVENTS],
@@ -149,6 +151,7 @@ fn no_session() -> Session {
         full: false,
         faulty: Vec::new(),
         done: Vec::new(),
+        held: Vec::new(),
         copied: 0,
         unchanged: 0,
         weights: [1; EVENTS],
@@ -177,7 +180,7 @@ pub fn run(seed: u64) -> u64 {
     };
     world.stand_already();
     let mut steps = 0;
-    for _ in 0..world.rng.u8(..5) {
+    for _ in 0..world.rng.u8(..8) {
         steps += world.session();
     }
     world.quiet = true;
@@ -279,6 +282,11 @@ impl World {
     /// One session, from start to the end of both ends. Returns the steps that it took.
     fn session(&mut self) -> u64 {
         self.s = no_session();
+        if !self.quiet {
+            for _ in 0..self.rng.u8(..3) {
+                self.disturb();
+            }
+        }
         self.s.faults = !self.quiet && self.rng.u8(..3) != 0;
         for heat in &mut self.s.heat {
             *heat = [1, 1, 4, 10][self.rng.usize(..4)];
@@ -289,7 +297,7 @@ impl World {
         self.object_size = if self.rng.u8(..4) == 0 { 2 * BLOCK as u32 } else { BLOCK as u32 };
         let streams = self.rng.u16(1..=3);
         self.s.streams = (1..=streams).map(|id| Stream::new(StreamId(id))).collect();
-        let memory = [8, 16, 64][self.rng.usize(..3)] * BLOCK;
+        let memory = [3, 8, 64][self.rng.usize(..3)] * BLOCK;
         let dirs = self.tree.entries.iter().filter(|e| matches!(e.kind, Kind::Dir)).count() as u32;
         let entries_max = dirs + [2, 4, 1000][self.rng.usize(..3)];
         let wait = self.start_sink(memory, entries_max);
@@ -345,7 +353,12 @@ impl World {
             Fate::PowerCut => {
                 let spare = !self.durable;
                 self.disk.power_cut(&mut self.rng, spare);
-                self.journal.power_cut(&mut self.rng);
+                if self.journal.power_cut(&mut self.rng) {
+                    // A record that takes a file over voids what was said of it before; those that repeat it
+                    // may be torn off. That costs a re-send, never more.
+                    let held = std::mem::take(&mut self.s.held);
+                    held.into_iter().for_each(|entry| self.acks[entry] = None);
+                }
                 self.boot += 1;
                 if !self.durable {
                     self.acks.fill(None);
@@ -369,18 +382,23 @@ impl World {
         }
     }
 
+    /// Something happens to a file at the source.
+    fn disturb(&mut self) {
+        if let Some((entry, what, renewed)) = self.tree.disturb(&mut self.rng) {
+            self.note(|| format!("-- {entry} is {what}: {:?}", self.tree.version(entry)));
+            if renewed {
+                self.acks[entry] = None;
+            }
+        }
+    }
+
     /// What may go wrong at any time.
     fn trouble(&mut self) {
         if self.quiet {
             return;
         }
-        if self.rng.u16(..200) < self.s.heat[0]
-            && let Some((entry, what, renewed)) = self.tree.disturb(&mut self.rng)
-        {
-            self.note(|| format!("-- {entry} is {what}: {:?}", self.tree.version(entry)));
-            if renewed {
-                self.acks[entry] = None;
-            }
+        if self.rng.u16(..200) < self.s.heat[0] {
+            self.disturb();
         }
         if self.s.faults && self.rng.u16(..300) < self.s.heat[2] {
             let at = self.rng.usize(..self.s.streams.len());
