@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use haul_core::ids::{SessionEpoch, StreamId};
 use haul_core::wire::{
-    DataHeader, DataPreamble, Decoded, FrameHeader, HEADER_LEN, Message, PREAMBLE_LEN, decode_data_descriptor,
-    decode_message, encode_data_header, encode_frame,
+    DataHeader, DataPreamble, Decoded, FrameHeader, HEADER_LEN, Message, PREAMBLE_LEN,
+    decode_data_descriptor, decode_message, encode_data_header, encode_frame,
 };
 
 const EPOCH: SessionEpoch = SessionEpoch(1);

@@ -101,9 +101,7 @@ impl World {
                 };
                 let meta = match self.tree.version(entry) {
                     Some(version) => version.meta(),
-                    None => {
-                        Version { len: 0, key: 0, mtime: 500 + entry as i64, ctime: 0, ino: 0 }.meta()
-                    }
+                    None => Version { len: 0, key: 0, mtime: 500 + entry as i64, ctime: 0, ino: 0 }.meta(),
                 };
                 let parent = self.tree.entries[entry].parent;
                 self.note(|| format!("walk: {entry} is {id}"));
@@ -364,9 +362,7 @@ impl World {
                     let src = self.src();
                     let len = match &op {
                         SourceOp::Read { len, .. } => Some(u64::from(*len)),
-                        SourceOp::ReadBundle { files } => {
-                            Some(files.iter().map(|f| u64::from(f.size)).sum())
-                        }
+                        SourceOp::ReadBundle { files } => Some(files.iter().map(|f| u64::from(f.size)).sum()),
                         _ => None,
                     };
                     let buffer = len.map(|len| {

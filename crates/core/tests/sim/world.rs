@@ -5,23 +5,22 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 
 use fastrand::Rng;
 use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{Source, SourceConfig};
 
-use super::disk::{Disk, JournalFile, Node};
+use super::disk::{Disk, JournalFile};
 use super::link::{Control, Stream};
-use super::model::{BLOCK, Kind, Tree, Version, blocks_of, content};
+use super::model::{BLOCK, Kind, Tree, Version, blocks_of};
 use super::sink::SinkEnd;
 use super::source::{SourceEnd, Step};
 
 /// Steps that one session may take. The longest ones of good code take a tenth of it.
 const STEPS_MAX: u32 = 60_000;
 /// Events that are kept for a failure's report.
-const TRACE_MAX: usize = 4000;
+const TRACE_MAX: usize = 400;
 
 thread_local! {
     static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
@@ -40,8 +39,8 @@ pub fn trace_take() -> Vec<String> {
 /// What the sink acknowledged of a file: these blocks need not be read again.
 #[derive(Clone, Debug)]
 pub struct Ack {
-    version: Version,
-    blocks: Vec<bool>,
+    pub version: Version,
+    pub blocks: Vec<bool>,
 }
 
 /// What shall happen to a session, besides faults.
@@ -247,7 +246,8 @@ impl World {
                 Some(version) => {
                     let file = self.disk.make_file(parent, (entry, None));
                     let same = self.rng.bool();
-                    let (key, len) = if same { (version.key, version.len) } else { (super::model::OLD, 70_000) };
+                    let (key, len) =
+                        if same { (version.key, version.len) } else { (super::model::OLD, 70_000) };
                     self.disk.write(file, 0, &vec![key; blocks_of(len)], len);
                     self.disk.files[file].mtime = if same { version.mtime } else { 3 };
                     self.disk.sync_file(file, true);
@@ -542,7 +542,11 @@ impl World {
                 && snk.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty() && s.journal_ops.is_empty())
                 && (src.is_none() || world.s.down.is_empty())
                 && (snk.is_none() || world.s.up.is_empty())
-                && world.s.streams.iter().all(|s| s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
+                && world
+                    .s
+                    .streams
+                    .iter()
+                    .all(|s| s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
                 && src.is_none_or(|s| s.walk_ended || !s.machine.wants_entries())
                 && !(src.is_some() && world.s.down.over && !world.s.down.told)
                 && !(snk.is_some() && world.s.up.over && !world.s.up.told)
@@ -572,88 +576,5 @@ impl World {
         }
         self.source_act();
         self.sink_act();
-    }
-
-    /// The sink says that these blocks are on media.
-    pub fn acknowledge(&mut self, entry: usize, key: u8, version: &Version, blocks: Range<usize>) {
-        let now = self.tree.version(entry).expect("a file");
-        // What was announced may have changed since: then the source will take it back.
-        let same = now.same_content(version) && now.key == key && version.key == key;
-        if !same || self.s.faulty.contains(&entry) || !self.tree.entries[entry].alive {
-            return;
-        }
-        let new = || Ack { version: now, blocks: vec![false; blocks_of(now.len)] };
-        let ack = self.acks[entry].get_or_insert_with(new);
-        assert!(ack.version.same_content(&now) && ack.version.key == key, "a model's error");
-        ack.blocks[blocks].fill(true);
-    }
-
-    /// The source reads these blocks for sending.
-    pub fn check_not_acknowledged(&self, id: FileId, blocks: Range<usize>) {
-        let entry = self.entry(id);
-        if let Some(ack) = &self.acks[entry] {
-            let again = !blocks.is_empty() && ack.blocks[blocks.clone()].iter().all(|acked| *acked);
-            assert!(!again, "entry {entry}: blocks {blocks:?} were acknowledged and are read again");
-        }
-    }
-
-    /// No final name shows a part or a mixture.
-    fn judge_names(&self) {
-        for (_, (entry, tag), node) in self.disk.names() {
-            if let (None, Node::File(file)) = (tag, node) {
-                self.judge_file(entry, file, false);
-            }
-        }
-    }
-
-    fn judge_file(&self, entry: usize, file: usize, newest: bool) {
-        let file = &self.disk.files[file];
-        let key = file.key(false).unwrap_or(0);
-        let old = key == super::model::OLD && file.len == 70_000;
-        let known = self.tree.had(entry, file.len, file.mtime, key) || (old && !newest);
-        assert!(known, "entry {entry} shows what no version had: {file:?}");
-        if newest {
-            let version = self.tree.version(entry).expect("a file");
-            assert_eq!((file.len, file.mtime), (version.len, version.mtime), "entry {entry} is not the newest");
-            let _ = content(version.key, version.len);
-        }
-    }
-
-    /// After the sink's "complete": nothing of ours is left, and what was done survives a power cut.
-    pub fn judge_complete(&self) {
-        assert!(self.journal.bytes.is_none(), "complete, but a journal is left");
-        for (dir, (entry, tag), _) in self.disk.names() {
-            assert_eq!(tag, None, "complete, but a temporary of {entry} is left in {dir:?}");
-        }
-        self.judge_names();
-        if self.durable {
-            for entry in &self.s.done {
-                let node = self.disk.survivor(&self.path_of(*entry), (*entry, None));
-                assert!(node.is_some(), "complete, but the name of {entry} is not on media");
-            }
-        }
-    }
-
-    /// Every entry of the source is at the destination as it should be.
-    fn judge_copy(&self) {
-        for (entry, what) in self.tree.entries.iter().enumerate() {
-            if !what.alive {
-                continue;
-            }
-            let node = self.disk.dir(what.parent).live.get(&(entry, None)).copied();
-            match (&what.kind, node) {
-                (Kind::Dir, Some(Node::Dir)) => {
-                    let mtime = self.disk.dir(Some(entry)).mtime;
-                    assert_eq!(mtime, Some(500 + entry as i64), "mtime of directory {entry}");
-                }
-                (Kind::Link, Some(Node::Link)) => {}
-                (Kind::File(_), Some(Node::File(file))) => self.judge_file(entry, file, true),
-                (_, node) => panic!("entry {entry} is {node:?} at the end"),
-            }
-            if self.durable {
-                let node = self.disk.survivor(&self.path_of(entry), (entry, None));
-                assert!(node.is_some(), "complete, but the name of {entry} is not on media");
-            }
-        }
     }
 }

@@ -154,7 +154,9 @@ impl Sink {
         }
         let policy = self.config.policy;
         for id in open.complete {
-            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Committing) else { continue };
+            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Committing) else {
+                continue;
+            };
             file.in_commit = true;
             let file = &*file;
             closing.complete.push((id, file.generation));
