@@ -1,1 +1,24 @@
-fn main() {}
+//! The `haul` program: reads the command line, runs one command, exits with its code.
+//!
+//! Only this crate prints, exits, reads the environment or handles signals.
+#![deny(unsafe_code)]
+
+mod args;
+mod command;
+mod endpoint;
+mod escape;
+mod manifest;
+mod progress;
+mod report;
+mod signals;
+
+use clap::Parser;
+
+/// glibc trims its heap between large allocations, which costs the TLS path most of its rate.
+#[global_allocator]
+static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    let args = args::Args::parse();
+    std::process::exit(command::run(args.command));
+}

@@ -1,7 +1,7 @@
 //! The wire format as an independent peer sees it: only the public interface is used.
 
 use fastrand::Rng;
-use haul_core::digest::Subtree;
+use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::stage::StageTime;
@@ -235,18 +235,6 @@ fn message(index: usize, r: &mut Rng) -> Message {
     }
 }
 
-/// How many maximal subtrees of BLAKE3 make up a part of a file.
-fn subtree_count(offset: u64, len: u64, tail: bool) -> usize {
-    let (mut at, end, mut count) = (offset, offset + len, 0);
-    while at < end {
-        let left = end - at;
-        let aligned = if at == 0 { u64::MAX } else { 1 << at.trailing_zeros() };
-        at += if tail && left <= aligned { left } else { aligned.min(1 << left.ilog2()) };
-        count += 1;
-    }
-    count
-}
-
 fn data_entry(r: &mut Rng, bundle: bool) -> DataEntry {
     let (id, generation) = version(r);
     let root = bundle || r.bool();
@@ -256,7 +244,7 @@ fn data_entry(r: &mut Rng, bundle: bool) -> DataEntry {
         false if tail => (((number(r) >> 20) | 1) * 65_536, r.u32(1..=OBJECT_LEN_MAX)),
         false => ((number(r) >> 20) * 1024, r.u32(1..=65_536) * 1024),
     };
-    let cvs = if root { 1 } else { subtree_count(offset, len.into(), tail) };
+    let cvs = if root { 1 } else { subtrees(offset, len.into(), tail).count() };
     DataEntry {
         id,
         generation,
@@ -640,7 +628,7 @@ fn contradictory_data_entries_are_refused() {
     frame[entry + 26] = 0;
     assert!(matches!(
         decode_data(&frame),
-        Err(WireError::BadValue { what: "length of a part inside a file", .. })
+        Err(WireError::BadValue { what: "part of a file that is not made of whole chunks, at offset", .. })
     ));
 }
 
@@ -701,7 +689,87 @@ fn bundles_hold_whole_files_only() {
     let mut frame = encode_data(&DataHeader { entries });
     assert!(decode_data(&frame).is_ok());
     frame[HEADER_LEN + PREAMBLE_LEN + DATA_ENTRY_LEN + 32 + 26] &= !1;
-    assert!(decode_data(&frame).is_err());
+    let what = "bundle entry that is not a whole file";
+    assert_eq!(decode_data(&frame), Err(WireError::BadValue { what, value: 2 }));
+}
+
+/// Goal: a part of a file is not empty and brings values; a whole file brings one.
+/// Method: samples with the right lengths, so that nothing but the rule can refuse them.
+#[test]
+fn entries_bring_the_values_that_they_need() {
+    let part = DataEntry {
+        id: FileId(5),
+        generation: Generation(1),
+        offset: 65_536,
+        len: 135_536,
+        root: false,
+        hole: false,
+        tail: true,
+        sealed: false,
+        pass: 0,
+        digest: DigestKind::Blake3,
+        cvs: vec![[1; 32], [2; 32]],
+    };
+    let bad = |what, value| Err(WireError::BadValue { what, value });
+    let entry = HEADER_LEN + PREAMBLE_LEN;
+    // Two values and the offset of a whole file.
+    let mut frame = encode_data(&DataHeader { entries: vec![part.clone()] });
+    frame[entry + 12..entry + 20].fill(0);
+    frame[entry + 26] |= 1;
+    assert_eq!(decode_data(&frame), bad("chaining values of a whole file", 2));
+    // One value too few for the range: the offset moves into a larger subtree's place.
+    let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
+    let mut frame = encode_data(&DataHeader { entries: vec![single] });
+    frame[entry + 12..entry + 20].copy_from_slice(&65_536u64.to_le_bytes());
+    assert_eq!(decode_data(&frame), bad("chaining values of a part of a file", 1));
+    // No value; the descriptor is as long as an entry with one value must be, so trailing would come later.
+    let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
+    let mut frame = encode_data(&DataHeader { entries: vec![single.clone()] });
+    frame[entry + 28] = 0;
+    assert_eq!(decode_data(&frame), bad("chaining values of a part of a file", 0));
+    // An empty part: no payload, and the frame says so.
+    let mut frame = encode_data(&DataHeader { entries: vec![single] });
+    frame[entry + 20..entry + 24].fill(0);
+    frame[HEADER_LEN + 8..HEADER_LEN + 12].fill(0);
+    let len = (frame.len() - HEADER_LEN) as u32;
+    frame[..4].copy_from_slice(&len.to_le_bytes());
+    assert_eq!(decode_data(&frame), bad("length of a part of a file", 0));
+}
+
+/// Goal: a hello's versions are a range, a policy has known bits only, a link leads somewhere.
+#[test]
+fn senseless_values_are_refused() {
+    let r = &mut Rng::with_seed(14);
+    for versions in [[0, 0, 1, 0], [2, 0, 1, 0]] {
+        let (kind, mut body) = encode(&Message::Hello(hello(r)));
+        body[..4].copy_from_slice(&versions);
+        let refused = decode_message(kind, &body);
+        assert!(matches!(refused, Err(WireError::BadValue { what: "oldest version", .. })), "{refused:?}");
+    }
+    for bits in [64, 128] {
+        let (kind, mut body) = encode(&message(1, r));
+        body[0] = bits;
+        assert_eq!(
+            decode_message(kind, &body),
+            Err(WireError::BadValue { what: "policy", value: bits.into() })
+        );
+    }
+    let empty = Announced { kind: EntryKind::Symlink { target: [].into() }, ..announced(r) };
+    let (kind, body) = encode(&Message::Announce(vec![empty]));
+    assert!(matches!(
+        decode_message(kind, &body),
+        Err(WireError::BadValue { what: "target of a symlink", .. })
+    ));
+}
+
+/// Goal: nanoseconds of a confused file system are cut, and do not end the session.
+#[test]
+fn senseless_nanoseconds_are_cut() {
+    let mut entry = announced(&mut Rng::with_seed(15));
+    entry.meta.mtime.nanos = u32::MAX;
+    let (kind, body) = encode(&Message::Announce(vec![entry.clone()]));
+    entry.meta.mtime.nanos = 999_999_999;
+    assert_eq!(decode_message(kind, &body), Ok(Decoded::Message(Message::Announce(vec![entry]))));
 }
 
 /// Goal: our own broken invariants stop here, not at the peer.
@@ -714,6 +782,11 @@ fn encoders_refuse_what_decoders_would() {
     let extent = Extent { id: FileId(1), generation: Generation(1), offset: 0, len: 1 };
     assert!(panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX + 1])))));
     assert!(!panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX])))));
+    let names =
+        vec![SourceRoot::Named { name: Name::new(&[b'n'; 255]).expect("legal"), is_dir: false }; ITEMS_MAX];
+    let policy =
+        Policy { durable: true, force: false, no_clobber: false, update: false, owner: false, times: true };
+    assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
     assert!(panics(move || drop(encode(&Message::Durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);
     entry.hole = true;
@@ -778,6 +851,15 @@ fn split_messages_fit_and_lose_nothing() {
     assert_eq!(joined, dirs);
     assert_eq!(Message::DirEnd(vec![]).split(), vec![Message::DirEnd(vec![])]);
     assert_eq!(Message::Ping(1).split(), vec![Message::Ping(1)]);
+}
+
+/// Goal: a long path of a trouble is cut like a text, and never fails the frame.
+#[test]
+fn long_paths_are_cut() {
+    let failure = Failure { stage: Stage::Walk, errno: 13, text: "denied".into() };
+    let trouble = |len| Message::Trouble { path: vec![b'p'; len].into(), failure: failure.clone() };
+    let (kind, body) = encode(&trouble(PATH_LEN_MAX + 1));
+    assert_eq!(decode_message(kind, &body), Ok(Decoded::Message(trouble(PATH_LEN_MAX))));
 }
 
 /// Goal: a long text is cut between characters and never fails the frame.
@@ -1128,7 +1210,7 @@ fn golden_message(index: usize) -> Message {
             strays: 3,
             payload: 4,
             objects_resent: 5,
-            not_kept: [6, 7, 8, 9, 10],
+            not_kept: [6, 7, 8, 9, 10, 11],
         }),
         20 => Message::Abort(failure),
         21 => Message::Ping(0x0102),

@@ -1,7 +1,7 @@
 //! The public API: run a copy, watch it, stop it.
 //!
 //! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop it.
-//! Out: a [`Summary`]. Nothing here prints or exits. STUB: the engine is being written.
+//! Out: a [`Summary`]. Nothing here prints or exits.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use haul_core::stage::{Stage, StageTime};
+
+pub use crate::transport::bootstrap::protocol_line;
 
 use crate::job::{Durability, Options};
 
@@ -25,8 +27,6 @@ pub struct CopyRequest {
     pub dry_run: bool,
     /// Send an [`Event::Entry`] for each entry that ended well.
     pub verbose: bool,
-    /// The user's home directory, for `~` and the cache at the near end.
-    pub home: Option<PathBuf>,
 }
 
 /// A place that data comes from or goes to.
@@ -214,14 +214,17 @@ impl Default for Summary {
     }
 }
 
-/// Runs a copy to its end.
-pub fn copy(_request: CopyRequest, _observer: Arc<dyn Observer>, _control: Control) -> Summary {
-    Summary { error: Some("this build has no copy engine".into()), ..Summary::default() }
+/// Runs a copy to its end. What goes wrong is in the summary.
+pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
+    crate::copy::run(&request, observer, control)
 }
 
 /// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
-pub fn agent() -> i32 {
-    1
+///
+/// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
+/// (`SSH_CONNECTION`), from which the address to listen on is taken.
+pub fn agent(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
+    crate::copy::serve(home, ssh_connection)
 }
 
 /// What dead jobs left below a destination.
@@ -243,6 +246,6 @@ pub struct CleanJob {
 }
 
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs.
-pub fn clean(_root: &Path, _remove: bool) -> Result<CleanReport, String> {
-    Err("this build has no copy engine".into())
+pub fn clean(root: &Path, remove: bool) -> Result<CleanReport, String> {
+    crate::clean::run(root, remove)
 }

@@ -14,7 +14,8 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, STREAMS_MAX, Stage, VERSION, VERSION_MIN, negotiate,
+    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, STREAMS_MAX, Stage, VERSION, VERSION_MIN,
+    negotiate,
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
@@ -292,7 +293,7 @@ pub(crate) fn expect<E, T>(
 /// The hello of this end.
 pub(crate) fn hello(session: [u8; 16], memory: u64, streams: u16) -> Hello {
     // An object must fit into a fraction of the buffers, or reading and writing could not overlap.
-    let object_len = (memory / 8).clamp(64 * 1024, 64 * 1024 * 1024);
+    let object_len = (memory / 4).clamp(64 * 1024, 64 * 1024 * 1024);
     let object_len = 1u32 << object_len.ilog2();
     let limits = Limits { object_len, entries: ENTRIES_MAX, streams: streams.clamp(1, STREAMS_MAX) };
     Hello { version_min: VERSION_MIN, version_max: VERSION, session, capabilities: Vec::new(), limits }

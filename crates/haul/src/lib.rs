@@ -4,8 +4,12 @@
 //! other and share only [`buffer`], [`digest`] and [`meter`].
 #![deny(unsafe_code)]
 
+pub mod api;
 pub mod buffer;
+mod clean;
+mod copy;
 pub mod digest;
+mod driver;
 pub mod job;
 pub mod meter;
 pub mod storage;

@@ -1102,7 +1102,7 @@ fn fits(file: &File, entry: &DataEntry) -> bool {
         return entry.offset == 0 && len == size;
     }
     entry.offset < size
-        && entry.offset % object_size == 0
+        && entry.offset.is_multiple_of(object_size)
         && len == object_size.min(size - entry.offset)
         && entry.tail == (entry.offset + len == size)
 }
@@ -1118,7 +1118,7 @@ fn take_digest(file: &mut File, entry: &DataEntry) -> bool {
             file.digest.insert(0, len, root).is_ok()
         };
     }
-    let ranges: Vec<(u64, u64)> = subtrees(entry.offset, len, entry.tail).into_iter().collect();
+    let ranges: Vec<(u64, u64)> = subtrees(entry.offset, len, entry.tail).collect();
     if ranges.len() != entry.cvs.len() {
         return false;
     }

@@ -730,8 +730,7 @@ impl Source {
                             if root {
                                 let _ = file.digest.insert(0, file.size(), ok.cvs[0]);
                             } else {
-                                for ((start, part), cv) in
-                                    subtrees(offset, u64::from(len), tail).into_iter().zip(&ok.cvs)
+                                for ((start, part), cv) in subtrees(offset, u64::from(len), tail).zip(&ok.cvs)
                                 {
                                     let _ = file.digest.insert(start, part, *cv);
                                 }
@@ -970,11 +969,9 @@ impl Source {
         }
         while self.reads < self.config.reads_max {
             let small_first = self.prefer_small || self.large.is_empty();
-            let started = if small_first {
-                self.read_bundle() || self.read_object()
-            } else {
-                self.read_object() || self.read_bundle()
-            };
+            let mut started = small_first && self.read_bundle();
+            started = started || self.read_object();
+            started = started || (!small_first && self.read_bundle());
             if !started {
                 break;
             }

@@ -3,12 +3,13 @@
 //! A reader takes them in that order: the header and the preamble have fixed sizes; the preamble bounds the
 //! descriptor; the descriptor says whose the payload is, which then goes straight into its buffer.
 //! Invariant: a decoded [`DataHeader`] is one that a sink may believe in all that needs no knowledge of the
-//! file: ranges do not overflow, payload and entries add up, flags fit each other.
-//! Left out: whether the chaining values are as many as the range demands in each case; `digest` knows.
+//! file: ranges do not overflow, payload and entries add up, flags fit each other, and each range has exactly
+//! the chaining values that it demands.
 
 use super::codec::{Reader, Writer};
 use super::frame::{FILE_LEN_MAX, FrameHeader, HEADER_LEN, OBJECT_LEN_MAX, kind};
 use super::{BUNDLE_ENTRIES_MAX, CVS_MAX, DataEntry, DataHeader, DigestKind, WireError};
+use crate::digest::{is_aligned, subtrees};
 use crate::ids::{FileId, Generation, SessionEpoch, StreamId};
 
 /// Length of what follows the header of a data frame, bytes.
@@ -21,9 +22,6 @@ pub const DESCRIPTOR_LEN_MAX: usize = BUNDLE_ENTRIES_MAX * (DATA_ENTRY_LEN + CV_
 
 const _: () = assert!(DATA_ENTRY_LEN + CVS_MAX * CV_LEN <= DESCRIPTOR_LEN_MAX);
 const _: () = assert!(super::FRAME_LEN_MAX <= u32::MAX as usize);
-
-/// BLAKE3 counts in chunks of this many bytes; a chaining value covers whole ones, but for a file's end.
-const CHUNK_LEN: u64 = 1024;
 
 const ROOT: u8 = 1;
 const HOLE: u8 = 1 << 1;
@@ -211,20 +209,17 @@ fn check_entry(e: &DataEntry, count: usize) -> Result<(), WireError> {
     if count > 1 {
         return bad("bundle entry that is not a whole file", count as u64);
     }
-    if cvs == 0 {
-        return bad("chaining values", 0);
-    }
     if len == 0 {
         return bad("length of a part of a file", 0);
     }
     if e.offset == 0 && e.tail {
         return bad("whole file without its root", len);
     }
-    if !e.offset.is_multiple_of(CHUNK_LEN) {
-        return bad("offset of a part of a file", e.offset);
+    if !is_aligned(e.offset, len, e.tail) {
+        return bad("part of a file that is not made of whole chunks, at offset", e.offset);
     }
-    if !e.tail && !len.is_multiple_of(CHUNK_LEN) {
-        return bad("length of a part inside a file", len);
+    if subtrees(e.offset, len, e.tail).count() as u64 != cvs {
+        return bad("chaining values of a part of a file", cvs);
     }
     Ok(())
 }

@@ -20,6 +20,10 @@ use crate::ids::{DirId, FileId, Generation, StreamId};
 use crate::stage::StageTime;
 
 /// What a control frame says.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one frame and is hardly ever `Ignored`"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
     Message(Message),

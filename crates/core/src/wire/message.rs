@@ -171,12 +171,20 @@ pub enum NotKept {
     Owner,
     /// Setuid or setgid was dropped.
     SetId,
+    /// Named like a temporary or a journal of haul: skipped.
+    OwnName,
 }
 
 impl NotKept {
-    pub const COUNT: usize = 5;
-    pub const ALL: [NotKept; 5] =
-        [NotKept::Special, NotKept::HardLink, NotKept::Sparse, NotKept::Owner, NotKept::SetId];
+    pub const COUNT: usize = 6;
+    pub const ALL: [NotKept; 6] = [
+        NotKept::Special,
+        NotKept::HardLink,
+        NotKept::Sparse,
+        NotKept::Owner,
+        NotKept::SetId,
+        NotKept::OwnName,
+    ];
 
     /// The words of a report.
     pub fn name(self) -> &'static str {
@@ -186,6 +194,7 @@ impl NotKept {
             NotKept::Sparse => "sparse files written in full",
             NotKept::Owner => "owners or groups not set",
             NotKept::SetId => "setuid or setgid bits dropped",
+            NotKept::OwnName => "files named like haul's own temporaries or journals skipped",
         }
     }
 }

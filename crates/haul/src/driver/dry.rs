@@ -9,7 +9,9 @@ use haul_core::ids::DirId;
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{DoneItem, FileState, Message, Outcome};
 
-use super::{EPOCH, Kind, Links, Report, Tally, Watch, agree, exchange_reports, expect, hello, join, protocol};
+use super::{
+    EPOCH, Kind, Links, Report, Tally, Watch, agree, exchange_reports, expect, hello, join, protocol,
+};
 use crate::api::Event;
 use crate::meter::Meter;
 use crate::storage::Post;

@@ -56,8 +56,6 @@ pub(crate) struct SinkRequest {
     pub(crate) writers: u16,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
-    /// Refuses a destination: it lies inside a source.
-    pub(crate) check: Option<Box<dyn Fn(&SinkTree) -> Result<(), Failure> + Send>>,
 }
 
 /// Runs the sink end of a session until it is over.
@@ -142,9 +140,6 @@ fn set_up(
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
     let tree = SinkTree::open_root(&root, rename.is_none())?;
-    if let Some(check) = &request.check {
-        check(&tree)?;
-    }
     let job = job_of(&tree, &roots, rename.as_ref());
     let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
     let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
@@ -203,7 +198,7 @@ fn replay(place: &JobDir, durable: bool) -> Result<Option<haul_core::journal::Re
 /// The destination root, and the new name of a single file.
 ///
 /// One file and a destination that is no directory and ends in no slash: the destination is the file.
-fn destination(
+pub(crate) fn destination(
     path: &[u8],
     roots: &[SourceRoot],
     home: Option<&Path>,
@@ -374,7 +369,9 @@ impl Session {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return SessionEnd::Failed(protocol("the session's mailbox closed")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return SessionEnd::Failed(protocol("the session's mailbox closed"));
+                }
             }
             self.machine.handle_tick(clock.now());
             if let Err(text) = pulse.beat(control) {

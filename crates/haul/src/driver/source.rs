@@ -8,9 +8,9 @@ use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
 use haul_core::ids::{BufferId, FileId, StreamId};
 use haul_core::stage::Stage;
+use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{Source, SourceAction, SourceConfig};
-use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Failure, Limits, Message, NotKept, Policy, Stage as FailureStage, credit_cost};
 
 use super::{
@@ -21,7 +21,9 @@ use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Durability, Options, PathBytes};
 use crate::meter::Meter;
-use crate::storage::source::{PreadEngine, RootSpec, RootTarget, SourceTree, resolve_sources, source_roots};
+use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
+use crate::storage::source::tree::SourceTree;
+use crate::storage::source::{PreadEngine, wall_clock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
@@ -109,6 +111,8 @@ struct Setup {
     roots: Vec<RootSpec>,
     limits: Limits,
     wait: bool,
+    /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
+    rename: Option<Name>,
     resumed: bool,
     object_size: u32,
 }
@@ -142,8 +146,8 @@ fn set_up(
     let walk_failure = |e: String| Failure { stage: FailureStage::Walk, errno: 0, text: e.into() };
     let options = &request.options;
     let recursive = options.recursive || options.archive;
-    let mut roots =
-        resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| walk_failure(e.to_string()))?;
+    let roots = resolve_sources(&paths, recursive, request.home.as_deref())
+        .map_err(|e| walk_failure(e.to_string()))?;
     let policy = Policy {
         durable: options.durability == Durability::Disk,
         force: options.force,
@@ -158,22 +162,11 @@ fn set_up(
         Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
         _ => Ok(None),
     })?;
-    if let Some(name) = rename {
-        rename_single(&mut roots, name)?;
+    if rename.is_some() && roots.len() != 1 {
+        return Err(protocol("the sink renames a source that is not a single file"));
     }
     let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
-    Ok(Setup { roots, limits: agreed.limits, wait, resumed, object_size })
-}
-
-/// `haul cp a.txt dir/b.txt`: the sink gives the single file its new name.
-fn rename_single(roots: &mut [RootSpec], name: Name) -> Result<(), Failure> {
-    match roots {
-        [RootSpec { target: target @ RootTarget::Named(_), .. }] => {
-            *target = RootTarget::Named(name);
-            Ok(())
-        }
-        _ => Err(protocol("the sink renames a source that is not a single file")),
-    }
+    Ok(Setup { roots, limits: agreed.limits, wait, rename, resumed, object_size })
 }
 
 struct Session {
@@ -182,6 +175,7 @@ struct Session {
     engine: PreadEngine,
     walk: Walk,
     walked: bool,
+    rename: Option<Name>,
     senders: HashMap<StreamId, DataSender>,
     pool: Pool,
     buffers: HashMap<BufferId, Buffer>,
@@ -205,7 +199,9 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let engine = PreadEngine::new(tree.clone(), usize::from(request.readers), meter.clone(), post);
+        let readers = usize::from(request.readers);
+        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, wall_clock())
+            .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
             memory: request.memory,
@@ -224,13 +220,15 @@ impl Session {
             machine.handle_stream_up(stream);
         }
         let object_size = setup.object_size;
-        let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, Arc::new(move |_| object_size));
+        let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
+            .map_err(|e| protocol(format!("starting the walk: {e}")))?;
         Ok(Session {
             machine,
             tree,
             engine,
             walk,
             walked: false,
+            rename: setup.rename.clone(),
             senders,
             pool: Pool::new(request.memory + slack),
             buffers: HashMap::new(),
@@ -258,7 +256,8 @@ impl Session {
             self.meter.set_idle(Stage::SourceHost, blocked);
             self.meter.set_idle(Stage::Network, blocked);
             let wait = clock.until(self.machine.next_deadline(), TICK);
-            let walk = if self.machine.wants_entries() && !self.walked { self.walk.items() } else { &nothing };
+            let walk =
+                if self.machine.wants_entries() && !self.walked { self.walk.items() } else { &nothing };
             select! {
                 recv(mailbox) -> event => if let Ok(event) = event {
                     self.handle(event, &clock, &mut pulse);
@@ -269,7 +268,10 @@ impl Session {
                 },
                 recv(walk) -> items => match items {
                     Ok(items) => self.handle_walk(items, watch),
-                    Err(_) => self.walked = true,
+                    Err(_) => {
+                        self.walked = true;
+                        self.machine.handle_control_lost("the walk of the sources ended before its end");
+                    }
                 },
                 default(wait) => {}
             }
@@ -305,7 +307,10 @@ impl Session {
     fn handle_walk(&mut self, items: Vec<WalkItem>, watch: &Watch) {
         for item in items {
             match item {
-                WalkItem::Entry(entry) => {
+                WalkItem::Entry(mut entry) => {
+                    if let Some(name) = &self.rename {
+                        entry.name = name.clone();
+                    }
                     match entry.kind {
                         EntryKind::File { .. } => {}
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
@@ -322,7 +327,8 @@ impl Session {
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
                         NotKeptWhat::Sparse => NotKept::Sparse,
-                        _ => NotKept::Special,
+                        NotKeptWhat::Debris => NotKept::OwnName,
+                        NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => NotKept::Special,
                     };
                     self.not_kept[which as usize] += 1;
                 }
@@ -374,8 +380,10 @@ impl Session {
                 }
                 SourceAction::EntryEnded { id, end, root, bytes } => {
                     let kind = self.kinds.remove(&id).unwrap_or(Kind::File);
-                    let tree = &self.tree;
-                    self.tally.count(watch, kind, &end, root, bytes, || tree.path_of(id));
+                    let (tree, rename) = (&self.tree, &self.rename);
+                    let path =
+                        || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
+                    self.tally.count(watch, kind, &end, root, bytes, path);
                 }
                 SourceAction::Finished(end) => return Some(end),
             }
@@ -390,7 +398,9 @@ impl Session {
             _ => None,
         };
         let buffer = len.map(|len| {
-            self.pool.take(len).expect("the machine counts what it takes, and the pool has slack for the streams")
+            self.pool
+                .take(len)
+                .expect("the machine counts what it takes, and the pool has slack for the streams")
         });
         self.engine.submit(SourceJob { op, buffer });
     }

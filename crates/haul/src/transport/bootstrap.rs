@@ -1,1 +1,195 @@
-//! STUB: being written.
+//! Starting the far end, and the connections between the two.
+//!
+//! In: a host, the user's own ssh command, and what the agent shall do. Out: authenticated [`Link`]s, one for
+//! control and N for data, and the ssh process that vouched for them.
+//!
+//! The near end runs ssh once ([`ssh`]) with a constant command. A stage written in `sh` finds a `haul` there
+//! or takes one from us ([`push`]), and becomes `haul agent`. Over that pipe both ends exchange versions and
+//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials, and each connection is
+//! TLS pinned to those keys. If the port cannot be reached, all streams share the ssh pipe.
+//!
+//! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
+//! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
+//! no path without protection (TLS, or ssh itself).
+//! Left out: the far end dialling the near one (for sites where only that direction is open); joining again
+//! after a lost connection.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use haul_core::ids::StreamId;
+use haul_core::wire::{VERSION, VERSION_MIN};
+
+use crate::job::AgentRequest;
+use crate::transport::{Link, TransportError, mux};
+
+mod agent;
+mod listener;
+mod message;
+mod near;
+mod push;
+mod ssh;
+mod words;
+
+pub use agent::{AgentConnected, AgentEnv, AgentHooks, agent};
+pub use near::connect;
+pub use ssh::SshGuard;
+pub use words::{escape, split_command};
+
+/// Starts each of the answers to `haul agent --protocol`.
+pub const PROTOCOL_WORD: &str = "haul-protocol";
+
+/// What `haul agent --protocol` prints: one line, so that a stranger's program of the same name is not
+/// taken for ours.
+pub fn protocol_line() -> String {
+    format!("{PROTOCOL_WORD} {VERSION_MIN}-{VERSION}")
+}
+
+/// How to reach and start the far end.
+#[derive(Clone, Debug)]
+pub struct RemoteSpec {
+    /// Host as typed: a name, an address, `[::1]`, or an alias of the user's ssh configuration; `user@host`
+    /// is understood too.
+    pub host: String,
+    pub user: Option<String>,
+    /// The ssh program and its options ([`split_command`] of `--ssh`); empty: `ssh`.
+    pub ssh: Vec<String>,
+    /// `--remote-haul`: the program at the far end. `~/` is expanded there.
+    pub remote_haul: Option<PathBuf>,
+    /// The program to push where the far end has none (this very program); `None`: `--no-push`.
+    pub push: Option<PathBuf>,
+    /// `--via`: the far end's address to listen on and to dial, instead of the one that ssh reached.
+    pub via: Option<IpAddr>,
+    /// `--port A-B`, inclusive; `None`: any free port.
+    pub ports: Option<(u16, u16)>,
+    /// A person sits at a terminal: ssh may ask for a password. Without one nothing ever prompts.
+    pub interactive: bool,
+    /// Data streams wanted, 1 to `STREAMS_MAX`.
+    pub streams: u16,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Own connections to this address of the far end.
+    Direct { addr: SocketAddr },
+    /// All streams in the ssh connection.
+    Ssh,
+}
+
+impl Path {
+    /// What protects the bytes, as the report names it.
+    pub fn protect(self) -> &'static str {
+        match self {
+            Path::Direct { .. } => "tls",
+            Path::Ssh => "ssh",
+        }
+    }
+}
+
+/// The near end's side of a session that is up.
+pub struct Connected {
+    /// Random; both ends say the same one in their hello.
+    pub session: [u8; 16],
+    pub control: Link,
+    /// Streams 1 to n, in order.
+    pub data: Vec<(StreamId, Link)>,
+    pub path: Path,
+    /// [`Path::protect`].
+    pub protect: &'static str,
+    /// The protocol version that both ends agreed on.
+    pub protocol: u16,
+    /// The far program's version, escaped.
+    pub remote_version: String,
+    /// Keeps ssh until the session is over. Drop it after the links.
+    pub guard: SshGuard,
+}
+
+impl std::fmt::Debug for Connected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connected({:?}, {} data streams)", self.path, self.data.len())
+    }
+}
+
+/// Which part of starting the far end failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootstrapKind {
+    /// The host, the ssh command or a path as given by the user is not usable.
+    Usage,
+    /// ssh could not be run, or ended before the far end spoke.
+    Ssh,
+    /// The far shell talks too much before haul starts.
+    Chatter,
+    /// There is no haul at the far end and it may not be pushed.
+    NoProgram,
+    /// Pushing haul, or running the pushed one, failed.
+    Push,
+    /// The two programs have no protocol version in common.
+    Version,
+    /// The other end said something that haul does not say, or fell silent.
+    Peer,
+    /// The other end refused, in its own words.
+    Refused,
+    /// Something on this machine failed.
+    Local,
+}
+
+/// Why the far end could not be started: what happened, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}{}", remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default())]
+pub struct BootstrapError {
+    pub kind: BootstrapKind,
+    /// One sentence, fit for a terminal (peers' bytes are escaped). ssh's own words are quoted in it.
+    pub what: String,
+    /// What the user can do.
+    pub remedy: Option<String>,
+    /// ssh's exit code, if it ended (255: ssh itself failed).
+    pub ssh_exit: Option<i32>,
+    #[source]
+    pub source: Option<io::Error>,
+}
+
+impl BootstrapError {
+    fn new(kind: BootstrapKind, what: impl Into<String>) -> Self {
+        BootstrapError { kind, what: what.into(), remedy: None, ssh_exit: None, source: None }
+    }
+    fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+    fn local(what: impl Into<String>, source: io::Error) -> Self {
+        BootstrapError { source: Some(source), ..BootstrapError::new(BootstrapKind::Local, what) }
+    }
+}
+
+/// Keeps keys out of core files and away from debuggers: called before the first key exists, for the rest of
+/// the process. Where the kernel refuses, the session is not weaker than without it, so that is no error.
+fn harden() {
+    use rustix::process::{Resource, Rlimit};
+    let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
+/// Bytes of one stream in the ssh pipe that may wait for their reader if the request has no `memory`: about
+/// all that is granted over so slow a path. Memory is used as bytes come.
+const PIPE_CAPACITY: u64 = 256 << 20;
+
+/// Control and `streams` data streams in one pipe.
+fn share_pipe(
+    reader: Box<dyn Read + Send>,
+    writer: Box<dyn Write + Send>,
+    streams: u16,
+    request: &AgentRequest,
+) -> Result<Vec<Link>, BootstrapError> {
+    let capacity = request.options.memory.unwrap_or(PIPE_CAPACITY);
+    let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+    // The links themselves tell their readers when the pipe ends.
+    mux::mux(reader, writer, streams + 1, capacity, Box::new(|_| {})).map_err(TransportError::into)
+}
+
+impl From<TransportError> for BootstrapError {
+    fn from(error: TransportError) -> Self {
+        BootstrapError { source: error.source, ..BootstrapError::new(BootstrapKind::Local, error.what) }
+    }
+}

@@ -20,26 +20,21 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::Ed25519KeyPair;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption, UnbufferedClientConnection};
-use rustls::crypto::{CryptoProvider, aws_lc_rs as provider, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
+use rustls::pki_types::ServerName;
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, UnbufferedServerConnection};
-use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus,
+    ConnectionState, EncodeError, EncryptError, UnbufferedConnectionCommon, UnbufferedStatus, WriteTraffic,
 };
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, PeerIncompatible, ServerConfig,
-    SignatureScheme,
-};
+use rustls::{ClientConfig, ServerConfig};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::{Link, TransportError};
+use identity::PinVerifier;
+pub use identity::{Identity, Pin};
+
+mod identity;
 
 /// The application protocol that both ends must name.
 const ALPN: &[u8] = b"haul/1";
@@ -57,40 +52,6 @@ const HANDSHAKE_LEN_MAX: usize = 64 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// An idle connection is probed after this time, and again so often.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-
-/// One end's key pair, made for one session.
-pub struct Identity {
-    key: Arc<dyn SigningKey>,
-    public: SubjectPublicKeyInfoDer<'static>,
-}
-
-impl Identity {
-    /// A fresh Ed25519 key pair.
-    ///
-    /// # Errors
-    /// If the system has no randomness to give.
-    pub fn generate() -> Result<Identity, TransportError> {
-        let failed = |_| TransportError { what: "making a session key failed".into(), source: None };
-        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(failed)?;
-        let der = PrivatePkcs8KeyDer::from(pkcs8.as_ref());
-        let key = provider::sign::any_eddsa_type(&der).expect("a key that was just made is well-formed");
-        let public = key.public_key().expect("Ed25519 keys know their public half").into_owned();
-        Ok(Identity { key, public })
-    }
-
-    /// The public key, as a DER SubjectPublicKeyInfo: what the other end pins.
-    pub fn public(&self) -> Vec<u8> {
-        self.public.as_ref().to_vec()
-    }
-
-    fn certified(&self) -> Arc<CertifiedKey> {
-        Arc::new(CertifiedKey::new(vec![CertificateDer::from(self.public())], self.key.clone()))
-    }
-}
-
-/// The one key (DER SubjectPublicKeyInfo) that the peer must prove to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pin(pub Vec<u8>);
 
 /// Makes a link of a connection that we dialled.
 ///
@@ -193,111 +154,6 @@ fn refused(error: rustls::Error) -> TransportError {
 
 fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
-/// Believes one key, and only after it signed this handshake.
-#[derive(Debug)]
-struct PinVerifier {
-    pin: Pin,
-    crypto: Arc<CryptoProvider>,
-}
-
-impl PinVerifier {
-    fn check_key(&self, key: &CertificateDer<'_>) -> Result<(), rustls::Error> {
-        verify_slices_are_equal(key.as_ref(), &self.pin.0)
-            .map_err(|_| CertificateError::ApplicationVerificationFailure.into())
-    }
-    fn check_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
-        verify_tls13_signature_with_raw_key(
-            message,
-            &key,
-            signed,
-            &self.crypto.signature_verification_algorithms,
-        )
-    }
-    fn no_tls12() -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-}
-
-impl ServerCertVerifier for PinVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.check_key(end_entity).map(|()| ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::no_tls12()
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.check_signature(message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
-}
-
-impl ClientCertVerifier for PinVerifier {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-    fn client_auth_mandatory(&self) -> bool {
-        true
-    }
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.check_key(end_entity).map(|()| ClientCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::no_tls12()
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.check_signature(message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
 }
 
 /// The two roles of a connection, which rustls keeps apart as types.
@@ -406,10 +262,10 @@ fn shake<C: Role>(
             Err(error) => {
                 // The alert tells the peer why; that it arrives is not promised.
                 let status = conn.process(&mut []);
-                if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state {
-                    if encode(|to| data.encode(to), &mut out).is_ok() {
-                        let _ = send(&out);
-                    }
+                if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state
+                    && encode(|to| data.encode(to), &mut out).is_ok()
+                {
+                    let _ = send(&out);
                 }
                 return Err(invalid(error));
             }
@@ -606,16 +462,19 @@ struct Writer<C: Role> {
 }
 
 impl<C: Role> Writer<C> {
-    fn seal(&mut self, data: &[u8]) -> io::Result<()> {
+    /// Puts what `seal` makes (and what rustls has to say before it) behind what is in `out`.
+    fn seal(
+        &mut self,
+        mut seal: impl FnMut(&mut WriteTraffic<'_, C::Data>, &mut [u8]) -> Result<usize, EncryptError>,
+    ) -> io::Result<()> {
         let mut conn = self.shared.conn.lock().map_err(poisoned)?;
         loop {
             let status = conn.process(&mut []);
             match status.state.map_err(invalid)? {
                 ConnectionState::WriteTraffic(mut traffic) => loop {
-                    match traffic.encrypt(data, &mut self.out[self.len..]) {
+                    match seal(&mut traffic, &mut self.out[self.len..]) {
                         Ok(n) => {
                             self.len += n;
-                            self.plain += data.len();
                             return Ok(());
                         }
                         Err(EncryptError::InsufficientSize(need)) => {
@@ -661,10 +520,11 @@ impl<C: Role> Write for Writer<C> {
             self.out = vec![0; WRITE_LEN + WRITE_LEN.div_ceil(RECORD_LEN) * RECORD_OVERHEAD];
         }
         let data = &data[..data.len().min(WRITE_LEN - self.plain)];
-        if let Err(error) = self.seal(data) {
+        if let Err(error) = self.seal(|traffic, out| traffic.encrypt(data, out)) {
             self.broken = true;
             return Err(error);
         }
+        self.plain += data.len();
         if self.plain == WRITE_LEN {
             self.send()?;
         }
@@ -683,17 +543,248 @@ impl<C: Role> Drop for Writer<C> {
         if self.broken {
             return;
         }
-        if let Ok(mut conn) = self.shared.conn.lock() {
-            let mut goodbye = [0; 1024];
-            if let Ok(ConnectionState::WriteTraffic(mut traffic)) = conn.process(&mut []).state {
-                if let Ok(n) = traffic.queue_close_notify(&mut goodbye) {
-                    self.out.truncate(self.len);
-                    self.out.extend_from_slice(&goodbye[..n]);
-                    self.len = self.out.len();
-                }
-            }
+        if self.seal(|traffic, out| traffic.queue_close_notify(out)).is_err() {
+            return;
         }
         let _ = self.send();
         let _ = self.shared.stream.shutdown(Shutdown::Write);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustls::{SupportedCipherSuite, Tls13CipherSuite};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn tcp_pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (dialled, listener.accept().unwrap().0)
+    }
+
+    fn pin(identity: &Identity) -> Pin {
+        Pin(identity.public())
+    }
+
+    /// Runs our server against `client` on the other end of the connection.
+    fn serve<T: Send>(
+        ours: &Identity,
+        theirs: &Pin,
+        client: impl FnOnce(TcpStream) -> T + Send,
+    ) -> (Result<Link, TransportError>, T) {
+        let (dialled, accepted) = tcp_pair();
+        std::thread::scope(|scope| {
+            let peer = scope.spawn(move || client(dialled));
+            let link = server(accepted, ours, theirs, LONG);
+            (link, peer.join().unwrap())
+        })
+    }
+
+    fn cause(result: Result<Link, TransportError>) -> String {
+        match result {
+            Ok(_) => "a link".into(),
+            Err(error) => error.source.map_or(String::new(), |error| error.to_string()),
+        }
+    }
+
+    /// Goal: only the pinned key becomes a link, in both directions.
+    /// Method: a third key in place of the client's, then of the server's. The client with the wrong key finds
+    /// its link dead at the first read.
+    #[test]
+    fn another_key_is_refused() {
+        let [a, b, c] = [(); 3].map(|()| Identity::generate().unwrap());
+        let (link, client_link) = serve(&a, &pin(&b), |stream| client(stream, &c, &pin(&a), LONG));
+        assert!(cause(link).contains("invalid peer certificate"));
+        if let Ok(mut link) = client_link {
+            assert!(link.reader.read(&mut [0]).is_err());
+        }
+        let (link, client_link) = serve(&a, &pin(&b), |stream| client(stream, &b, &pin(&c), LONG));
+        assert!(cause(client_link).contains("invalid peer certificate"));
+        assert!(link.is_err());
+    }
+
+    /// Goal: knowing the pinned key is not enough: the handshake must be signed with it.
+    /// Method: a client that shows the right public key and signs with another.
+    #[test]
+    fn stolen_public_key_is_refused() {
+        let [a, b, c] = [(); 3].map(|()| Identity::generate().unwrap());
+        let thief = Identity { key: c.key, public: b.public.clone() };
+        let (link, _) = serve(&a, &pin(&b), |stream| client(stream, &thief, &pin(&a), LONG));
+        assert!(cause(link).contains("BadSignature"));
+        let owner = Identity { key: a.key.clone(), public: a.public.clone() };
+        let (link, client_link) =
+            serve(&thief, &pin(&a), |stream| client(stream, &owner, &Pin(b.public()), LONG));
+        assert!(cause(client_link).contains("BadSignature"));
+        assert!(link.is_err());
+    }
+
+    /// Offers to show a raw key and then has none.
+    #[derive(Debug)]
+    struct Keyless;
+
+    impl rustls::client::ResolvesClientCert for Keyless {
+        fn resolve(
+            &self,
+            _: &[&[u8]],
+            _: &[rustls::SignatureScheme],
+        ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            None
+        }
+        fn only_raw_public_keys(&self) -> bool {
+            true
+        }
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    fn bare_client(
+        stream: TcpStream,
+        server: Pin,
+        identity: Option<&Identity>,
+        alpn: &[u8],
+    ) -> Result<Link, TransportError> {
+        let crypto = Arc::new(crypto());
+        let verifier = Arc::new(PinVerifier { pin: server, crypto: crypto.clone() });
+        let config = ClientConfig::builder_with_provider(crypto)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match identity {
+            Some(identity) => config.with_client_cert_resolver(Arc::new(
+                AlwaysResolvesClientRawPublicKeys::new(identity.certified()),
+            )),
+            None => config.with_client_cert_resolver(Arc::new(Keyless)),
+        };
+        config.alpn_protocols = vec![alpn.to_vec()];
+        let name = ServerName::try_from("haul").unwrap();
+        handshake(UnbufferedClientConnection::new(Arc::new(config), name).unwrap(), stream, LONG)
+    }
+
+    /// Goal: a client without a key, or of another protocol, is refused.
+    #[test]
+    fn no_client_key_and_other_protocols_are_refused() {
+        let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
+        let (link, _) = serve(&a, &pin(&b), |stream| bare_client(stream, pin(&a), None, ALPN));
+        let why = cause(link);
+        assert!(why.contains("no certificates"), "{why}");
+        let (link, _) = serve(&a, &pin(&b), |stream| bare_client(stream, pin(&a), Some(&b), b"http/1.1"));
+        assert!(link.is_err());
+        let (link, other) = serve(&a, &pin(&b), |stream| bare_client(stream, pin(&a), Some(&b), ALPN));
+        assert!(link.is_ok() && other.is_ok(), "the bare client itself is at fault");
+    }
+
+    /// Goal: TLS 1.2 is refused, and junk too, without a panic.
+    /// Method: the hello of a TLS 1.2 client by hand; seeded junk.
+    #[test]
+    fn tls12_and_junk_are_refused() {
+        let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
+        let mut hello = vec![0x16, 3, 1, 0, 55, 1, 0, 0, 51, 3, 3];
+        hello.extend([0x11; 32]);
+        // No session, one suite (ECDHE-RSA-AES128-GCM-SHA256), no compression, signature_algorithms.
+        hello.extend([0, 0, 2, 0xc0, 0x2f, 1, 0, 0, 8, 0, 13, 0, 4, 0, 2, 4, 1]);
+        assert_eq!(hello.len(), 60);
+        let (link, answer) = serve(&a, &pin(&b), |mut stream| {
+            stream.write_all(&hello).unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            answer
+        });
+        let why = cause(link);
+        assert!(why.contains("Tls12NotOffered") || why.contains("SupportedVersions"), "{why}");
+        assert_eq!(answer.first(), Some(&0x15), "an alert says why");
+        for seed in 0..50 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut junk = vec![0; rng.usize(1..3000)];
+            rng.fill(&mut junk);
+            let (link, ()) = serve(&a, &pin(&b), |mut stream| drop(stream.write_all(&junk)));
+            assert!(link.is_err());
+        }
+    }
+
+    /// Goal: the deadline is one for the whole handshake: a peer that sends a byte now and then does not move it.
+    /// Method: a client that sends the start of a record byte by byte, for far longer than the deadline, until it is
+    /// cut off.
+    #[test]
+    fn trickling_peer_meets_the_deadline() {
+        let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
+        let (mut dialled, accepted) = tcp_pair();
+        let trickle = std::thread::spawn(move || {
+            dialled.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let record = [&[0x16, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xf0][..], &[0; 500]].concat();
+            for byte in record {
+                if dialled.write_all(&[byte]).is_err() || matches!(dialled.read(&mut [0]), Ok(0)) {
+                    return true;
+                }
+            }
+            false
+        });
+        let link = server(accepted, &a, &pin(&b), Duration::from_millis(300));
+        assert!(link.is_err());
+        assert!(trickle.join().unwrap(), "the server cut the connection");
+    }
+
+    /// Goal: the cipher that this CPU is fast at is what two equal ends use, and the CPU is asked.
+    #[test]
+    fn cipher_follows_the_cpu() {
+        let first = crypto().cipher_suites[0];
+        assert_eq!(first == provider::cipher_suite::TLS13_AES_128_GCM_SHA256, cpu_has_aes());
+        assert_eq!(crypto().cipher_suites.len(), 2);
+    }
+
+    /// Goal: data crosses key updates in both directions, thousands of them.
+    /// Method: a cipher whose limit is 20 records; 16 MB each way, at once, against plain expectations.
+    #[test]
+    fn data_crosses_key_updates() {
+        let rustls::SupportedCipherSuite::Tls13(suite) = provider::cipher_suite::TLS13_AES_128_GCM_SHA256;
+        let common = rustls::crypto::CipherSuiteCommon {
+            suite: suite.common.suite,
+            hash_provider: suite.common.hash_provider,
+            confidentiality_limit: 20,
+        };
+        let short: &'static Tls13CipherSuite = Box::leak(Box::new(Tls13CipherSuite {
+            common,
+            hkdf_provider: suite.hkdf_provider,
+            aead_alg: suite.aead_alg,
+            quic: None,
+        }));
+        let crypto = move || CryptoProvider {
+            cipher_suites: vec![SupportedCipherSuite::Tls13(short)],
+            ..provider::default_provider()
+        };
+        let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
+        let (a_pin, b_pin) = (pin(&a), pin(&b));
+        let (dialled, accepted) = tcp_pair();
+        let far = std::thread::spawn(move || server_with(crypto(), accepted, &b, &a_pin, LONG).unwrap());
+        let near = client_with(crypto(), dialled, &a, &b_pin, LONG).unwrap();
+        let far = far.join().unwrap();
+        let data: Vec<u8> = {
+            let mut data = vec![0; 16_000_000];
+            fastrand::Rng::with_seed(9).fill(&mut data);
+            data
+        };
+        std::thread::scope(|scope| {
+            for mut writer in [near.writer, far.writer] {
+                let data = &data;
+                scope.spawn(move || {
+                    writer.write_all(data).unwrap();
+                    writer.flush().unwrap();
+                });
+            }
+            for mut reader in [near.reader, far.reader] {
+                let data = &data;
+                scope.spawn(move || {
+                    let mut got = Vec::new();
+                    reader.read_to_end(&mut got).unwrap();
+                    assert!(got == *data);
+                });
+            }
+        });
     }
 }

@@ -133,7 +133,7 @@ impl Sink {
         let nothing_comes = self.writes == 0 && self.deferred.is_empty();
         let last = self.end.is_some() || self.stop.is_some();
         let full = self.files_open >= self.config.files_open_max;
-        if (nothing_comes && last) || (full && nothing_comes) || self.epochs.is_due(self.now) {
+        if (nothing_comes && (last || full)) || self.epochs.is_due(self.now) {
             self.close_epoch();
         }
     }

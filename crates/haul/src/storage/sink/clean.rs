@@ -136,7 +136,7 @@ pub fn remove_debris(
     let mut removed = remove_temporaries(&Arc::new(tree), tags);
     let mut names = Vec::new();
     let listed = each_name(place.fd(), |name, _| {
-        if let Some((key, JobFile::Journal | JobFile::NewJournal)) = job_file(name)
+        if let Some((key, JobFile::Journal | JobFile::NewJournal { .. })) = job_file(name)
             && key == job.key
             && let Ok(name) = Name::new(name)
         {

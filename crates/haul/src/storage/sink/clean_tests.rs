@@ -1,1 +1,81 @@
+use super::*;
+use crate::storage::sink::names::temp_name;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+fn temp(dir: &Path, text: &str, tag: u32) -> PathBuf {
+    let path = dir.join(String::from_utf8(temp_name(&name(text), tag).as_bytes().to_vec()).expect("ASCII"));
+    fs::write(&path, "12345").expect("write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    path
+}
+
+fn root(path: &Path) -> Arc<OwnedFd> {
+    Arc::new(Jail::open_root(path).expect("root"))
+}
+
+/// Goal: temporaries with a named tag go, at every depth; others, user files of that form and everything
+/// behind symbolic links stay.
+/// Method: a small tree with each kind.
+#[test]
+fn only_named_temporaries_are_removed() {
+    let base = tempfile::tempdir().expect("tempdir");
+    let top = base.path().join("root");
+    fs::create_dir_all(top.join("a/b")).expect("mkdir");
+    fs::create_dir(base.path().join("outside")).expect("mkdir");
+    symlink("../outside", top.join("link")).expect("symlink");
+    let outside = temp(&base.path().join("outside"), "f", 5);
+    let gone =
+        [temp(&top, "f", 5), temp(&top.join("a/b"), "f", 5), temp(&top.join("a"), &"n".repeat(255), 6)];
+    let kept = [temp(&top, "g", 7), top.join("a/.vimrc.hbackup"), outside];
+    fs::write(&kept[1], "user's").expect("write");
+    // Bits above the low 30 are not in the name.
+    let removed = remove_temporaries(&root(&top), &[5 | 1 << 31, 6]);
+    assert_eq!(removed, Removed { files: 3, bytes: 15, failed: 0 });
+    assert!(gone.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
+    let listed = list_temporaries(&root(&top), Duration::ZERO);
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!((listed[0].tag, listed[0].size), (7, 5));
+    assert!(list_temporaries(&root(&top), Duration::from_secs(86_400)).is_empty());
+}
+
+/// Goal: jobs are found with what is known of them, and only dead ones can be removed, with nothing else.
+/// Method: one living, one dead with owner file, one with a journal only.
+#[test]
+fn only_dead_jobs_are_removed() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = |i: u8| JobDir::open(dir.path(), JobKey::new(&[i; 16])).expect("a place");
+    let living = place(1).acquire(0, "living", &Patience::default()).expect("ours");
+    let dead = place(2).acquire(0, "dead", &Patience::default()).expect("ours");
+    // The owner file stays behind as after a kill, and says a process that is not there.
+    let path = dir.path().join(format!(".haul~{}.own.1", place(2).key().as_str()));
+    let text = fs::read_to_string(&path).expect("read");
+    drop(dead);
+    fs::write(&path, text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":2147483647"))
+        .expect("write");
+    for i in [2, 3] {
+        fs::write(dir.path().join(format!(".haul~{}", place(i).key().as_str())), "journal").expect("write");
+    }
+    temp(dir.path(), "f", 9);
+    fs::write(dir.path().join("user"), "x").expect("write");
+
+    let jobs = find_debris(dir.path()).expect("found");
+    let of = |i: u8| jobs.iter().find(|job| job.key == *place(i).key()).expect("found");
+    assert_eq!(jobs.len(), 3);
+    assert_eq!((of(1).life, of(1).journal), (Life::Alive, None));
+    assert_eq!((of(2).life, of(2).journal), (Life::Dead, Some(7)));
+    assert_eq!(of(2).owner.as_ref().map(|owner| owner.what.as_str()), Some("dead"));
+    assert_eq!((of(3).life, of(3).journal), (Life::Dead, Some(7)));
+
+    let remove = |i, tags: &[u32]| remove_debris(dir.path(), dir.path(), of(i), tags, &Patience::default());
+    assert!(matches!(remove(1, &[9]), Err(AcquireError::Held(_))));
+    assert_eq!(remove(2, &[9]).expect("removed").files, 2);
+    assert_eq!(remove(3, &[]).expect("removed"), Removed { files: 1, bytes: 7, failed: 0 });
+    living.still_owner().expect("untouched");
+    let left = fs::read_dir(dir.path()).expect("ls").count();
+    assert_eq!(left, 2, "the living job's owner file and the user's file");
+}

@@ -78,7 +78,7 @@ fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
     pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
-        if let Err(lost) = (self.still_owner)() {
+        if let Err(lost) = self.check_owner() {
             self.files.close(item.id, false);
             return Err(lost);
         }
@@ -169,9 +169,14 @@ impl Sink {
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
     pub(super) fn make_link(&self, item: &LinkItem) -> Result<(), Failure> {
-        (self.still_owner)()?;
+        self.check_owner()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
+        // One that says the same already stays: a second run changes nothing.
+        let stands = rustix::fs::readlinkat(&dir, file.name.as_bytes(), Vec::new());
+        if stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
+            return Ok(());
+        }
         let temp = self.files.temp_name(&file.name);
         let result = self.fill_link(item, &dir).and_then(|()| self.give_name(file, item.no_replace));
         if result.is_err() {
@@ -220,7 +225,7 @@ impl Sink {
     /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of
     /// dead runs of this job that still lie in it were adopted by nobody.
     pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<(), Failure> {
-        (self.still_owner)()?;
+        self.check_owner()?;
         let fd = self.tree.dirfd(id)?;
         if !self.old_tags.is_empty() && !self.tree.was_created(id) {
             // What cannot be removed is no failure of the directory; `haul clean` names it.

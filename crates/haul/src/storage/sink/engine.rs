@@ -37,6 +37,9 @@ use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
 const CHUNK_MAX: usize = 32;
 /// Most threads of an engine.
 pub const THREADS_MAX: usize = 256;
+/// For so long an answer that the job is ours is good for other files: a question costs requests to the file
+/// system, and what happens between question and rename can never be seen.
+const OWNER_FRESH: Duration = Duration::from_millis(50);
 /// How often a waiting thread tells the meter.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 
@@ -74,7 +77,9 @@ pub(super) struct Sink {
     pub(super) files: Files,
     pub(super) old_tags: HashSet<u32>,
     pub(super) dir_owner: bool,
-    pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    /// When the job was last seen to be ours.
+    seen_owner: Mutex<Option<Instant>>,
     pub(super) not_kept: Arc<NotKeptCounters>,
     help: Sender<Help>,
     threads: usize,
@@ -112,6 +117,7 @@ impl WriteEngine {
                 .collect(),
             dir_owner: config.dir_owner,
             still_owner: config.still_owner,
+            seen_owner: Mutex::new(None),
             not_kept: not_kept.clone(),
             help,
             threads,
@@ -168,7 +174,7 @@ impl Sink {
                 recv(jobs) -> job => {
                     idle();
                     let Ok(SinkJob { op, buffer }) = job else { return };
-                    let done = self.meter.busy(MeterStage::SinkStorage, || self.execute(&op, buffer));
+                    let done = self.meter.busy(MeterStage::SinkStorage, || self.execute(op, buffer));
                     (self.post)(SinkCompletion { done });
                 }
                 recv(shares) -> help => {
@@ -186,21 +192,27 @@ impl Sink {
         }
     }
 
+    /// Whether the job is still ours, as of at most [`OWNER_FRESH`] ago.
+    pub(super) fn check_owner(&self) -> Result<(), Failure> {
+        let now = Instant::now();
+        if lock(&self.seen_owner).is_some_and(|seen| now.duration_since(seen) < OWNER_FRESH) {
+            return Ok(());
+        }
+        (self.still_owner)()?;
+        *lock(&self.seen_owner) = Some(now);
+        Ok(())
+    }
+
     /// Executes one operation. The buffer is dropped in here, whatever happens.
-    fn execute(self: &Arc<Self>, op: &SinkOp, buffer: Option<Buffer>) -> SinkDone {
+    fn execute(self: &Arc<Self>, op: SinkOp, buffer: Option<Buffer>) -> SinkDone {
         let payload = buffer.as_ref().map(Buffer::as_slice).unwrap_or_default();
         match op {
             SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs {
-                results: self.share(
-                    dirs.clone(),
-                    |id| *id,
-                    Stage::Create,
-                    |sink, id| sink.tree.dirfd(*id).map(drop),
-                ),
+                results: self.share(dirs, |id| *id, Stage::Create, |sink, id| sink.tree.dirfd(*id).map(drop)),
             },
             SinkOp::Lookup { items } => SinkDone::Lookup {
                 results: self.share(
-                    items.clone(),
+                    items,
                     |item| item.file.id,
                     Stage::Open,
                     |sink, item| sink.files.look(item),
@@ -208,9 +220,9 @@ impl Sink {
             },
             SinkOp::Write { file, offset, len, buffer, start } => {
                 let result = guard(Stage::Write, || {
-                    self.files.write(file, *offset, slice(payload, *start, u64::from(*len))?)
+                    self.files.write(&file, offset, slice(payload, start, u64::from(len))?)
                 });
-                SinkDone::Write { id: file.id, offset: *offset, len: *len, buffer: *buffer, result }
+                SinkDone::Write { id: file.id, offset, len, buffer, result }
             }
             SinkOp::WriteBundle { buffer, items } => {
                 let write = |item: &BundleWrite| {
@@ -221,39 +233,36 @@ impl Sink {
                 };
                 let results =
                     items.iter().map(|item| (item.file.id, guard(Stage::Write, || write(item)))).collect();
-                SinkDone::WriteBundle { buffer: *buffer, results }
+                SinkDone::WriteBundle { buffer, results }
             }
-            SinkOp::Commit { durable, items } => {
-                let durable = *durable;
-                SinkDone::Commit {
-                    results: self.share(
-                        items.clone(),
-                        |item| item.id,
-                        Stage::Publish,
-                        move |sink, item| sink.commit(item, durable),
-                    ),
-                }
-            }
+            SinkOp::Commit { durable, items } => SinkDone::Commit {
+                results: self.share(
+                    items,
+                    |item| item.id,
+                    Stage::Publish,
+                    move |sink, item| sink.commit(item, durable),
+                ),
+            },
             SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
                 results: self.share(
-                    items.clone(),
+                    items,
                     |item| item.file.id,
                     Stage::Publish,
                     |sink, item| sink.make_link(item),
                 ),
             },
             SinkOp::SyncDirs { dirs } => SinkDone::SyncDirs {
-                results: self.share(dirs.clone(), |id| *id, Stage::Sync, |sink, id| sink.sync_dir(*id)),
+                results: self.share(dirs, |id| *id, Stage::Sync, |sink, id| sink.sync_dir(*id)),
             },
             SinkOp::FinishDirs { durable, dirs } => {
-                SinkDone::FinishDirs { results: self.finish_dirs(*durable, dirs) }
+                SinkDone::FinishDirs { results: self.finish_dirs(durable, &dirs) }
             }
             SinkOp::Discard { id } => {
                 let _ = guard(Stage::Write, || {
-                    self.files.close(*id, true);
+                    self.files.close(id, true);
                     Ok(())
                 });
-                SinkDone::Discard { id: *id }
+                SinkDone::Discard { id }
             }
             // These go to the journal's thread.
             SinkOp::Journal { .. } => SinkDone::Journal { result: Err(no_journal()) },

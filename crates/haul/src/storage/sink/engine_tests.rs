@@ -1,1 +1,698 @@
+use super::*;
+use crate::buffer::Pool;
+use crate::storage::jail::{Jail, Resolve};
+use crate::storage::sink::owner::{JobDir, Owner, Patience};
+use crate::storage::sink::tree::tests::as_nobody;
+use crate::storage::sink::{JobKey, NotKept, temp_name};
+use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::ids::{BufferId, FileId};
+use haul_core::transfer::op::*;
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
+const TAG: u32 = 77;
+const META: Meta =
+    Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 123_456_700 } };
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+/// An engine on a fresh directory, and what it posted.
+struct Bench {
+    root: PathBuf,
+    tree: Arc<SinkTree>,
+    engine: Option<WriteEngine>,
+    posted: Receiver<(SinkDone, u64)>,
+    pool: Pool,
+    lost: Arc<AtomicBool>,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(|_| {})
+    }
+    fn with(change: impl FnOnce(&mut EngineConfig)) -> Bench {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let root = dir.path().join("root");
+        Bench::at(dir, root, change)
+    }
+    fn at(dir: tempfile::TempDir, root: PathBuf, change: impl FnOnce(&mut EngineConfig)) -> Bench {
+        let tree = Arc::new(SinkTree::open_root(&root, true).expect("root"));
+        let (post, posted) = unbounded();
+        let pool = Pool::new(1 << 30);
+        let lost = Arc::new(AtomicBool::new(false));
+        let asked = lost.clone();
+        let mut config = EngineConfig {
+            tree: tree.clone(),
+            tag: TAG,
+            old_tags: vec![],
+            threads: 4,
+            dir_owner: false,
+            still_owner: Arc::new(move || match asked.load(Ordering::SeqCst) {
+                true => Err(fault::failure(Stage::Publish, 0, "lost")),
+                false => Ok(()),
+            }),
+            journal: None,
+        };
+        change(&mut config);
+        let buffers = pool.clone();
+        // Together with what was still out of the pool when it was posted.
+        let post: Post<SinkCompletion> = Arc::new(move |completion: SinkCompletion| {
+            let _ = post.send((completion.done, buffers.in_use().0));
+        });
+        let engine = WriteEngine::new(config, Arc::new(Meter::default()), post).expect("threads");
+        Bench { root, tree, engine: Some(engine), posted, pool, lost, _dir: dir }
+    }
+    fn submit(&mut self, op: SinkOp, payload: &[u8]) {
+        let buffer = match &op {
+            SinkOp::Write { .. } | SinkOp::WriteBundle { .. } => {
+                let mut buffer = self.pool.take(payload.len()).expect("a buffer");
+                buffer.as_mut_slice()[..payload.len()].copy_from_slice(payload);
+                Some(buffer)
+            }
+            _ => None,
+        };
+        self.engine.as_mut().expect("running").submit(SinkJob { op, buffer });
+    }
+    fn run(&mut self, op: SinkOp, payload: &[u8]) -> SinkDone {
+        self.submit(op, payload);
+        self.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0
+    }
+    fn write(&mut self, file: &SinkFile, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        let len = data.len() as u32;
+        let op = SinkOp::Write { file: file.clone(), offset, len, buffer: BufferId(0), start: 0 };
+        match self.run(op, data) {
+            SinkDone::Write { id, result, .. } if id == file.id => result,
+            other => panic!("{other:?}"),
+        }
+    }
+    fn commit(&mut self, items: Vec<CommitItem>) -> Vec<Result<(), Failure>> {
+        let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+        match self.run(SinkOp::Commit { durable: true, items }, b"") {
+            SinkDone::Commit { results } => {
+                assert_eq!(results.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
+                results.into_iter().map(|(_, result)| result).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    fn publish(&mut self, file: &SinkFile) -> Result<(), Failure> {
+        self.commit(vec![whole(file, META)]).remove(0)
+    }
+    fn look(&mut self, file: &SinkFile, adopt: Option<u32>) -> Found {
+        match self.run(SinkOp::Lookup { items: vec![LookupItem { file: file.clone(), adopt }] }, b"") {
+            SinkDone::Lookup { mut results } => results.remove(0).1.expect("found"),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
+        match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {
+            SinkDone::FinishDirs { results } => results.into_iter().map(|(_, result)| result).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn dir(&self, id: u64, parent: DirId, text: &str) -> DirId {
+        self.tree.register(DirId(id), parent, name(text));
+        DirId(id)
+    }
+    fn not_kept(&self) -> NotKept {
+        self.engine.as_ref().expect("running").not_kept().read()
+    }
+    /// Path of the temporary with this tag.
+    fn temp(&self, text: &str, tag: u32) -> PathBuf {
+        self.root.join(String::from_utf8(temp_name(&name(text), tag).as_bytes().to_vec()).expect("ASCII"))
+    }
+    fn ls(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(&self.root)
+            .expect("ls")
+            .map(|e| e.expect("entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.join();
+        }
+    }
+}
+
+fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
+    SinkFile { id: FileId(id), parent, name: name(text), size }
+}
+
+fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
+    let publish = Publish { file: file.clone(), meta, owner: false, no_replace: false };
+    CommitItem { id: file.id, publish: Some(publish) }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Goal: objects written in any order make the file; nothing stands under its name before its commit, and
+/// then content, size, mode and mtime do; the old content stays until then.
+/// Method: objects in seeded random order at once, over an existing file; partial commits in between.
+#[test]
+fn file_appears_whole_or_not_at_all() {
+    let mut bench = Bench::new();
+    fs::write(bench.root.join("f"), "old").expect("write");
+    let mut rng = fastrand::Rng::with_seed(3);
+    let object = 4096;
+    let data: Vec<u8> = (0..object * 32 - 7).map(|_| rng.u8(..)).collect();
+    let f = file(1, DirId::ROOT, "f", data.len() as u64);
+    let mut objects: Vec<_> = data.chunks(object).enumerate().collect();
+    rng.shuffle(&mut objects);
+    for (i, chunk) in &objects {
+        let offset = (i * object) as u64;
+        let op =
+            SinkOp::Write { file: f.clone(), offset, len: chunk.len() as u32, buffer: BufferId(0), start: 0 };
+        bench.submit(op, chunk);
+    }
+    for _ in &objects {
+        let (done, _) = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion");
+        assert!(matches!(done, SinkDone::Write { result: Ok(()), .. }), "{done:?}");
+    }
+    assert_eq!(bench.pool.in_use().0, 0);
+    bench.commit(vec![CommitItem { id: f.id, publish: None }]).remove(0).expect("partial");
+    assert_eq!(fs::read(bench.root.join("f")).expect("read"), b"old");
+    assert_eq!(fs::metadata(bench.temp("f", TAG)).expect("stat").permissions().mode() & 0o7777, 0o600);
+    bench.publish(&f).expect("published");
+    assert_eq!(fs::read(bench.root.join("f")).expect("read"), data);
+    let stat = fs::metadata(bench.root.join("f")).expect("stat");
+    assert_eq!((stat.mode() & 0o7777, stat.mtime(), stat.mtime_nsec()), (0o640, 1_600_000_000, 123_456_700));
+    assert_eq!(bench.ls(), ["f"]);
+}
+
+/// Goal: the payload's buffer is free when its completion is posted, good or bad.
+/// Method: one write at a time; the pool is read inside of the post.
+#[test]
+fn buffers_are_free_before_the_completion() {
+    let mut bench = Bench::new();
+    let f = file(1, DirId::ROOT, "f", 10);
+    for (offset, good) in [(0, true), (5, true), (6, false), (u64::MAX, false)] {
+        let op = SinkOp::Write { file: f.clone(), offset, len: 5, buffer: BufferId(0), start: 0 };
+        bench.submit(op, b"12345");
+        let (done, in_use) = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion");
+        assert_eq!(in_use, 0);
+        assert!(matches!(done, SinkDone::Write { result, .. } if result.is_ok() == good));
+    }
+    // A range that is not in the buffer.
+    let op = SinkOp::Write { file: f, offset: 0, len: 5, buffer: BufferId(0), start: u32::MAX };
+    assert!(matches!(bench.run(op, b"12345"), SinkDone::Write { result: Err(_), .. }));
+}
+
+/// Goal: a file has one temporary, also when its first writes come at the same moment.
+/// Method: 200 files with four first writes each on four threads; each must be whole.
+#[test]
+fn first_writes_at_once_make_one_temporary() {
+    let mut bench = Bench::new();
+    let files: Vec<_> = (0..200).map(|i| file(1 + i, DirId::ROOT, &format!("f{i}"), 4)).collect();
+    for f in &files {
+        for offset in 0..4 {
+            let op = SinkOp::Write { file: f.clone(), offset, len: 1, buffer: BufferId(0), start: 0 };
+            bench.submit(op, &[b'a' + offset as u8]);
+        }
+    }
+    for _ in 0..800 {
+        let (done, _) = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion");
+        assert!(matches!(done, SinkDone::Write { result: Ok(()), .. }), "{done:?}");
+    }
+    for result in bench.commit(files.iter().map(|f| whole(f, META)).collect()) {
+        result.expect("published");
+    }
+    for i in 0..200 {
+        assert_eq!(fs::read(bench.root.join(format!("f{i}"))).expect("read"), b"abcd");
+    }
+    assert_eq!(bench.ls().len(), 200);
+}
+
+/// Goal: bundles of small files, empty ones among them, are published in one commit with results in order,
+/// though several threads work at it and some items fail.
+/// Method: 500 files of 0 to 20 bytes in ten directories; every seventh is not in the bundle.
+#[test]
+fn bundles_are_committed_in_parallel() {
+    let mut bench = Bench::new();
+    for id in 1..=10 {
+        bench.dir(id, DirId::ROOT, &format!("d{id}"));
+    }
+    let (mut payload, mut items, mut files) = (Vec::new(), Vec::new(), Vec::new());
+    for i in 0..500u64 {
+        let size = i % 21;
+        let f = file(100 + i, DirId(1 + i % 10), &format!("f{i}"), size);
+        if i % 7 != 0 {
+            items.push(BundleWrite { file: f.clone(), start: payload.len() as u32 });
+            payload.extend(std::iter::repeat_n(i as u8, size as usize));
+        }
+        files.push(f);
+    }
+    match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items }, &payload) {
+        SinkDone::WriteBundle { results, .. } => assert!(results.iter().all(|(_, result)| result.is_ok())),
+        other => panic!("{other:?}"),
+    }
+    let results = bench.commit(files.iter().map(|f| whole(f, META)).collect());
+    for (i, result) in results.iter().enumerate() {
+        let path = bench.root.join(format!("d{}/f{i}", 1 + i % 10));
+        // An empty file needs no write before it.
+        let good = i % 7 != 0 || i % 21 == 0;
+        assert_eq!(result.is_ok(), good, "{i}: {result:?}");
+        assert_eq!(fs::read(path).ok(), good.then(|| vec![i as u8; i % 21]));
+    }
+    let dirs = (1..=10).map(DirId).collect();
+    match bench.run(SinkOp::SyncDirs { dirs }, b"") {
+        SinkDone::SyncDirs { results } => assert!(results.iter().all(|(_, result)| result.is_ok())),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: a file over a directory, or over anything with `no_replace`, fails for that entry; what stands
+/// there stays and the temporary goes. A symbolic link is replaced itself.
+/// Method: each case, with both jails.
+#[test]
+fn what_must_not_be_replaced_stays() {
+    for resolve in [Resolve::Openat2, Resolve::Components] {
+        let mut bench = Bench::with(|config| {
+            let tree = SinkTree::open_root(&config_root(config), false).expect("root");
+            config.tree = Arc::new(tree.with_limits(Jail::with(resolve), 4));
+        });
+        fs::create_dir(bench.root.join("dir")).expect("mkdir");
+        fs::write(bench.root.join("file"), "old").expect("write");
+        symlink("file", bench.root.join("link")).expect("symlink");
+
+        let f = file(1, DirId::ROOT, "dir", 1);
+        bench.write(&f, 0, b"x").expect("written");
+        let failure = bench.publish(&f).expect_err("a directory stands there");
+        assert!(failure.text.ends_with("a directory stands there; nothing was removed"), "{}", failure.text);
+
+        let f = file(2, DirId::ROOT, "file", 1);
+        bench.write(&f, 0, b"x").expect("written");
+        let mut item = whole(&f, META);
+        item.publish.as_mut().expect("set").no_replace = true;
+        let failure = bench.commit(vec![item]).remove(0).expect_err("exists");
+        assert_eq!(failure.errno, Errno::EXIST.raw_os_error());
+        assert_eq!(fs::read(bench.root.join("file")).expect("read"), b"old");
+
+        let f = file(3, DirId::ROOT, "link", 1);
+        bench.write(&f, 0, b"x").expect("written");
+        bench.publish(&f).expect("published");
+        assert!(fs::symlink_metadata(bench.root.join("link")).expect("stat").is_file());
+        assert_eq!(fs::read(bench.root.join("file")).expect("read"), b"old");
+        assert_eq!(bench.ls(), ["dir", "file", "link"]);
+    }
+}
+
+/// The directory of a configuration's tree.
+fn config_root(config: &EngineConfig) -> PathBuf {
+    let text = config.tree.path_of_dir(DirId::ROOT);
+    PathBuf::from(text)
+}
+
+/// Goal: a file of which bytes are missing is not published; one with too many is cut.
+/// Method: one byte short; a longer temporary that was adopted.
+#[test]
+fn size_must_be_right() {
+    let mut bench = Bench::new();
+    let f = file(1, DirId::ROOT, "short", 5);
+    bench.write(&f, 0, b"1234").expect("written");
+    assert!(bench.publish(&f).is_err());
+    fs::write(bench.temp("long", 5), "123456789").expect("write");
+    let f = file(2, DirId::ROOT, "long", 4);
+    assert!(bench.look(&f, Some(5)).adopted);
+    bench.publish(&f).expect("published");
+    assert_eq!(fs::read(bench.root.join("long")).expect("read"), b"1234");
+    assert_eq!(bench.ls(), ["long"]);
+}
+
+/// Goal: a run that lost its job publishes nothing, removes nothing, and finishes nothing.
+/// Method: ownership is lost between write and commit.
+#[test]
+fn former_owner_publishes_nothing() {
+    let mut bench = Bench::new();
+    let f = file(1, DirId::ROOT, "f", 1);
+    bench.write(&f, 0, b"x").expect("written");
+    bench.lost.store(true, Ordering::SeqCst);
+    assert_eq!(&*bench.publish(&f).expect_err("lost").text, "lost");
+    assert!(bench.temp("f", TAG).exists(), "it may be the new owner's by now");
+    let link = LinkItem {
+        file: file(2, DirId::ROOT, "l", 0),
+        target: b"x"[..].into(),
+        meta: META,
+        owner: false,
+        no_replace: false,
+    };
+    assert!(
+        matches!(bench.run(SinkOp::MakeLinks { items: vec![link] }, b""), SinkDone::MakeLinks { results } if results[0].1.is_err())
+    );
+    let dir = bench.dir(9, DirId::ROOT, "d");
+    assert!(bench.finish(vec![(dir, META)])[0].is_err());
+    assert!(matches!(bench.run(SinkOp::RemoveJournal, b""), SinkDone::RemoveJournal { result: Err(_) }));
+    assert_eq!(bench.ls().len(), 1);
+}
+
+/// Goal: what stands at a name is told by kind, links are not followed, and the temporary of an earlier run
+/// becomes ours only if it is what a run leaves.
+/// Method: each kind; good, missing, linked, hard-linked and directory temporaries.
+#[test]
+fn lookup_tells_and_adopts() {
+    let mut bench = Bench::new();
+    fs::write(bench.root.join("f"), "12345").expect("write");
+    fs::create_dir(bench.root.join("d")).expect("mkdir");
+    symlink("f", bench.root.join("l")).expect("symlink");
+    // The root was made by this run, so look into a directory that was not.
+    fs::create_dir(bench.root.join("old")).expect("mkdir");
+    for text in ["f", "d", "l"] {
+        fs::rename(bench.root.join(text), bench.root.join("old").join(text)).expect("rename");
+    }
+    let old = bench.dir(50, DirId::ROOT, "old");
+    match bench.look(&file(1, old, "f", 0), None).existing {
+        Existing::File { size: 5, grain, .. } => assert!(grain >= 1),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bench.look(&file(2, old, "d", 0), None).existing, Existing::Dir);
+    assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Other);
+    let missing = bench.look(&file(4, old, "m", 0), Some(5));
+    assert_eq!(missing, Found { existing: Existing::Nothing, adopted: false });
+
+    fs::write(bench.temp("good", 5), "half").expect("write");
+    assert!(bench.look(&file(5, DirId::ROOT, "good", 8), Some(5)).adopted);
+    assert!(bench.temp("good", TAG).exists() && !bench.temp("good", 5).exists());
+    bench.write(&file(5, DirId::ROOT, "good", 8), 4, b"rest").expect("written");
+    bench.publish(&file(5, DirId::ROOT, "good", 8)).expect("published");
+    assert_eq!(fs::read(bench.root.join("good")).expect("read"), b"halfrest");
+
+    fs::write(bench.root.join("victim"), "precious").expect("write");
+    symlink("victim", bench.temp("linked", 5)).expect("symlink");
+    fs::hard_link(bench.root.join("victim"), bench.temp("hard", 5)).expect("link");
+    fs::create_dir(bench.temp("dir", 5)).expect("mkdir");
+    for (id, text) in [(6, "linked"), (7, "hard"), (8, "dir")] {
+        let f = file(id, DirId::ROOT, text, 1);
+        assert!(!bench.look(&f, Some(5)).adopted, "{text}");
+        bench.write(&f, 0, b"x").expect("written");
+        bench.publish(&f).expect("published");
+    }
+    assert_eq!(fs::read(bench.root.join("victim")).expect("read"), b"precious");
+}
+
+/// Goal: the destination's grain is probed once where an existing mtime could have been cut, and leaves no
+/// file behind.
+/// Method: an existing file with a whole second.
+#[test]
+fn grain_is_probed_where_it_matters() {
+    let mut bench = Bench::new();
+    let old = bench.dir(50, DirId::ROOT, "old");
+    fs::create_dir(bench.root.join("old")).expect("mkdir");
+    fs::write(bench.root.join("old/f"), "").expect("write");
+    let second = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    fs::File::open(bench.root.join("old/f")).expect("open").set_modified(second).expect("utimes");
+    for _ in 0..2 {
+        assert!(matches!(
+            bench.look(&file(1, old, "f", 0), None).existing,
+            Existing::File { grain: 1.., .. }
+        ));
+    }
+    assert_eq!(bench.ls(), ["old"]);
+}
+
+/// Goal: links are made as they are, replace files and links, respect `no_replace` and directories, and get
+/// their own mtime.
+/// Method: each case; a target that leads outside is stored, not followed.
+#[test]
+fn links_are_made() {
+    let mut bench = Bench::new();
+    fs::write(bench.root.join("b"), "old").expect("write");
+    fs::write(bench.root.join("c"), "old").expect("write");
+    fs::create_dir(bench.root.join("d")).expect("mkdir");
+    let link = |id, text: &str, no_replace| LinkItem {
+        file: file(id, DirId::ROOT, text, 0),
+        target: b"../../etc/passwd"[..].into(),
+        meta: META,
+        owner: false,
+        no_replace,
+    };
+    let items = vec![link(1, "a", true), link(2, "b", false), link(3, "c", true), link(4, "d", false)];
+    match bench.run(SinkOp::MakeLinks { items }, b"") {
+        SinkDone::MakeLinks { results } => {
+            let good: Vec<_> = results.iter().map(|(_, result)| result.is_ok()).collect();
+            assert_eq!(good, [true, true, false, false]);
+        }
+        other => panic!("{other:?}"),
+    }
+    for text in ["a", "b"] {
+        let path = bench.root.join(text);
+        assert_eq!(fs::read_link(&path).expect("link").as_os_str(), "../../etc/passwd");
+        assert_eq!(fs::symlink_metadata(&path).expect("stat").mtime(), 1_600_000_000);
+    }
+    assert_eq!(fs::read(bench.root.join("c")).expect("read"), b"old");
+    assert_eq!(bench.ls(), ["a", "b", "c", "d"]);
+}
+
+/// Goal: directories get mode and mtime when they are finished, read-only ones and their parents in one
+/// request too, and are forgotten then.
+/// Method: a chain of three with mode 0555 (the middle one 0000) in the wrong order, one descriptor kept; a
+/// file in the deepest; as somebody else than root.
+#[test]
+fn directories_are_finished_deepest_first() {
+    if as_nobody("storage::sink::engine::tests::directories_are_finished_deepest_first") {
+        return;
+    }
+    let mut bench = Bench::with(|config| {
+        let tree = SinkTree::open_root(&config_root(config), false).expect("root");
+        let jail = tree.jail();
+        config.tree = Arc::new(tree.with_limits(jail, 1));
+        for (id, parent, text) in [(1, 0, "a"), (2, 1, "b"), (3, 2, "c")] {
+            config.tree.register(DirId(id), DirId(parent), name(text));
+        }
+    });
+    match bench.run(SinkOp::MakeDirs { dirs: vec![DirId(3)] }, b"") {
+        SinkDone::MakeDirs { results } => assert_eq!(results, [(DirId(3), Ok(()))]),
+        other => panic!("{other:?}"),
+    }
+    let f = file(9, DirId(3), "f", 0);
+    bench.publish(&f).expect("published");
+    let closed = Meta { mode: 0o555, ..META };
+    let shut = Meta { mode: 0, ..META };
+    let results = bench.finish(vec![(DirId(1), closed), (DirId(2), shut), (DirId(3), closed)]);
+    assert_eq!(results, [Ok(()), Ok(()), Ok(())]);
+    for (path, mode) in [("a", 0o555), ("a/b", 0), ("a/b/c", 0o555)] {
+        let stat = fs::metadata(bench.root.join(path)).expect("stat");
+        assert_eq!((stat.mode() & 0o7777, stat.mtime()), (mode, 1_600_000_000), "{path}");
+        // Open it again, for the next look and for whoever removes it.
+        fs::set_permissions(bench.root.join(path), fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+    assert!(bench.finish(vec![(DirId(1), closed)])[0].is_err());
+}
+
+/// Goal: leftovers of dead runs go when their directory is finished, and the root's with the journal; a
+/// user's files, other runs' and this run's temporaries stay.
+/// Method: tags of a dead run, of another job and our own in a directory that stood there and in the root.
+#[test]
+fn leftovers_go_at_the_end() {
+    let mut bench = Bench::with(|config| config.old_tags = vec![5, 6, TAG]);
+    fs::create_dir(bench.root.join("d")).expect("mkdir");
+    for tag in [5, 6, 7, TAG] {
+        fs::write(bench.temp("f", tag), "").expect("write");
+        let file = bench.temp("f", tag).file_name().expect("named").to_owned();
+        fs::write(bench.root.join("d").join(file), "").expect("write");
+    }
+    let dir = bench.dir(1, DirId::ROOT, "d");
+    bench.finish(vec![(dir, META)]).remove(0).expect("finished");
+    assert_eq!(fs::read_dir(bench.root.join("d")).expect("ls").count(), 2);
+    assert_eq!(bench.ls().len(), 5);
+    assert_eq!(fs::metadata(bench.root.join("d")).expect("stat").mtime(), 1_600_000_000);
+    assert!(matches!(bench.run(SinkOp::RemoveJournal, b""), SinkDone::RemoveJournal { result: Ok(()) }));
+    assert_eq!(bench.ls().len(), 3);
+}
+
+/// Goal: setuid and setgid are dropped and counted unless the owner is kept; a directory keeps the setgid that
+/// it has from its parent.
+/// Method: a file with mode 06755 without and (as root) with owner; a directory in a setgid parent.
+#[test]
+fn setid_needs_the_owner() {
+    let mut bench = Bench::new();
+    let meta = Meta { mode: 0o6755, uid: 12345, gid: 54321, ..META };
+    let f = file(1, DirId::ROOT, "f", 0);
+    bench.commit(vec![whole(&f, meta)]).remove(0).expect("published");
+    assert_eq!(fs::metadata(bench.root.join("f")).expect("stat").mode() & 0o7777, 0o755);
+    assert_eq!(bench.not_kept(), NotKept { setid: 1, ..NotKept::default() });
+    if is_root() {
+        let g = file(2, DirId::ROOT, "g", 0);
+        let mut item = whole(&g, meta);
+        item.publish.as_mut().expect("set").owner = true;
+        bench.commit(vec![item]).remove(0).expect("published");
+        let stat = fs::metadata(bench.root.join("g")).expect("stat");
+        assert_eq!((stat.mode() & 0o7777, stat.uid(), stat.gid()), (0o6755, 12345, 54321));
+        assert_eq!(bench.not_kept().setid, 1);
+    } else {
+        eprintln!("skipped: owners need root");
+    }
+    fs::set_permissions(&bench.root, fs::Permissions::from_mode(0o2755)).expect("chmod");
+    let dir = bench.dir(5, DirId::ROOT, "d");
+    bench.finish(vec![(dir, META)]).remove(0).expect("finished");
+    assert_eq!(fs::metadata(bench.root.join("d")).expect("stat").mode() & 0o7777, 0o2640);
+}
+
+/// Goal: a discarded file leaves nothing, and a late write of it is refused or makes a new one.
+/// Method: write, discard, look; discard of what never was.
+#[test]
+fn discarded_files_leave_nothing() {
+    let mut bench = Bench::new();
+    let f = file(1, DirId::ROOT, "f", 2);
+    bench.write(&f, 0, b"x").expect("written");
+    for _ in 0..2 {
+        assert_eq!(bench.run(SinkOp::Discard { id: f.id }, b""), SinkDone::Discard { id: f.id });
+    }
+    assert!(bench.ls().is_empty());
+    assert!(bench.publish(&f).is_err());
+}
+
+/// Goal: a leftover with our own tag is replaced; where something that cannot be removed stands, the write
+/// fails and says so.
+/// Method: a file and a directory at the temporary's name.
+#[test]
+fn own_stale_temporary_is_replaced() {
+    let mut bench = Bench::new();
+    fs::write(bench.temp("f", TAG), "stale and longer").expect("write");
+    let f = file(1, DirId::ROOT, "f", 1);
+    bench.write(&f, 0, b"x").expect("written");
+    bench.publish(&f).expect("published");
+    assert_eq!(fs::read(bench.root.join("f")).expect("read"), b"x");
+    fs::create_dir(bench.temp("g", TAG)).expect("mkdir");
+    let failure = bench.write(&file(2, DirId::ROOT, "g", 1), 0, b"x").expect_err("in the way");
+    assert_eq!((failure.stage, failure.errno), (Stage::Create, Errno::EXIST.raw_os_error()));
+}
+
+/// Goal: names of 255 bytes and of any bytes work.
+/// Method: written, committed, read back.
+#[test]
+fn long_and_odd_names_work() {
+    let mut bench = Bench::new();
+    let odd: Vec<u8> = (1..=255u8).filter(|b| *b != b'/').collect();
+    for (id, bytes) in [(1, vec![b'n'; 255]), (2, odd)] {
+        let f = SinkFile {
+            id: FileId(id),
+            parent: DirId::ROOT,
+            name: Name::new(&bytes).expect("legal"),
+            size: 1,
+        };
+        bench.write(&f, 0, b"x").expect("written");
+        bench.publish(&f).expect("published");
+        let path = bench.root.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&bytes));
+        assert_eq!(fs::read(path).expect("read"), b"x");
+    }
+    assert_eq!(bench.ls().len(), 2);
+}
+
+/// Goal: a panic while an operation is executed completes it as failed, for every item, and the engine goes
+/// on.
+/// Method: the question for ownership panics once it is told to.
+#[test]
+fn panics_complete_the_operation() {
+    let bad = Arc::new(AtomicBool::new(true));
+    let asked = bad.clone();
+    let mut bench = Bench::with(|config| {
+        config.still_owner = Arc::new(move || {
+            assert!(!asked.load(Ordering::SeqCst), "planted");
+            Ok(())
+        });
+    });
+    let files: Vec<_> = (0..100).map(|i| file(1 + i, DirId::ROOT, &format!("f{i}"), 0)).collect();
+    let items: Vec<_> = files.iter().map(|f| whole(f, META)).collect();
+    for result in bench.commit(items.clone()) {
+        assert_eq!(&*result.expect_err("panicked").text, "internal error: planted");
+    }
+    assert!(matches!(bench.run(SinkOp::RemoveJournal, b""), SinkDone::RemoveJournal { result: Err(_) }));
+    bad.store(false, Ordering::SeqCst);
+    assert!(bench.commit(items).iter().all(Result::is_ok));
+}
+
+/// Goal: journal records are appended in the order of their submission and removed with the owner file at
+/// the end.
+/// Method: 100 records submitted at once; then the file as it is.
+#[test]
+fn journal_keeps_its_order() {
+    let mut kept: Option<Arc<Owner>> = None;
+    let mut bench = Bench::with(|config| {
+        let place = JobDir::open(&config_root(config), JobKey::new(&[1; 16])).expect("a place");
+        let owner = Arc::new(place.acquire(0, "test", &Patience::default()).expect("ours"));
+        let mut journal = Journal::new(owner.clone());
+        journal.replace(b"head").expect("replaced");
+        let asked = owner.clone();
+        config.still_owner = Arc::new(move || asked.still_owner());
+        config.journal = Some(journal);
+        kept = Some(owner);
+    });
+    let mut expected = b"head".to_vec();
+    for i in 0..100u8 {
+        bench.submit(SinkOp::Journal { bytes: vec![i; 3], durable: i % 10 == 0 }, b"");
+        expected.extend([i; 3]);
+    }
+    for _ in 0..100 {
+        let (done, _) = bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion");
+        assert_eq!(done, SinkDone::Journal { result: Ok(()) });
+    }
+    let key = JobKey::new(&[1; 16]);
+    assert_eq!(fs::read(bench.root.join(format!(".haul~{}", key.as_str()))).expect("read"), expected);
+    assert_eq!(bench.run(SinkOp::RemoveJournal, b""), SinkDone::RemoveJournal { result: Ok(()) });
+    assert!(bench.ls().is_empty());
+    assert!(kept.expect("set").still_owner().is_err(), "given up");
+}
+
+/// Goal: when space or inodes run out, the failure says which, and what is left; nothing is published.
+/// Method: tmpfs of 1 MiB, and one of 16 inodes.
+#[test]
+fn exhausted_space_is_named() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    for (option, word, errno) in
+        [("size=1m", "out of blocks", Errno::NOSPC), ("size=1m,nr_inodes=16", "out of inodes", Errno::NOSPC)]
+    {
+        let at = dir.path().join(option);
+        fs::create_dir(&at).expect("mkdir");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", option, "tmpfs"])
+            .arg(&at)
+            .output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: mounting needs root");
+            return;
+        }
+        let _unmount = Unmount(&at);
+        let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |_| {});
+        let data = vec![1; 128 << 10];
+        let failure = (0..100)
+            .find_map(|i| {
+                let f = file(1 + i, DirId::ROOT, &format!("f{i}"), 1 << 20);
+                let len = if option == "size=1m" { data.len() } else { 1 };
+                bench.write(&f, 0, &data[..len]).err()
+            })
+            .expect("it is full");
+        assert_eq!(failure.errno, errno.raw_os_error());
+        assert!(failure.text.contains(word) && failure.text.contains("bytes and"), "{}", failure.text);
+        drop(bench);
+    }
+}
+
+/// Unmounts, also when the test fails.
+struct Unmount<'a>(&'a Path);
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.0).status();
+    }
+}
+
+/// Goal: the bound on open files follows the limit of the process.
+/// Method: raised to what is allowed, it is at least as high as before.
+#[test]
+fn open_files_are_bounded_by_the_limit() {
+    let before = crate::storage::sink::fds_open_max();
+    crate::storage::sink::raise_nofile();
+    let after = crate::storage::sink::fds_open_max();
+    assert!(16 <= before && before <= after);
+}

@@ -8,9 +8,8 @@ use rustix::io::Errno;
 /// A failure with this text, cut to what the wire carries.
 pub(super) fn failure(stage: Stage, errno: i32, text: impl Into<String>) -> Failure {
     let mut text = text.into();
-    if text.len() > TEXT_LEN_MAX {
-        text.truncate(text.floor_char_boundary(TEXT_LEN_MAX));
-    }
+    let cut = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(cut.unwrap_or(0));
     Failure { stage, errno, text: text.into() }
 }
 

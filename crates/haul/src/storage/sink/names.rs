@@ -107,7 +107,7 @@ impl JobKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobFile {
     Journal,
-    NewJournal,
+    NewJournal { epoch: u32 },
     Owner { epoch: u32 },
 }
 
@@ -126,8 +126,8 @@ pub(super) fn job_file(name: &[u8]) -> Option<(JobKey, JobFile)> {
     } else if let Some(digits) = rest.strip_prefix(b".own.") {
         Some((key, JobFile::Owner { epoch: number(digits)? }))
     } else {
-        number(rest.strip_prefix(b".new.")?)?;
-        Some((key, JobFile::NewJournal))
+        let epoch = number(rest.strip_prefix(b".new.")?)?;
+        Some((key, JobFile::NewJournal { epoch }))
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(key.as_str().len(), KEY_LEN);
         let made = [
             (key.journal(), JobFile::Journal),
-            (key.journal_new(4), JobFile::NewJournal),
+            (key.journal_new(4), JobFile::NewJournal { epoch: 4 }),
             (key.owner(4_000_000_000), JobFile::Owner { epoch: 4_000_000_000 }),
         ];
         for (name, file) in made {

@@ -147,11 +147,10 @@ impl JobDir {
     /// Somebody else has it, or the directory cannot be read or written.
     pub fn acquire(&self, floor: u32, what: &str, patience: &Patience) -> Result<Owner, AcquireError> {
         let mut watched: Option<(u32, Seen, Instant)> = None;
-        // Lower owner files that were found dead.
-        let mut dead: Vec<u32> = Vec::new();
         for _ in 0..ATTEMPTS_MAX {
-            let Some(highest) = self.owners()?.last().copied() else {
-                match self.create(floor.saturating_add(1), what, &dead, patience)? {
+            let known = self.owners()?;
+            let Some(highest) = known.last().copied() else {
+                match self.create(floor.saturating_add(1), what, &known, patience)? {
                     Some(owner) => return Ok(owner),
                     None => continue,
                 }
@@ -179,9 +178,8 @@ impl JobDir {
                 Life::Alive => return Err(AcquireError::Held(Box::new(seen.info.unwrap_or_default()))),
                 Life::Unknown => std::thread::sleep(patience.poll),
                 Life::Dead => {
-                    dead.push(highest);
                     let epoch = highest.max(floor).saturating_add(1);
-                    if let Some(owner) = self.create(epoch, what, &dead, patience)? {
+                    if let Some(owner) = self.create(epoch, what, &known, patience)? {
                         return Ok(owner);
                     }
                 }
@@ -192,17 +190,30 @@ impl JobDir {
 
     /// The owners' epochs, lowest first.
     pub(super) fn owners(&self) -> Result<Vec<u32>, AcquireError> {
-        let mut epochs = Vec::new();
-        clean::each_name(&self.fd, |name, _| {
-            if let Some((key, JobFile::Owner { epoch })) = job_file(name)
-                && key == self.key
-            {
-                epochs.push(epoch);
-            }
+        self.owners_and_drafts().map(|(owners, _)| owners)
+    }
+
+    /// The epochs of the owners and of the journal's drafts, lowest first.
+    fn owners_and_drafts(&self) -> Result<(Vec<u32>, Vec<u32>), AcquireError> {
+        let (mut owners, mut drafts) = (Vec::new(), Vec::new());
+        clean::each_name(&self.fd, |name, _| match job_file(name) {
+            Some((key, JobFile::Owner { epoch })) if key == self.key => owners.push(epoch),
+            Some((key, JobFile::NewJournal { epoch })) if key == self.key => drafts.push(epoch),
+            _ => {}
         })
         .map_err(|errno| self.fail("list the directory of", &self.key.journal(), errno))?;
-        epochs.sort_unstable();
-        Ok(epochs)
+        owners.sort_unstable();
+        drafts.sort_unstable();
+        Ok((owners, drafts))
+    }
+
+    /// Removes drafts of the journal that runs up to the epoch `last` left when they were killed. One that
+    /// cannot be removed or listed harms nobody, and `haul clean` names it.
+    pub(super) fn remove_drafts(&self, last: u32) {
+        let drafts = self.owners_and_drafts().map(|(_, drafts)| drafts).unwrap_or_default();
+        for epoch in drafts.into_iter().filter(|epoch| *epoch <= last) {
+            let _ = self.jail.unlink(&self.fd, &self.key.journal_new(epoch));
+        }
     }
 
     /// What the owner file says now. `None`: it is gone.
@@ -230,12 +241,13 @@ impl JobDir {
         }
     }
 
-    /// Makes the owner file. `None`: another was faster; look again.
+    /// Makes the owner file. `known`: the owners when we looked, of whom the highest is dead and the others
+    /// had lost the job to it. `None`: another was faster; look again.
     fn create(
         &self,
         epoch: u32,
         what: &str,
-        dead: &[u32],
+        known: &[u32],
         patience: &Patience,
     ) -> Result<Option<Owner>, AcquireError> {
         let name = self.key.owner(epoch);
@@ -264,11 +276,12 @@ impl JobDir {
             beat: Mutex::new(None),
         };
         let all = self.owners()?;
-        if all.last().is_some_and(|highest| *highest > epoch) {
+        // A higher one, or ours gone: somebody held us for dead before we had written who we are.
+        if all.last().is_some_and(|highest| *highest > epoch) || !all.contains(&epoch) {
             return Ok(None);
         }
         // A lower one that was not there when we looked: it could not know of us, so it may own the job.
-        for lower in all.iter().filter(|lower| **lower < epoch && !dead.contains(lower)) {
+        for lower in all.iter().filter(|lower| **lower < epoch && !known.contains(lower)) {
             if let Some(Seen { info: Some(info), .. }) = self.look(*lower)?
                 && judge(&info, &self.here) != Life::Dead
             {

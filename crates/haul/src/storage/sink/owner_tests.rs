@@ -1,1 +1,251 @@
+use super::*;
+use std::fs;
+use std::process::Command;
 
+fn place(dir: &Path) -> JobDir {
+    JobDir::open(dir, JobKey::new(&[1; 16])).expect("a place")
+}
+
+/// Short enough for a test; nothing is asserted on time.
+fn short() -> Patience {
+    Patience {
+        watch: Duration::from_millis(60),
+        poll: Duration::from_millis(5),
+        beat: Duration::from_millis(5),
+    }
+}
+
+fn plant(place: &JobDir, epoch: u32, change: impl FnOnce(&mut OwnerInfo)) -> PathBuf {
+    let mut info = OwnerInfo { epoch, what: "planted".into(), ..(*place.here).clone() };
+    change(&mut info);
+    let name = place.key.owner(epoch);
+    let path = place.path.join(String::from_utf8(name.as_bytes().to_vec()).expect("ASCII"));
+    fs::write(&path, encode(&info)).expect("write");
+    path
+}
+
+/// A process that has ended and was waited for.
+fn dead_pid() -> i32 {
+    let mut child = Command::new("true").spawn().expect("true");
+    child.wait().expect("wait");
+    child.id() as i32
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .expect("ls")
+        .map(|e| e.expect("entry").file_name().into_string().expect("ASCII"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Goal: a job has one owner at a time, who is named; a released one can be taken again with the floor kept.
+/// Method: acquire twice, release, acquire above a journal's epoch.
+#[test]
+fn second_run_is_told_who_holds_the_job() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let first = place(dir.path()).acquire(0, "first", &short()).expect("ours");
+    assert_eq!(first.epoch(), 1);
+    first.still_owner().expect("ours");
+    match place(dir.path()).acquire(7, "second", &short()) {
+        Err(AcquireError::Held(info)) => {
+            assert_eq!((info.pid, info.what.as_str()), (std::process::id() as i32, "first"));
+        }
+        _ => panic!("two owners"),
+    }
+    drop(first);
+    assert!(names(dir.path()).is_empty());
+    let third = place(dir.path()).acquire(7, "third", &short()).expect("ours");
+    assert_eq!(third.epoch(), 8);
+    third.release();
+    assert!(third.still_owner().is_err());
+}
+
+/// Goal: sixteen different jobs live side by side in one directory.
+/// Method: sixteen keys, all held at once.
+#[test]
+fn different_jobs_do_not_meet() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let owners: Vec<_> = (0..16u8)
+        .map(|i| {
+            let place = JobDir::open(dir.path(), JobKey::new(&[i; 16])).expect("a place");
+            place.acquire(0, "one of many", &short()).expect("ours")
+        })
+        .collect();
+    for owner in &owners {
+        owner.still_owner().expect("ours");
+    }
+    assert_eq!(names(dir.path()).len(), 16);
+}
+
+/// Goal: an owner whose process is gone, is a zombie, or is another process with its id is taken over at
+/// once, and a process that lives is not.
+/// Method: planted owners on this machine; `watch` is so long that waiting for it would be seen.
+#[test]
+fn dead_processes_are_taken_over_at_once() {
+    let never = Patience { watch: Duration::from_secs(3600), ..short() };
+    let mut zombie = Command::new("true").spawn().expect("true");
+    let id = zombie.id().to_string();
+    while process_start(&id) != Some(u64::MAX) {
+        std::thread::yield_now();
+    }
+    let cases: [(&str, i32, u64, bool); 4] = [
+        ("gone", dead_pid(), 1, true),
+        ("zombie", zombie.id() as i32, 1, true),
+        ("other", std::process::id() as i32, 1, true),
+        ("alive", std::process::id() as i32, process_start("self").expect("start"), false),
+    ];
+    for (what, pid, start, dead) in cases {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let place = place(dir.path());
+        let path = plant(&place, 4, |info| (info.pid, info.pid_start) = (pid, start));
+        match place.acquire(2, "taker", &never) {
+            Ok(owner) => {
+                assert!(dead, "{what}");
+                assert_eq!(owner.epoch(), 5);
+                assert!(!path.exists());
+            }
+            Err(AcquireError::Held(info)) => assert!(!dead && info.what == "planted", "{what}"),
+            Err(AcquireError::Failed(failure)) => panic!("{what}: {failure:?}"),
+        }
+    }
+    zombie.wait().expect("wait");
+}
+
+/// Goal: of many that find a dead owner at the same moment, exactly one gets the job.
+/// Method: 30 rounds of 8 threads behind a barrier; everyone who got it still owns it at the end.
+#[test]
+fn one_of_many_takers_wins() {
+    let gone = dead_pid();
+    // A slow machine must not make a taker that has not written its file yet look dead.
+    let patient = Patience { watch: Duration::from_secs(3600), ..short() };
+    for round in 0..30 {
+        let dir = tempfile::tempdir().expect("tempdir");
+        // Half of the rounds begin without any owner.
+        if round % 2 == 0 {
+            plant(&place(dir.path()), 3, |info| (info.pid, info.pid_start) = (gone, 1));
+        }
+        let barrier = std::sync::Barrier::new(8);
+        let owners: Vec<Owner> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let place = place(dir.path());
+                        barrier.wait();
+                        match place.acquire(0, "taker", &patient) {
+                            Ok(owner) => Some(owner),
+                            Err(AcquireError::Held(_)) => None,
+                            Err(AcquireError::Failed(failure)) => panic!("{failure:?}"),
+                        }
+                    })
+                })
+                .collect();
+            takers.into_iter().filter_map(|taker| taker.join().expect("no panic")).collect()
+        });
+        assert_eq!(owners.len(), 1, "round {round}");
+        owners[0].still_owner().expect("the winner owns it");
+    }
+}
+
+/// Goal: an owner on another machine is taken over when its counter stands still, and is left alone while it
+/// beats; so is one in another process namespace or on a machine with a cloned id.
+/// Method: planted foreign owners; a thread that beats until the taker has answered.
+#[test]
+fn foreign_owners_are_judged_by_their_beat() {
+    let changes: [fn(&mut OwnerInfo); 3] = [
+        |info| (info.machine_id, info.boot) = ("other".into(), "other".into()),
+        |info| info.pid_ns = "pid:[1]".into(),
+        |info| (info.host, info.boot) = ("clone".into(), "other".into()),
+    ];
+    for change in changes {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let place = place(dir.path());
+        let path = plant(&place, 1, change);
+        let patient = Patience { watch: Duration::from_secs(3600), ..short() };
+        let answered = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let file = fs::OpenOptions::new().write(true).open(&path).expect("open");
+                let mut info = OwnerInfo { epoch: 1, ..(*place.here).clone() };
+                change(&mut info);
+                while !answered.load(Ordering::Acquire) {
+                    info.beat += 1;
+                    std::os::unix::fs::FileExt::write_all_at(&file, &encode(&info), 0).expect("beat");
+                    std::thread::yield_now();
+                }
+            });
+            let held = matches!(place.acquire(0, "taker", &patient), Err(AcquireError::Held(_)));
+            answered.store(true, Ordering::Release);
+            assert!(held);
+        });
+        let owner = place.acquire(0, "taker", &short()).expect("taken over");
+        assert_eq!(owner.epoch(), 2);
+        assert!(!path.exists());
+    }
+}
+
+/// Goal: a reboot kills owners of the same machine, known by host and machine id.
+/// Method: another boot id, all else the same; waiting would be seen.
+#[test]
+fn reboot_ends_ownership() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    plant(&place, 1, |info| info.boot = "an earlier one".into());
+    let never = Patience { watch: Duration::from_secs(3600), ..short() };
+    assert_eq!(place.acquire(0, "taker", &never).expect("taken over").epoch(), 2);
+}
+
+/// Goal: an owner that was taken over sees it, whether or not its file is removed yet, and leaves the new
+/// owner's file alone; junk in an owner file is waited out, not believed.
+/// Method: the states of a takeover made by hand.
+#[test]
+fn former_owner_sees_the_takeover() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    let old = place.acquire(0, "old", &short()).expect("ours");
+    let new = plant(&place, 2, |_| {});
+    assert!(old.still_owner().is_err());
+    fs::remove_file(dir.path().join(&names(dir.path())[0])).expect("rm");
+    assert!(old.still_owner().is_err());
+    // Its name is taken by a file of somebody else, and a higher one came and went.
+    plant(&place, 1, |_| {});
+    fs::remove_file(&new).expect("rm");
+    assert!(old.still_owner().is_err());
+    plant(&place, 2, |_| {});
+    drop(old);
+    assert_eq!(names(dir.path()).len(), 2);
+    fs::write(&new, b"{\"pid\":").expect("junk");
+    assert_eq!(place.acquire(0, "taker", &short()).expect("taken over").epoch(), 3);
+}
+
+/// Goal: the counter of an owner goes up by itself.
+/// Method: read until it has changed twice.
+#[test]
+fn owners_beat() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    let owner = place.acquire(0, "x".repeat(5000).as_str(), &short()).expect("ours");
+    let beat =
+        || place.look(owner.epoch()).expect("look").and_then(|seen| seen.info).map_or(0, |info| info.beat);
+    while beat() < 2 {
+        std::thread::yield_now();
+    }
+    owner.still_owner().expect("ours");
+}
+
+/// Goal: a taker that looked too early yields: to a higher owner, and to a lower one that it did not know of
+/// and that lives; one that it knew to be deposed goes.
+/// Method: the owner file is made as after a look at a directory that has changed since.
+#[test]
+fn late_takers_yield() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    plant(&place, 5, |_| {});
+    assert!(matches!(place.create(4, "late", &[], &short()), Ok(None)));
+    assert!(matches!(place.create(6, "late", &[], &short()), Err(AcquireError::Held(_))));
+    assert_eq!(names(dir.path()).len(), 1);
+    let owner = place.create(6, "taker", &[5], &short()).expect("made").expect("ours");
+    assert_eq!(names(dir.path()).len(), 1);
+    owner.still_owner().expect("ours");
+}

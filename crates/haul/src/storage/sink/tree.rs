@@ -228,7 +228,8 @@ impl SinkTree {
         if path.len() <= SHOWN_PATH_LEN_MAX {
             return path;
         }
-        format!("...{}", &path[path.ceil_char_boundary(path.len() - SHOWN_PATH_LEN_MAX)..])
+        let cut = (path.len() - SHOWN_PATH_LEN_MAX..path.len()).find(|at| path.is_char_boundary(*at));
+        format!("...{}", &path[cut.unwrap_or(path.len())..])
     }
 
     fn node(&self, id: DirId) -> Result<Arc<Node>, Failure> {
@@ -388,4 +389,4 @@ pub(super) fn sync_dir(fd: impl AsFd) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 #[path = "tree_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -1,0 +1,49 @@
+# haul: everything that is done to it, by name. `make help` lists the targets.
+#
+# Plain cargo works as well; the targets add what the machine must have, and what the tests report.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PATH := $(HOME)/.cargo/bin:$(PATH)
+export PATH
+
+SKIPS := $(CURDIR)/target/skips.txt
+
+.PHONY: help build demo test lint bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+build: ## build the program, optimised: target/release/haul
+	@scripts/needs.sh build
+	cargo build --release --locked
+
+demo: ## move a real tree between two hosts made of namespaces, kill it half-way, resume, verify (root)
+	@scripts/needs.sh demo
+	@scripts/demo.sh
+
+# Every test runs, also after one has failed; what was skipped is counted at the end.
+test: ## run all tests
+	@scripts/needs.sh test
+	@mkdir -p target && rm -f $(SKIPS)
+	@code=0; HAUL_TEST_SKIPS=$(SKIPS) cargo test --workspace --locked --no-fail-fast || code=$$?; \
+	if [ -s $(SKIPS) ]; then \
+		echo "skipped:"; sed -E 's/^SKIP .*: needs //' $(SKIPS) | sort | uniq -c | sed 's/\([0-9]\) /\1 need /'; \
+	else \
+		echo "skipped: 0"; \
+	fi; \
+	exit $$code
+
+lint: ## formatting, clippy with warnings as errors, licences and sources of dependencies
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/deny.sh
+
+bench: ## measure against the machine's roofline, rsync and tar (root; takes many minutes)
+	@scripts/needs.sh bench
+	@scripts/bench-roofline.sh
+	@scripts/bench-tree.sh
+	@scripts/bench-rss.sh
+
+clean: ## remove what was built
+	cargo clean

@@ -1,0 +1,488 @@
+//! The command line: what may be typed, what it means, and the texts of `--help`.
+//!
+//! In: argv. Out: [`Args`], each value checked on its own. What concerns two values at once is checked in
+//! `command::copy`. Left out: endpoints, see `endpoint`.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// Most data streams.
+const STREAMS_MAX: i64 = 16;
+/// Most reading or writing threads: more than any storage target has been seen to reward.
+const THREADS_MAX: i64 = 256;
+/// Object sizes that the wire allows, bytes.
+pub const OBJECT_SIZE_MIN: u64 = 64 << 10;
+pub const OBJECT_SIZE_MAX: u64 = 64 << 20;
+/// The object size when none is given, bytes.
+pub const OBJECT_SIZE_DEFAULT: u64 = 4 << 20;
+/// Longest remote shell command, words.
+const SSH_WORDS_MAX: usize = 256;
+
+/// Moves data between storage systems, fast, durably and resumably
+#[derive(Parser, Debug)]
+#[command(name = "haul", version, subcommand_required = true, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Copy files and directory trees, here or to or from another host
+    Cp(Box<Cp>),
+    /// The far end of a copy; started by haul itself over ssh
+    #[command(hide = true)]
+    Agent {
+        /// Say which protocol versions this program speaks, and end
+        #[arg(long)]
+        protocol: bool,
+    },
+    /// List and delete what dead jobs left below a destination
+    Clean(Clean),
+    /// Print the manual page, or write all pages into a directory
+    Man {
+        /// Directory to write haul.1, haul-cp.1, ... into [default: print haul.1]
+        dir: Option<PathBuf>,
+    },
+    /// Print a completion script for a shell
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(ClapArgs, Debug)]
+#[command(override_usage = "haul cp [OPTIONS] SRC... DST", after_help = CP_AFTER)]
+pub struct Cp {
+    /// SRC... DST: what to copy, and last where to; each PATH, HOST:PATH or USER@HOST:PATH
+    ///
+    /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
+    /// address; ./NAME for a local file with a colon in its name. `data` gives DST/data, `data/` gives its
+    /// contents in DST, whether or not DST exists.
+    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+
+    /// Copy directories with all that is in them
+    ///
+    /// Default: a directory as a source is an error, so that a whole tree never moves by accident.
+    #[arg(short, long)]
+    pub recursive: bool,
+
+    /// Like -r, and keep owner and group where that is allowed
+    ///
+    /// Mode, times and symlinks are always kept. Default: files belong to whoever writes them.
+    #[arg(short, long)]
+    pub archive: bool,
+
+    /// Say what would be copied where, and how much; change nothing
+    #[arg(short = 'n', long, conflicts_with = "manifest")]
+    pub dry_run: bool,
+
+    /// Name each copied entry and, at the end, the values that haul chose
+    ///
+    /// Given twice, unchanged and skipped entries are named too.
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Remote shell and its arguments, as one word: -e 'ssh -p 2222 -i key'
+    ///
+    /// Default: ssh, with your own configuration, keys and agent. Quotes work as in a shell, nothing is
+    /// expanded.
+    #[arg(short = 'e', long = "ssh", visible_alias = "rsh", value_name = "CMD", default_value = "ssh",
+          hide_default_value = true, value_parser = parse_ssh)]
+    pub ssh: SshCommand,
+
+    /// Copy files that look unchanged, too
+    ///
+    /// Default: a file with the same size and modification time is left alone, which makes a rerun cheap.
+    #[arg(long, conflicts_with_all = ["no_clobber", "update"])]
+    pub force: bool,
+
+    /// Never replace an existing file
+    ///
+    /// Default: a file that differs is replaced, in one step; readers see the old or the new content.
+    #[arg(long, conflicts_with = "update")]
+    pub no_clobber: bool,
+
+    /// Leave files alone that are newer at the destination
+    ///
+    /// Default: a file that differs is replaced, whatever its age, so that the copy equals the source.
+    #[arg(short, long)]
+    pub update: bool,
+
+    /// What a finished file is worth
+    ///
+    /// The default costs syncs, many in parallel, for a report of success should survive a power cut.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = Durability::Disk)]
+    pub durability: Durability,
+
+    /// Data connections, 1 to 16
+    ///
+    /// Default: chosen from the processors and the path; -v says what and why.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=STREAMS_MAX))]
+    pub streams: Option<u16>,
+
+    /// Most payload in memory at each end, as 512MiB or 2G
+    ///
+    /// Default: what the path needs to stay full, at most an eighth of the RAM or a quarter of the cgroup's
+    /// limit. The summary says when this held the rate down.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+
+    /// Threads that read at the source, 1 to 256
+    ///
+    /// Default: chosen from the processors and the storage.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX))]
+    pub readers: Option<u16>,
+
+    /// Threads that write at the destination, 1 to 256
+    ///
+    /// Default: chosen from the processors and the storage.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX))]
+    pub writers: Option<u16>,
+
+    /// Unit of sending and of resuming, a power of two from 64KiB to 64MiB
+    ///
+    /// Default: 4MiB, large enough to cost little per object and small enough to lose little.
+    #[arg(long, value_name = "SIZE", value_parser = parse_object_size)]
+    pub object_size: Option<u32>,
+
+    /// Dial this address of the far host for data
+    ///
+    /// Default: the one that ssh itself reached, for that one is known to be the right host.
+    #[arg(long, value_name = "ADDR")]
+    pub via: Option<IpAddr>,
+
+    /// Port or ports A-B that the far end may listen on
+    ///
+    /// Default: any free one. If none can be reached within 3 s, data goes through the ssh connection.
+    #[arg(long, value_name = "A-B", value_parser = parse_ports)]
+    pub port: Option<Ports>,
+
+    /// Never send the haul program itself to the far host
+    ///
+    /// Default: a far host without haul in its PATH gets this program into a private cache; one line says so.
+    #[arg(long)]
+    pub no_push: bool,
+
+    /// Path of haul at the far host
+    ///
+    /// Default: the one in its PATH, else the pushed one.
+    #[arg(long, value_name = "PATH")]
+    pub remote_haul: Option<PathBuf>,
+
+    /// Keep the journal in this directory of the destination's host
+    ///
+    /// Default: in the destination itself, so that any host of that site can resume.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
+    /// Write the BLAKE3 hash of each file, for `b3sum --check`
+    ///
+    /// Written when the run ends complete or partial. Names that b3sum cannot check go to FILE.json.
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+
+    /// Write one JSON line per entry that failed: path, stage, errno, text
+    ///
+    /// Default: the first 20 are shown on stderr, with -v all, and the rest is counted.
+    #[arg(long, value_name = "FILE")]
+    pub failures: Option<PathBuf>,
+
+    /// Write events as JSON lines to stdout, the last one is the summary
+    ///
+    /// The schema is docs/events.schema.json. Texts for people stay on stderr; -q silences those.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Stop after this time, as 3h50m, as Ctrl-C would; the same command goes on later
+    ///
+    /// Default: run to the end. Meant for the limits of a batch system.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub stop_after: Option<Duration>,
+}
+
+const CP_AFTER: &str = "\
+Exit codes: 0 complete; 1 failed; 2 wrong usage; 3 some entries failed, the others are complete;
+130 or 143 interrupted. After any of them, running the same command again moves only what is missing.";
+
+#[derive(ClapArgs, Debug)]
+pub struct Clean {
+    /// Destination directory of earlier copies, on this host
+    #[arg(value_name = "DST")]
+    pub root: OsString,
+    /// List only: delete nothing
+    ///
+    /// Default: delete the journals and temporary files of dead jobs, which then cannot be resumed. Running
+    /// jobs are never touched.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Durability {
+    /// Success means that everything is on media under its name
+    Disk,
+    /// No syncs: faster, but a power cut may lose what was reported
+    None,
+}
+
+/// A remote shell command, split into words; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SshCommand(pub Vec<String>);
+
+/// Ports from first to last, both meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports(pub u16, pub u16);
+
+/// Bytes from `4M`, `64MiB`, `1GB` or a plain number. K, M, G, T and KiB.. are binary, KB.. are decimal.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err("a size is a whole number and a unit, as 64MiB, 4M or 1GB".into());
+    }
+    let scale = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ if unit.starts_with('.') => return Err("a size is a whole number; 1.5G is 1536M".into()),
+        _ => {
+            return Err(format!(
+                "'{unit}' is no unit; known are K M G T, KiB MiB GiB TiB (binary) and KB MB GB TB (decimal)"
+            ));
+        }
+    };
+    let size = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
+    match size {
+        Some(0) => Err("zero bytes are too few".into()),
+        Some(size) => Ok(size),
+        None => Err("more than 2^64 bytes".into()),
+    }
+}
+
+fn parse_object_size(text: &str) -> Result<u32, String> {
+    let size = parse_size(text)?;
+    if !size.is_power_of_two() || !(OBJECT_SIZE_MIN..=OBJECT_SIZE_MAX).contains(&size) {
+        return Err("an object size is a power of two from 64KiB to 64MiB".into());
+    }
+    u32::try_from(size).map_err(|error| error.to_string())
+}
+
+fn parse_ports(text: &str) -> Result<Ports, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports(first, last)),
+        _ => Err("expected one port, or A-B with A not above B, from 1 to 65535".into()),
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("no time at all".into()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(format!("{error}; write it as 90s, 45m or 3h50m")),
+    }
+}
+
+/// Splits a command into words: single and double quotes and backslashes as in a shell, no expansion.
+fn parse_ssh(text: &str) -> Result<SshCommand, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '\\') => match chars.next() {
+                // Inside double quotes a backslash only guards these two, as in a shell.
+                Some(next) if quote.is_none() || next == '"' || next == '\\' => {
+                    word.get_or_insert_default().push(next)
+                }
+                Some(next) => word.get_or_insert_default().extend(['\\', next]),
+                None => return Err("the command ends in a backslash".into()),
+            },
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    match words.first() {
+        _ if quote.is_some() => Err("a quote is not closed".into()),
+        None => Err("the command is empty".into()),
+        Some(program) if program.is_empty() => Err("the program's name is empty".into()),
+        _ if words.len() > SSH_WORDS_MAX => Err(format!("more than {SSH_WORDS_MAX} words")),
+        _ => Ok(SshCommand(words)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn cp(line: &[&str]) -> Result<Cp, clap::Error> {
+        let line = ["haul", "cp"].iter().chain(line);
+        match Args::try_parse_from(line)?.command {
+            Command::Cp(cp) => Ok(*cp),
+            other => panic!("not cp: {other:?}"),
+        }
+    }
+
+    /// Goal: clap's own rules hold for our definitions.
+    #[test]
+    fn definitions_are_sound() {
+        Args::command().debug_assert();
+    }
+
+    /// Goal: sizes mean what their units say; anything else is an error.
+    #[test]
+    fn sizes_mean_what_they_say() {
+        for (text, size) in [
+            ("1", 1),
+            ("64MiB", 64 << 20),
+            ("64 MiB", 64 << 20),
+            ("4M", 4 << 20),
+            ("4m", 4 << 20),
+            ("1GB", 1_000_000_000),
+            ("2G", 2 << 30),
+            ("3KB", 3000),
+            ("3k", 3072),
+            ("16777215T", 16_777_215 << 40),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_size(text), Ok(size), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "0G",
+            "M",
+            "-1",
+            "1.5G",
+            "4X",
+            "4MM",
+            "16777216T",
+            "18446744073709551616",
+            "0x10",
+            "４M",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+        for (text, size) in [("64KiB", 64 << 10), ("4M", 4 << 20), ("64MiB", 64 << 20)] {
+            assert_eq!(parse_object_size(text), Ok(size));
+        }
+        for text in ["32KiB", "128MiB", "3M", "4MB", "8192P"] {
+            assert!(parse_object_size(text).is_err(), "{text}");
+        }
+    }
+
+    /// Goal: a port or a range, in order and never zero.
+    #[test]
+    fn ports_are_ranges() {
+        assert_eq!(parse_ports("7000"), Ok(Ports(7000, 7000)));
+        assert_eq!(parse_ports("7000-7010"), Ok(Ports(7000, 7010)));
+        for text in ["", "-", "0", "0-5", "7-6", "1-65536", "a-b", "1-2-3", "5-"] {
+            assert!(parse_ports(text).is_err(), "{text}");
+        }
+    }
+
+    /// Goal: the remote shell is split as a shell would, and nothing is expanded.
+    #[test]
+    fn ssh_words_are_split_as_in_a_shell() {
+        for (text, words) in [
+            ("ssh", &["ssh"][..]),
+            ("  ssh  -p 2222 ", &["ssh", "-p", "2222"]),
+            ("ssh -i 'my key' -o \"A B\"", &["ssh", "-i", "my key", "-o", "A B"]),
+            (r#"ssh a\ b "c\"d" 'e\f' "g\h""#, &["ssh", "a b", "c\"d", "e\\f", "g\\h"]),
+            ("ssh '' x''y", &["ssh", "", "xy"]),
+            ("ssh $HOME *", &["ssh", "$HOME", "*"]),
+        ] {
+            assert_eq!(parse_ssh(text).unwrap().0, words, "{text}");
+        }
+        for text in ["", "  ", "ssh 'a", "ssh \"a", "ssh \\", "''"] {
+            assert!(parse_ssh(text).is_err(), "{text}");
+        }
+    }
+
+    /// Goal: the letters mean what they mean to rsync users, and contradictions are refused.
+    #[test]
+    fn options_are_understood_and_contradictions_refused() {
+        let got =
+            cp(&["-avn", "-e", "ssh -p 2", "--stop-after", "3h50m", "--port=1-2", "a", "b", "h:c"]).unwrap();
+        assert!(got.archive && got.dry_run && !got.recursive && got.verbose == 1);
+        assert_eq!(got.ssh.0, ["ssh", "-p", "2"]);
+        assert_eq!(got.stop_after, Some(Duration::from_secs(3 * 3600 + 50 * 60)));
+        assert_eq!(got.port, Some(Ports(1, 2)));
+        assert_eq!(got.paths, ["a", "b", "h:c"]);
+        assert_eq!(cp(&["--rsh=x y", "a", "b"]).unwrap().ssh.0, ["x", "y"]);
+        for line in [
+            &["a"][..],
+            &["-q", "-v", "a", "b"],
+            &["--force", "--no-clobber", "a", "b"],
+            &["--force", "-u", "a", "b"],
+            &["--no-clobber", "-u", "a", "b"],
+            &["-n", "--manifest", "m", "a", "b"],
+            &["--streams", "0", "a", "b"],
+            &["--streams", "17", "a", "b"],
+            &["--durability", "fast", "a", "b"],
+            &["--via", "example.org", "a", "b"],
+            &["--stop-after", "0s", "a", "b"],
+            &["--patience", "1", "a", "b"],
+        ] {
+            assert_eq!(cp(line).expect_err(&format!("{line:?}")).exit_code(), 2);
+        }
+    }
+
+    const BEGIN: &str = "<!-- help: ";
+    const END: &str = "<!-- end of help -->\n";
+
+    /// Goal: docs/cli.md shows the help that the program prints.
+    /// Method: the marked parts are rendered afresh and compared. After a change of the texts refresh them
+    /// with `REFRESH=1 cargo test -p haul-cli help`.
+    #[test]
+    fn help_is_documented() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let found = std::fs::read_to_string(path).unwrap();
+        let mut fresh = String::new();
+        let mut rest = found.as_str();
+        let mut parts = 0;
+        while let Some(at) = rest.find(BEGIN) {
+            let after = &rest[at + BEGIN.len()..];
+            let words = &after[..after.find(" -->").unwrap()];
+            let line = words.split(' ').chain(["--help"]);
+            let command = Args::command().term_width(100).color(clap::ColorChoice::Never);
+            let help = command.try_get_matches_from(line).unwrap_err().to_string();
+            let help = help.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+            fresh += &rest[..at];
+            fresh += &format!("{BEGIN}{words} -->\n```text\n{help}\n```\n{END}");
+            rest = &after[after.find(END).unwrap() + END.len()..];
+            parts += 1;
+        }
+        fresh += rest;
+        assert!(parts >= 3);
+        if std::env::var_os("REFRESH").is_some() {
+            std::fs::write(path, &fresh).unwrap();
+        } else {
+            assert!(fresh == found, "docs/cli.md is old: REFRESH=1 cargo test -p haul-cli help");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The subcommands. Each takes its arguments and returns an exit code.
+
+use std::io::Write;
+
+use crate::args::Command;
+
+mod agent;
+mod clean;
+mod completions;
+mod copy;
+mod man;
+
+/// A run that failed.
+pub const FAILED: i32 = 1;
+/// Arguments that make no sense.
+pub const USAGE: i32 = 2;
+
+/// Runs a command.
+pub fn run(command: Command) -> i32 {
+    match command {
+        Command::Cp(args) => copy::run(&args),
+        Command::Agent { protocol } => agent::run(protocol),
+        Command::Clean(args) => clean::run(&args),
+        Command::Man { dir } => man::run(dir.as_deref()),
+        Command::Completions { shell } => completions::run(shell),
+    }
+}
+
+/// Says on stderr why a command ends, and returns `code`. A closed stderr is no reason to panic.
+fn complain(text: &str, code: i32) -> i32 {
+    let _ = writeln!(std::io::stderr(), "haul: {text}");
+    code
+}

@@ -1,0 +1,13 @@
+//! `haul agent`: the far end of a copy. It speaks to the near end over stdin and stdout, so nothing else is printed.
+
+use std::path::PathBuf;
+
+/// `protocol`: only say which versions this program speaks.
+pub fn run(protocol: bool) -> i32 {
+    if protocol {
+        println!("{}", haul::api::protocol_line());
+        return 0;
+    }
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    haul::api::agent(home, std::env::var("SSH_CONNECTION").ok())
+}

@@ -1,0 +1,110 @@
+//! `haul clean DST`: what dead jobs left there. The list is the product, so it goes to stdout.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use haul::api::CleanReport;
+use serde::Serialize;
+
+use super::{FAILED, USAGE, complain};
+use crate::args::Clean;
+use crate::escape;
+use crate::progress::{bytes, count};
+use crate::report::json::PathFields;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    path: PathFields,
+    jobs: Vec<Job<'a>>,
+}
+
+#[derive(Serialize)]
+struct Job<'a> {
+    key: &'a str,
+    state: &'a str,
+    files: u64,
+    bytes: u64,
+    removed: bool,
+}
+
+pub fn run(args: &Clean) -> i32 {
+    let path = Path::new(&args.root);
+    if path.symlink_metadata().is_err() && looks_remote(&args.root) {
+        return complain("clean works on local paths: log in to that host and run it there", USAGE);
+    }
+    let report = match haul::api::clean(path, !args.dry_run) {
+        Ok(report) => report,
+        Err(error) => return complain(&escape::text(&error), FAILED),
+    };
+    let text = if args.json { json(args.root.as_bytes(), &report) } else { table(&report, !args.dry_run) };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => 0,
+        Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
+    }
+}
+
+fn looks_remote(root: &OsStr) -> bool {
+    root.as_bytes().split(|b| *b == b'/').next().is_some_and(|head| head.contains(&b':'))
+}
+
+fn json(root: &[u8], report: &CleanReport) -> String {
+    let jobs = report.jobs.iter().map(|job| Job {
+        key: &job.key,
+        state: &job.state,
+        files: job.files,
+        bytes: job.bytes,
+        removed: job.removed,
+    });
+    let report = Report { path: PathFields::new(root), jobs: jobs.collect() };
+    serde_json::to_string(&report).expect("plain fields serialise") + "\n"
+}
+
+fn table(report: &CleanReport, remove: bool) -> String {
+    if report.jobs.is_empty() {
+        return "nothing left by any job\n".into();
+    }
+    let mut out = String::new();
+    for job in &report.jobs {
+        let (files, size) = (count(job.files), bytes(job.bytes));
+        let end = if job.removed { ", removed" } else { "" };
+        let (key, state) = (escape::name(job.key.as_bytes()), escape::text(&job.state));
+        let _ = writeln!(out, "{key}  {state}  {files} files, {size}{end}");
+    }
+    if !remove {
+        out += "nothing was removed; without --dry-run what dead jobs left is deleted, and they cannot be resumed\n";
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haul::api::CleanJob;
+
+    fn report() -> CleanReport {
+        let job =
+            CleanJob { key: "ab12".into(), state: "dead\x1b".into(), files: 3, bytes: 4096, removed: true };
+        CleanReport { jobs: vec![job] }
+    }
+
+    /// Goal: both forms carry all that was found, made safe to show.
+    #[test]
+    fn reports_carry_what_was_found() {
+        assert_eq!(table(&report(), true), "ab12  dead\\x1b  3 files, 4.10 kB, removed\n");
+        assert!(table(&CleanReport::default(), false).starts_with("nothing"));
+        let value: serde_json::Value = serde_json::from_str(&json(b"/x\xff", &report())).unwrap();
+        assert_eq!(value["jobs"][0]["bytes"], 4096);
+        assert_eq!(value["path_b64"], "L3j/");
+    }
+
+    /// Goal: a host is told from a path with a colon further on.
+    #[test]
+    fn hosts_are_noticed() {
+        assert!(looks_remote(OsStr::new("host:/x")));
+        assert!(!looks_remote(OsStr::new("./host:/x")));
+    }
+}

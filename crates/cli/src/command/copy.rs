@@ -1,0 +1,233 @@
+//! `haul cp`: from the command line to a request, from a summary to an exit code.
+//!
+//! Here, and nowhere below, the environment, the terminal and the program's own path are looked at.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use haul::api::{Control, CopyRequest, RemoteOptions, Summary};
+use haul::job;
+
+use super::{FAILED, USAGE, complain};
+use crate::args::{Cp, Durability, OBJECT_SIZE_DEFAULT, Ports};
+use crate::report::human::Manner;
+use crate::report::{Reporter, Settings};
+use crate::{endpoint, signals};
+
+/// The process as it was started.
+struct Surroundings {
+    stdin_terminal: bool,
+    stdout_terminal: bool,
+    stderr_terminal: bool,
+    /// `TERM` names a terminal that understands escape sequences.
+    capable: bool,
+    no_color: bool,
+    binary: Option<PathBuf>,
+}
+
+pub fn run(args: &Cp) -> i32 {
+    let surroundings = Surroundings::look();
+    let request = match request(args, &surroundings) {
+        Ok(request) => request,
+        Err(error) => return complain(&error, USAGE),
+    };
+    let settings = settings(args, &surroundings);
+    let reporter = match Reporter::start(&settings, &request) {
+        Ok(reporter) => reporter,
+        Err(error) => return complain(&crate::escape::text(&error), FAILED),
+    };
+    let control = Control::new();
+    let (stopper, teller) = (control.clone(), Arc::clone(&reporter));
+    let watched = signals::watch(args.stop_after, move |wish| {
+        stopper.stop();
+        teller.note(wish.text().into());
+    });
+    match watched {
+        Ok(asked) => {
+            let summary = haul::api::copy(request, reporter.clone(), control);
+            reporter.finish(summary, asked.exit_code())
+        }
+        Err(error) => {
+            let error = Some(format!("cannot watch for signals: {error}"));
+            reporter.finish(Summary { error, ..Summary::default() }, FAILED)
+        }
+    }
+}
+
+impl Surroundings {
+    fn look() -> Surroundings {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Surroundings {
+            stdin_terminal: std::io::stdin().is_terminal(),
+            stdout_terminal: std::io::stdout().is_terminal(),
+            stderr_terminal: std::io::stderr().is_terminal(),
+            capable: set("TERM").is_some_and(|term| term != "dumb"),
+            no_color: set("NO_COLOR").is_some(),
+            binary: std::env::current_exe().ok(),
+        }
+    }
+}
+
+/// The request that the arguments mean.
+///
+/// # Errors
+/// A sentence for people about wrong usage.
+fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
+    let (sources, destination) = endpoint::resolve(&args.paths)?;
+    let object_size = args.object_size.map_or(OBJECT_SIZE_DEFAULT, u64::from);
+    // One object at rest and one in flight is the least that moves at all.
+    if args.memory.is_some_and(|memory| memory < 2 * object_size) {
+        return Err(format!(
+            "--memory must hold two objects at least, {} MiB here",
+            (2 * object_size).div_ceil(1 << 20)
+        ));
+    }
+    let options = job::Options {
+        recursive: args.recursive || args.archive,
+        archive: args.archive,
+        durability: match args.durability {
+            Durability::Disk => job::Durability::Disk,
+            Durability::None => job::Durability::None,
+        },
+        force: args.force,
+        no_clobber: args.no_clobber,
+        update: args.update,
+        memory: args.memory,
+        streams: args.streams,
+        readers: args.readers,
+        writers: args.writers,
+        object_size: args.object_size,
+        state_dir: args.state.clone(),
+        manifest: args.manifest.is_some(),
+    };
+    let remote = RemoteOptions {
+        ssh: args.ssh.0.clone(),
+        remote_haul: args.remote_haul.clone(),
+        no_push: args.no_push,
+        via: args.via,
+        ports: args.port.map(|Ports(first, last)| (first, last)),
+        // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
+        interactive: surroundings.stdin_terminal,
+        binary: surroundings.binary.clone(),
+    };
+    Ok(CopyRequest {
+        sources,
+        destination,
+        options,
+        remote,
+        dry_run: args.dry_run,
+        verbose: args.verbose > 0,
+    })
+}
+
+fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
+    let terminal = surroundings.stderr_terminal && surroundings.capable;
+    Settings {
+        manner: Manner {
+            colour: terminal && !surroundings.no_color,
+            verbose: args.verbose,
+            dry_run: args.dry_run,
+        },
+        quiet: args.quiet,
+        json: args.json,
+        // A line that redraws itself between events on the same terminal would spoil both.
+        live: terminal && !(args.json && surroundings.stdout_terminal),
+        manifest: args.manifest.clone(),
+        failures: args.failures.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+    use haul::api::Endpoint;
+
+    fn cp(line: &str) -> Cp {
+        match Args::parse_from(["haul", "cp"].into_iter().chain(line.split(' '))).command {
+            Command::Cp(cp) => *cp,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn terminal() -> Surroundings {
+        Surroundings {
+            stdin_terminal: true,
+            stdout_terminal: true,
+            stderr_terminal: true,
+            capable: true,
+            no_color: false,
+            binary: None,
+        }
+    }
+
+    /// Goal: every option reaches the request.
+    #[test]
+    fn options_reach_the_request() {
+        let line = "-a --durability=none --force --memory 64MiB --streams 3 --readers 4 --writers 5 \
+                    --object-size 1MiB --via ::1 --port 7000-7009 --no-push --remote-haul /h --state /s \
+                    --manifest m -v a b u@h:c";
+        let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
+        let want = job::Options {
+            recursive: true,
+            archive: true,
+            durability: job::Durability::None,
+            force: true,
+            no_clobber: false,
+            update: false,
+            memory: Some(64 << 20),
+            streams: Some(3),
+            readers: Some(4),
+            writers: Some(5),
+            object_size: Some(1 << 20),
+            state_dir: Some("/s".into()),
+            manifest: true,
+        };
+        assert_eq!(got.options, want);
+        let remote = RemoteOptions {
+            ssh: vec!["ssh".into()],
+            remote_haul: Some("/h".into()),
+            no_push: true,
+            via: Some("::1".parse().unwrap()),
+            ports: Some((7000, 7009)),
+            interactive: true,
+            binary: None,
+        };
+        assert_eq!(got.remote, remote);
+        assert_eq!(got.sources, [Endpoint::Local(b"a".into()), Endpoint::Local(b"b".into())]);
+        assert_eq!(got.destination, Endpoint::Remote { host: "u@h".into(), path: b"c".into() });
+        assert!(got.verbose && !got.dry_run);
+        let plain = request(&cp("-r --no-clobber a b"), &terminal()).unwrap();
+        assert_eq!(plain.options, job::Options { recursive: true, no_clobber: true, ..Default::default() });
+        assert!(request(&cp("-u a b"), &terminal()).unwrap().options.update);
+    }
+
+    /// Goal: values that make no sense together are refused.
+    #[test]
+    fn memory_holds_two_objects() {
+        assert!(request(&cp("--memory 7MiB a b"), &terminal()).unwrap_err().contains("8 MiB"));
+        assert!(request(&cp("--memory 8MiB a b"), &terminal()).is_ok());
+        assert!(request(&cp("--memory 128KiB --object-size 64KiB a b"), &terminal()).is_ok());
+    }
+
+    /// Goal: a live line and colours only where they do no harm.
+    #[test]
+    fn colour_and_live_line_only_on_terminals() {
+        let all = settings(&cp("a b"), &terminal());
+        assert!(all.live && all.manner.colour);
+        assert!(!settings(&cp("--json a b"), &terminal()).live);
+        let piped = Surroundings { stdout_terminal: false, ..terminal() };
+        assert!(settings(&cp("--json a b"), &piped).live);
+        for dull in [
+            Surroundings { stderr_terminal: false, ..terminal() },
+            Surroundings { capable: false, ..terminal() },
+        ] {
+            let got = settings(&cp("a b"), &dull);
+            assert!(!got.live && !got.manner.colour);
+        }
+        let plain = settings(&cp("a b"), &Surroundings { no_color: true, ..terminal() });
+        assert!(plain.live && !plain.manner.colour);
+    }
+}

@@ -1,0 +1,245 @@
+//! What a SRC or DST on the command line names: a local path, or a path at a host.
+//!
+//! In: the words as typed, as bytes. Out: [`haul::api::Endpoint`]s, all sources on one side, at most one
+//! side far away. Invariant: a path goes through unchanged, whatever bytes it holds.
+//! Left out: `~`, variables and globs; the first is expanded at the far end, the others by nobody.
+
+use std::ffi::{OsStr, OsString};
+use std::net::Ipv6Addr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use haul::api::Endpoint;
+
+use crate::escape;
+
+/// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
+const HOST_LEN_MAX: usize = 512;
+
+/// The endpoints of one copy. `words`: the sources and, last, the destination; at least two.
+///
+/// # Errors
+/// A sentence for people, to be shown as it is.
+pub fn resolve(words: &[OsString]) -> Result<(Vec<Endpoint>, Endpoint), String> {
+    let exists = |path: &OsStr| Path::new(path).symlink_metadata().is_ok();
+    let endpoints = words.iter().map(|word| parse(word, exists)).collect::<Result<Vec<_>, _>>()?;
+    let Some((destination, sources)) = endpoints.split_last() else {
+        return Err("nothing to copy".into());
+    };
+    let Some((first, others)) = sources.split_first() else {
+        return Err("a source and a destination are needed".into());
+    };
+    if let Some(other) = others.iter().find(|other| host(other) != host(first)) {
+        return Err(format!(
+            "all sources must be on one side: one is {}, another {}",
+            side(first),
+            side(other)
+        ));
+    }
+    if let (Some(from), Some(to)) = (host(first), host(destination)) {
+        return Err(if from == to {
+            format!("both ends are at {from}: log in there and run haul with local paths")
+        } else {
+            format!(
+                "copying from {from} to {to} through this host is not supported yet: run haul on one of the two"
+            )
+        });
+    }
+    Ok((sources.to_vec(), destination.clone()))
+}
+
+fn host(endpoint: &Endpoint) -> Option<&str> {
+    match endpoint {
+        Endpoint::Local(_) => None,
+        Endpoint::Remote { host, .. } => Some(host),
+    }
+}
+
+fn side(endpoint: &Endpoint) -> String {
+    match host(endpoint) {
+        Some(host) => format!("at {host}"),
+        None => "local".into(),
+    }
+}
+
+/// One word. A colon before the first slash means a host; `exists` says whether a local file has this name.
+fn parse(word: &OsStr, exists: impl Fn(&OsStr) -> bool) -> Result<Endpoint, String> {
+    let bytes = word.as_bytes();
+    if bytes.is_empty() {
+        return Err("an empty path; write . for the current directory".into());
+    }
+    let shown = escape::name(bytes);
+    let slash = bytes.iter().position(|b| *b == b'/').unwrap_or(bytes.len());
+    let Some(colon) = host_end(&bytes[..slash]) else {
+        return Ok(Endpoint::Local(bytes.to_vec()));
+    };
+    if exists(word) {
+        return Err(format!(
+            "'{shown}' is a local file, but its colon would make it a host: write ./{shown}"
+        ));
+    }
+    let (host, path) = (&bytes[..colon], &bytes[colon + 1..]);
+    if path.starts_with(b"//") && is_scheme(host) {
+        let scheme = escape::name(host);
+        return Err(format!("'{shown}': {scheme}:// is not supported yet; known are PATH and HOST:PATH"));
+    }
+    if host.is_empty() {
+        return Err(format!("'{shown}' has no host before its colon; for a local file write ./{shown}"));
+    }
+    let host = check_host(host).map_err(|why| format!("'{shown}': {why}"))?;
+    let path = if path.is_empty() { b"." } else { path };
+    Ok(Endpoint::Remote { host, path: path.to_vec() })
+}
+
+/// Where the host's colon is, if there is one: after `]` when the host (behind `user@`) begins with `[`.
+fn host_end(head: &[u8]) -> Option<usize> {
+    let first = head.iter().position(|b| *b == b':')?;
+    let at = head[..first].iter().rposition(|b| *b == b'@').map_or(0, |at| at + 1);
+    if head[at] == b'['
+        && let Some(close) = head.windows(2).position(|pair| pair == b"]:")
+    {
+        return Some(close + 1);
+    }
+    Some(first)
+}
+
+/// RFC 3986: a letter, then letters, digits, `+`, `-`, `.`
+fn is_scheme(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
+}
+
+/// The host as ssh takes it: `user@` kept, brackets gone. Refuses what ssh could take for an option.
+fn check_host(bytes: &[u8]) -> Result<String, &'static str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "the host name is not UTF-8")?;
+    if text.len() > HOST_LEN_MAX {
+        return Err("the host name is too long");
+    }
+    let (user, name) = match text.rsplit_once('@') {
+        Some((user, name)) => (Some(user), name),
+        None => (None, text),
+    };
+    let name = match name.strip_prefix('[') {
+        Some(inner) => {
+            let inner = inner.strip_suffix(']').ok_or("write an IPv6 address as [ADDRESS]:PATH")?;
+            let (address, zone) = inner.split_once('%').unwrap_or((inner, "x"));
+            if address.parse::<Ipv6Addr>().is_err() || zone.is_empty() {
+                return Err("in brackets there must be an IPv6 address");
+            }
+            inner
+        }
+        None => name,
+    };
+    if name.is_empty() || user == Some("") {
+        return Err("the user or host is empty");
+    }
+    if name.starts_with('-') || user.is_some_and(|user| user.starts_with('-')) {
+        return Err("a host or user must not begin with '-', for ssh would take it for an option");
+    }
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("a host must not hold blanks or control characters");
+    }
+    Ok(user.map_or_else(|| name.to_owned(), |user| format!("{user}@{name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(word: &[u8]) -> Result<Endpoint, String> {
+        parse(OsStr::from_bytes(word), |name| name == "old:file" || name == "[::1]:x")
+    }
+
+    /// Goal: a colon before the first slash means a host, and only that.
+    #[test]
+    fn colon_before_slash_is_a_host() {
+        for path in ["a", "a/b:c", "./a:b", "/a:b", "~", "-x", "a b", "[x]", "*", "a@b", "dir/", "//x"] {
+            assert_eq!(parsed(path.as_bytes()), Ok(Endpoint::Local(path.into())), "{path}");
+        }
+        for path in [&b"\xff\xfe"[..], b"./\xff:\n", b"dir/\x80:x"] {
+            assert_eq!(parsed(path), Ok(Endpoint::Local(path.to_vec())));
+        }
+        for (word, host, path) in [
+            (&b"h:p"[..], "h", &b"p"[..]),
+            (b"h:", "h", b"."),
+            (b"h:/", "h", b"/"),
+            (b"h:/a:b", "h", b"/a:b"),
+            (b"h:a:b", "h", b"a:b"),
+            (b"h:~/x $HOME *", "h", b"~/x $HOME *"),
+            (b"u@h:p", "u@h", b"p"),
+            (b"u@d@h:p", "u@d@h", b"p"),
+            (b"10.0.0.1:p", "10.0.0.1", b"p"),
+            (b"[::1]:p", "::1", b"p"),
+            (b"[::1]:", "::1", b"."),
+            (b"[::1]:a]:b", "::1", b"a]:b"),
+            (b"user@[fe80::1]:p", "user@fe80::1", b"p"),
+            (b"user@[fe80::1%eth0]:/p", "user@fe80::1%eth0", b"/p"),
+            (b"h:\xff\xfe\n", "h", b"\xff\xfe\n"),
+            (b"h://x", "", b""),
+            (b"h:-p", "h", b"-p"),
+            (b"h:[x]:y", "h", b"[x]:y"),
+        ] {
+            if host.is_empty() {
+                assert!(parsed(word).unwrap_err().contains("not supported yet"));
+                continue;
+            }
+            let want = Endpoint::Remote { host: host.into(), path: path.to_vec() };
+            assert_eq!(parsed(word), Ok(want), "{}", escape::name(word));
+        }
+    }
+
+    /// Goal: what is no endpoint is refused with a sentence that says what to write.
+    #[test]
+    fn doubtful_words_are_refused() {
+        for (word, hint) in [
+            (&b""[..], "empty path"),
+            (b":p", "no host"),
+            (b"old:file", "write ./old:file"),
+            (b"http://x/y", "http:// is not supported yet"),
+            (b"s3://bucket", "not supported yet"),
+            (b"-oProxyCommand=x:p", "begin with '-'"),
+            (b"-x@h:p", "begin with '-'"),
+            (b"u@-h:p", "begin with '-'"),
+            (b"u@:p", "empty"),
+            (b"@h:p", "empty"),
+            (b"[]:p", "IPv6"),
+            (b"[h]:p", "IPv6"),
+            (b"[-o]:p", "IPv6"),
+            (b"[::1%]:p", "IPv6"),
+            (b"[::1]", "IPv6"),
+            (b"[::1]:x", "local file"),
+            (b"[::1]x:p", "IPv6"),
+            (b"a b:p", "blanks"),
+            (b"a\n:p", "blanks"),
+            (b"a\x1b:p", "blanks"),
+            (b"\xff:p", "UTF-8"),
+        ] {
+            let error = parsed(word).expect_err(&escape::name(word));
+            assert!(error.contains(hint), "{error}");
+            assert!(!error.chars().any(char::is_control), "{error}");
+        }
+        assert!(parsed(&[&[b'h'; HOST_LEN_MAX + 1][..], b":p"].concat()).is_err());
+    }
+
+    /// Goal: sources share a side, and one end is here.
+    #[test]
+    fn sources_share_a_side_and_one_end_is_here() {
+        let resolved = |words: &[&str]| resolve(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        for words in [&["a", "b"][..], &["a", "b", "h:c"], &["h:a", "h:b", "c"], &["u@h:a", "u@h:", "c"]] {
+            let (sources, _) = resolved(words).unwrap();
+            assert_eq!(sources.len(), words.len() - 1);
+        }
+        for (words, hint) in [
+            (&["a", "h:b", "c"][..], "one side"),
+            (&["h:a", "b", "c"], "one side"),
+            (&["h:a", "u@h:b", "c"], "one side"),
+            (&["h:a", "g:b"], "not supported yet"),
+            (&["h:a", "h:b"], "log in there"),
+            (&["h:a"], "needed"),
+            (&[], "nothing"),
+        ] {
+            let error = resolved(words).expect_err(&words.join(" "));
+            assert!(error.contains(hint), "{error}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The progress line: how far, how fast, how long still.
+//!
+//! In: [`Progress`] as the engine sends it. Out: one line of text that fits a width. No clock and no
+//! terminal in here: time is `Progress::elapsed`.
+//! Invariants: what is shown never moves back; an ETA is shown only when the total is known (the walk has
+//! ended) and there is data of at least [`ETA_AFTER`].
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use haul::api::Progress;
+
+/// Time constant of the smoothed rates: a pause of a second hardly shows, a lasting change shows soon.
+const SMOOTHING: f64 = 8.0;
+/// Data of less time than this says nothing about the end.
+const ETA_AFTER: Duration = Duration::from_secs(2);
+/// Shortest time between two samples; closer ones would only add noise.
+const SAMPLE_MIN: f64 = 0.05;
+/// An ETA beyond this is a guess that helps nobody.
+const ETA_MAX: f64 = 99.0 * 86400.0;
+
+/// Follows a run and renders its line.
+#[derive(Default)]
+pub struct Tracker {
+    shown: Progress,
+    bytes: Rate,
+    files: Rate,
+    /// When data was seen to move for the first time.
+    moving_since: Option<Duration>,
+}
+
+/// A rate per second, averaged with weights that fall by e each [`SMOOTHING`] seconds.
+#[derive(Default)]
+struct Rate {
+    sum: f64,
+    weight: f64,
+}
+
+impl Rate {
+    fn add(&mut self, amount: u64, seconds: f64) {
+        let keep = (-seconds / SMOOTHING).exp();
+        self.sum = self.sum * keep + amount as f64 / seconds * (1.0 - keep);
+        self.weight = self.weight * keep + (1.0 - keep);
+    }
+    /// Corrected for the start, where only few seconds are known; zero before the first sample.
+    fn per_second(&self) -> f64 {
+        if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
+    }
+}
+
+impl Tracker {
+    /// Takes the next state. Values that went back (a resend, a late report) are held at their maximum.
+    pub fn update(&mut self, new: &Progress) {
+        let old = self.shown.clone();
+        let counting = new.counting && (old.counting || old.elapsed.is_zero());
+        let now = &mut self.shown;
+        now.bytes_done = old.bytes_done.max(new.bytes_done);
+        now.files_done = old.files_done.max(new.files_done);
+        now.unchanged = old.unchanged.max(new.unchanged);
+        now.failed = old.failed.max(new.failed);
+        now.bytes_sent = old.bytes_sent.max(new.bytes_sent);
+        // A total may shrink when a file vanishes after the walk, but never below what is done.
+        now.bytes_total = new.bytes_total.max(now.bytes_done);
+        now.files_total = new.files_total.max(now.files_done);
+        now.counting = counting;
+        let seconds = new.elapsed.saturating_sub(old.elapsed).as_secs_f64();
+        if seconds < SAMPLE_MIN {
+            // Its bytes count in the next sample.
+            now.bytes_done = old.bytes_done;
+            now.files_done = old.files_done;
+            return;
+        }
+        now.elapsed = new.elapsed;
+        let (bytes, files) = (now.bytes_done - old.bytes_done, now.files_done - old.files_done);
+        if self.moving_since.is_none() && (bytes > 0 || files > 0) {
+            // The end of the sample, for nobody knows when in it the data came.
+            self.moving_since = Some(new.elapsed);
+        }
+        if self.moving_since.is_some() {
+            self.bytes.add(bytes, seconds);
+            self.files.add(files, seconds);
+        }
+    }
+
+    /// The state as shown: nothing in it ever moved back.
+    pub fn shown(&self) -> &Progress {
+        &self.shown
+    }
+
+    /// Payload per second, smoothed.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes.per_second()
+    }
+
+    /// Seconds until the end: the slower of what is left in bytes and what is left in files, for a tree of
+    /// small files ends with its files. `None` when that cannot be known honestly.
+    pub fn eta(&self) -> Option<f64> {
+        let p = &self.shown;
+        if p.counting || p.elapsed.saturating_sub(self.moving_since?) < ETA_AFTER {
+            return None;
+        }
+        let left = |total: u64, done: u64, rate: &Rate| match total - done {
+            0 => 0.0,
+            left => left as f64 / rate.per_second(),
+        };
+        let bytes = left(p.bytes_total, p.bytes_done, &self.bytes);
+        let files = left(p.files_total, p.files_done, &self.files);
+        // A single large file makes no progress in files; its bytes say when it ends.
+        let eta = if p.files_done == 0 || self.files.per_second() == 0.0 {
+            bytes
+        } else {
+            bytes.max(files.min(ETA_MAX))
+        };
+        (eta.is_finite() && eta <= ETA_MAX).then_some(eta)
+    }
+
+    /// The line, at most `width` columns: what does not fit is left out, the least important first.
+    pub fn line(&self, width: usize) -> String {
+        let p = &self.shown;
+        let mut parts: Vec<String> = Vec::new();
+        if p.counting {
+            parts.push(format!(
+                "counting… {} in {} files so far",
+                bytes(p.bytes_total),
+                count(p.files_total)
+            ));
+            parts.push(format!("{} copied", bytes(p.bytes_done)));
+        } else {
+            let percent = match p.bytes_total {
+                0 => String::new(),
+                // Down, so that 100 % means all.
+                total => format!(" {:>3}%", u128::from(p.bytes_done) * 100 / u128::from(total)),
+            };
+            parts.push(format!("{} of {}{percent}", bytes(p.bytes_done), bytes(p.bytes_total)));
+        }
+        parts.push(format!("{}/s", bytes(self.bytes_per_second() as u64)));
+        if let Some(eta) = self.eta() {
+            parts.push(format!("{} left", time(eta)));
+        }
+        if p.failed > 0 {
+            parts.push(format!("{} failed", count(p.failed)));
+        }
+        let of = if p.counting { String::new() } else { format!(" of {}", count(p.files_total)) };
+        parts.push(format!("{}{of} files", count(p.files_done)));
+        if p.unchanged > 0 {
+            parts.push(format!("{} unchanged", count(p.unchanged)));
+        }
+        let mut line = String::new();
+        for part in parts {
+            let part = if line.is_empty() { part } else { format!(", {part}") };
+            if line.chars().count() + part.chars().count() > width {
+                break;
+            }
+            line += &part;
+        }
+        line
+    }
+}
+
+/// An amount for people, decimal units so that amounts and rates can be divided in the head.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64;
+    let mut unit = "";
+    for name in UNITS {
+        value /= 1000.0;
+        unit = name;
+        if value < 999.5 {
+            break;
+        }
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A number with its thousands set apart.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A time for people: `0.4 s`, `42 s`, `3:07`, `2:05:09`, `3d 04:00`.
+pub fn time(seconds: f64) -> String {
+    if seconds < 9.95 {
+        return format!("{:.1} s", seconds.max(0.0));
+    }
+    let all = seconds.round() as u64;
+    let (days, hours, minutes, rest) = (all / 86400, all / 3600 % 24, all / 60 % 60, all % 60);
+    let mut out = String::new();
+    let _ = match (days, hours, minutes) {
+        (0, 0, 0) => write!(out, "{rest} s"),
+        (0, 0, _) => write!(out, "{minutes}:{rest:02}"),
+        (0, _, _) => write!(out, "{hours}:{minutes:02}:{rest:02}"),
+        _ => write!(out, "{days}d {hours:02}:{minutes:02}"),
+    };
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64, bytes_done: u64, counting: bool) -> Progress {
+        Progress {
+            bytes_done,
+            bytes_total: 1_000_000_000,
+            files_done: bytes_done / 1_000_000,
+            files_total: 1000,
+            counting,
+            elapsed: Duration::from_millis(ms),
+            ..Progress::default()
+        }
+    }
+
+    /// Goal: whatever the engine reports, nothing shown moves back and nothing panics.
+    /// Method: seeded random reports, among them ones from the past.
+    #[test]
+    fn shown_values_never_move_back() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..200 {
+            let mut tracker = Tracker::default();
+            let mut before = Progress::default();
+            for _ in 0..100 {
+                tracker.update(&Progress {
+                    bytes_done: random.u64(..) >> random.u32(..64),
+                    bytes_total: random.u64(..) >> random.u32(..64),
+                    files_done: random.u64(..1000),
+                    files_total: random.u64(..1000),
+                    unchanged: random.u64(..1000),
+                    failed: random.u64(..10),
+                    counting: random.bool(),
+                    elapsed: Duration::from_millis(random.u64(..100_000)),
+                    bytes_sent: random.u64(..),
+                });
+                let now = tracker.shown();
+                assert!(now.bytes_done >= before.bytes_done && now.bytes_done <= now.bytes_total);
+                assert!(now.files_done >= before.files_done && now.files_done <= now.files_total);
+                assert!(now.elapsed >= before.elapsed && now.failed >= before.failed);
+                assert!(tracker.eta().is_none_or(|eta| (0.0..=ETA_MAX).contains(&eta)));
+                let width = random.usize(..200);
+                assert!(tracker.line(width).chars().count() <= width);
+                before = now.clone();
+            }
+        }
+    }
+
+    /// Goal: an ETA only when the walk has ended and two seconds of data are there; then the right one.
+    #[test]
+    fn eta_is_honest() {
+        let mut tracker = Tracker::default();
+        for ms in (200..=4000).step_by(200) {
+            tracker.update(&at(ms, ms * 100_000, true));
+            assert_eq!(tracker.eta(), None);
+            assert!(tracker.line(200).starts_with("counting… 1.00 GB in 1,000 files so far"));
+        }
+        tracker.update(&at(4200, 420_000_000, false));
+        let eta = tracker.eta().unwrap();
+        assert!((5.7..5.9).contains(&eta), "{eta}");
+        assert_eq!(tracker.line(200), "420 MB of 1.00 GB  42%, 100 MB/s, 5.8 s left, 420 of 1,000 files");
+        assert_eq!(tracker.line(40), "420 MB of 1.00 GB  42%, 100 MB/s");
+
+        let mut young = Tracker::default();
+        young.update(&at(200, 0, false));
+        for ms in (5000..6800).step_by(200) {
+            young.update(&at(ms, ms * 1000, false));
+            assert_eq!(young.eta(), None, "data of less than two seconds");
+        }
+    }
+
+    /// Goal: a stall makes the ETA grow and, when nothing moves at all, never divides by zero.
+    #[test]
+    fn stall_makes_the_eta_grow() {
+        let mut tracker = Tracker::default();
+        for ms in (200..=5000).step_by(200) {
+            tracker.update(&at(ms, ms * 100_000, false));
+        }
+        let before = tracker.eta().unwrap();
+        for ms in (5200..=15_000).step_by(200) {
+            tracker.update(&at(ms, 500_000_000, false));
+        }
+        assert!(tracker.eta().unwrap() > 2.0 * before);
+        for ms in (16_000..10_000_000).step_by(1000) {
+            tracker.update(&at(ms, 500_000_000, false));
+        }
+        assert_eq!(tracker.eta(), None);
+    }
+
+    /// Goal: figures as people write them, also at the edges of units.
+    #[test]
+    fn figures_read_well() {
+        for (n, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 kB"),
+            (9_994, "9.99 kB"),
+            (9_999, "10.0 kB"),
+            (99_960, "100 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(bytes(n), text);
+        }
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(n), text);
+        }
+        for (s, text) in [
+            (0.0, "0.0 s"),
+            (9.94, "9.9 s"),
+            (9.96, "10 s"),
+            (59.6, "1:00"),
+            (3600.0, "1:00:00"),
+            (273_600.0, "3d 04:00"),
+        ] {
+            assert_eq!(time(s), text);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What a run tells: lines for people on stderr, events for programs on stdout, lists in files.
+//!
+//! In: events from haul's threads, which must never wait for a terminal or a reader. Out: see [`human`],
+//! [`json`], and the files of `--manifest` and `--failures`.
+//! Two threads: the *screen* writes stderr and stdout; when its queue is full, because whoever reads is slow,
+//! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so when
+//! its queue is full the sender waits, for a disk and never for a person.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use haul::api::{CopyRequest, Event, Observer, Status, Summary};
+
+use crate::manifest::{Counts, Manifest};
+use crate::progress::Tracker;
+
+pub mod human;
+pub mod json;
+
+use human::Manner;
+use json::Events;
+
+/// Most events that wait for the screen, and for the lists.
+const SCREEN_QUEUE_MAX: usize = 16_384;
+const LISTS_QUEUE_MAX: usize = 4_096;
+/// Failures shown one by one without `-v`; the rest is counted.
+const FAILED_SHOWN_MAX: u64 = 20;
+/// A live line is drawn once in each slot of this length.
+const REDRAW: Duration = Duration::from_millis(200);
+/// Without a terminal there is a line this often.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+/// The width of a terminal that does not say.
+const WIDTH_DEFAULT: usize = 80;
+
+/// What to tell, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    pub manner: Manner,
+    pub quiet: bool,
+    pub json: bool,
+    /// stderr is a terminal that can redraw a line.
+    pub live: bool,
+    pub manifest: Option<PathBuf>,
+    pub failures: Option<PathBuf>,
+}
+
+/// How a run ended, as the reports need it.
+pub struct Ending {
+    pub summary: Summary,
+    pub exit_code: i32,
+    pub lists: Lists,
+    /// Events that were never shown.
+    pub dropped: u64,
+}
+
+/// What became of the files of `--manifest` and `--failures`.
+#[derive(Debug, Default)]
+pub struct Lists {
+    /// `None`: none asked for, or not finished.
+    pub manifest: Option<Counts>,
+    /// One sentence for each list that could not be written.
+    pub errors: Vec<String>,
+}
+
+enum ToScreen {
+    Event(Event),
+    Note(String),
+    End(Box<Ending>),
+}
+
+enum ToLists {
+    Failed {
+        path: Vec<u8>,
+        stage: String,
+        errno: i32,
+        text: String,
+    },
+    Digest {
+        path: Vec<u8>,
+        root: [u8; 32],
+    },
+    /// `keep`: the manifest is to get its name.
+    End {
+        keep: bool,
+    },
+}
+
+/// Hears a run and reports it.
+pub struct Reporter {
+    screen: SyncSender<ToScreen>,
+    lists: Option<SyncSender<ToLists>>,
+    dropped: AtomicU64,
+    threads: Mutex<Option<Threads>>,
+}
+
+struct Threads {
+    screen: JoinHandle<()>,
+    lists: Option<JoinHandle<Lists>>,
+}
+
+impl Reporter {
+    /// Opens the lists and says that the run starts.
+    ///
+    /// # Errors
+    /// A sentence for people: a list cannot be written. Better now than after hours.
+    pub fn start(settings: &Settings, request: &CopyRequest) -> Result<Arc<Reporter>, String> {
+        let files = Files::open(settings)?;
+        let (lists, lists_thread) = match files {
+            None => (None, None),
+            Some(files) => {
+                let (sender, receiver) = sync_channel(LISTS_QUEUE_MAX);
+                (Some(sender), Some(spawn("lists", move || files.run(&receiver))?))
+            }
+        };
+        let (screen, receiver) = sync_channel(SCREEN_QUEUE_MAX);
+        let out = settings.json.then(|| BufWriter::new(io::stdout()));
+        let mut page = Screen::new(settings, Events::new(out), io::stderr());
+        page.start(request, now());
+        let screen_thread = spawn("screen", move || page.run(&receiver))?;
+        let threads = Mutex::new(Some(Threads { screen: screen_thread, lists: lists_thread }));
+        Ok(Arc::new(Reporter { screen, lists, dropped: AtomicU64::new(0), threads }))
+    }
+
+    /// A line for people that is not the engine's.
+    pub fn note(&self, text: String) {
+        self.post(ToScreen::Note(text));
+    }
+
+    /// Finishes the lists, says how the run ended, and returns the exit code: that of the run, or 1 if a list
+    /// that was asked for could not be written. `interrupted_code`: which signal it was.
+    pub fn finish(&self, summary: Summary, interrupted_code: i32) -> i32 {
+        let threads = self.threads.lock().ok().and_then(|mut threads| threads.take());
+        let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
+        let keep = matches!(summary.status, Status::Complete | Status::Partial);
+        if let Some(sender) = &self.lists {
+            let _ = sender.send(ToLists::End { keep });
+        }
+        let lists = lists.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let mut exit_code = exit_code(&summary, interrupted_code);
+        if exit_code == 0 && !lists.errors.is_empty() {
+            exit_code = 1;
+        }
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        let ending = Box::new(Ending { summary, exit_code, lists, dropped });
+        let _ = self.screen.send(ToScreen::End(ending));
+        let _ = screen.join();
+        exit_code
+    }
+
+    fn post(&self, message: ToScreen) {
+        let countable = !matches!(message, ToScreen::Event(Event::Progress(_)));
+        // A dropped progress is made good by the next.
+        if self.screen.try_send(message).is_err() && countable {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Observer for Reporter {
+    fn event(&self, event: Event) {
+        if let Some(lists) = &self.lists {
+            match &event {
+                Event::Failed { path, stage, errno, text } => {
+                    let (path, stage, text) = (path.clone(), stage.clone(), text.clone());
+                    let _ = lists.send(ToLists::Failed { path, stage, errno: *errno, text });
+                }
+                Event::Digest { path, root } => {
+                    let _ = lists.send(ToLists::Digest { path: path.clone(), root: *root });
+                }
+                _ => {}
+            }
+        }
+        if !matches!(event, Event::Digest { .. }) {
+            self.post(ToScreen::Event(event));
+        }
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, String> {
+    thread::Builder::new()
+        .name(name.into())
+        .spawn(body)
+        .map_err(|error| format!("cannot start a thread: {error}"))
+}
+
+fn exit_code(summary: &Summary, interrupted_code: i32) -> i32 {
+    match summary.status {
+        Status::Complete => 0,
+        Status::Failed => 1,
+        Status::Partial => 3,
+        Status::Interrupted => interrupted_code,
+    }
+}
+
+/// The time of the day, RFC 3339, UTC.
+pub fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+/// The files of the lists thread.
+struct Files {
+    manifest: Option<(PathBuf, Manifest)>,
+    failures: Option<(PathBuf, BufWriter<File>)>,
+    ended: Lists,
+}
+
+impl Files {
+    fn open(settings: &Settings) -> Result<Option<Files>, String> {
+        let failed = |path: &Path, error| format!("cannot write {}: {error}", path.display());
+        let manifest = match &settings.manifest {
+            Some(path) => Some((path.clone(), Manifest::create(path).map_err(|error| failed(path, error))?)),
+            None => None,
+        };
+        let failures = match &settings.failures {
+            Some(path) => {
+                let file = File::create(path).map_err(|error| failed(path, error))?;
+                Some((path.clone(), BufWriter::new(file)))
+            }
+            None => None,
+        };
+        let wanted = manifest.is_some() || failures.is_some();
+        Ok(wanted.then_some(Files { manifest, failures, ended: Lists::default() }))
+    }
+
+    fn run(mut self, receiver: &Receiver<ToLists>) -> Lists {
+        let mut keep = false;
+        while let Ok(message) = receiver.recv() {
+            match message {
+                ToLists::Failed { path, stage, errno, text } => self.failed(&path, &stage, errno, &text),
+                ToLists::Digest { path, root } => self.digest(&path, &root),
+                ToLists::End { keep: wanted } => {
+                    keep = wanted;
+                    break;
+                }
+            }
+        }
+        if let Some((path, mut out)) = self.failures.take()
+            && let Err(error) = out.flush()
+        {
+            self.broken("list of failures", &path, &error);
+        }
+        match self.manifest.take() {
+            Some((path, manifest)) if keep => match manifest.finish() {
+                Ok(counts) => self.ended.manifest = Some(counts),
+                Err(error) => self.broken("manifest", &path, &error),
+            },
+            // Dropped, and so removed.
+            _ => {}
+        }
+        self.ended
+    }
+
+    fn failed(&mut self, path: &[u8], stage: &str, errno: i32, text: &str) {
+        let Some((file, out)) = &mut self.failures else { return };
+        let line = json::Failure::new(path, stage, errno, text);
+        let wrote = serde_json::to_writer(&mut *out, &line)
+            .map_err(io::Error::from)
+            .and_then(|()| out.write_all(b"\n"));
+        if let Err(error) = wrote {
+            let file = file.clone();
+            self.failures = None;
+            self.broken("list of failures", &file, &error);
+        }
+    }
+
+    fn digest(&mut self, path: &[u8], root: &[u8; 32]) {
+        let Some((file, manifest)) = &mut self.manifest else { return };
+        if let Err(error) = manifest.add(path, root) {
+            let file = file.clone();
+            self.manifest = None;
+            self.broken("manifest", &file, &error);
+        }
+    }
+
+    fn broken(&mut self, what: &str, path: &Path, error: &io::Error) {
+        let path = path.display();
+        let text = format!("the {what} {path} could not be written: {error}; the copy is not concerned");
+        self.ended.errors.push(text);
+    }
+}
+
+/// What stands on stderr and stdout.
+struct Screen<O: Write, E: Write> {
+    events: Events<O>,
+    err: E,
+    manner: Manner,
+    quiet: bool,
+    live: bool,
+    tracker: Tracker,
+    /// A live line stands there, to be erased before anything else is written.
+    drawn: bool,
+    /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
+    slot: u128,
+    failed_shown: u64,
+}
+
+impl<O: Write, E: Write> Screen<O, E> {
+    fn new(settings: &Settings, events: Events<O>, err: E) -> Screen<O, E> {
+        Screen {
+            events,
+            err,
+            manner: settings.manner,
+            quiet: settings.quiet,
+            live: settings.live,
+            tracker: Tracker::default(),
+            drawn: false,
+            slot: 0,
+            failed_shown: 0,
+        }
+    }
+
+    fn start(&mut self, request: &CopyRequest, time: String) {
+        let wrote = self.events.start(request, time).and_then(|()| self.events.flush());
+        self.heard(wrote);
+    }
+
+    fn run(mut self, receiver: &Receiver<ToScreen>) {
+        loop {
+            let message = match receiver.try_recv() {
+                Ok(message) => message,
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => {
+                    let wrote = self.events.flush();
+                    self.heard(wrote);
+                    let Ok(message) = receiver.recv() else { return };
+                    message
+                }
+            };
+            match message {
+                ToScreen::Event(event) => self.event(&event),
+                ToScreen::Note(text) => self.note(&text),
+                ToScreen::End(ending) => return self.end(&ending),
+            }
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        if let Event::Progress(progress) = event {
+            self.tracker.update(progress);
+        }
+        let wrote = self.events.event(event, &self.tracker);
+        self.heard(wrote);
+        match event {
+            Event::Note(text) if !self.quiet => self.say(&crate::escape::text(text)),
+            Event::Plan { source, destination, bytes } if !self.quiet => {
+                self.say(&human::plan(source, destination, *bytes));
+            }
+            Event::Entry { path, kind, .. } => {
+                if let Some(line) = human::entry(path, *kind, self.manner.verbose) {
+                    self.say(&line);
+                }
+            }
+            Event::Failed { path, stage, text, .. } => self.failed(path, stage, text),
+            Event::Progress(_) if !self.quiet => self.progress(),
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        let wrote = self.events.note(text).and_then(|()| self.events.flush());
+        self.heard(wrote);
+        if !self.quiet {
+            self.say(text);
+        }
+    }
+
+    fn failed(&mut self, path: &[u8], stage: &str, text: &str) {
+        self.failed_shown += 1;
+        if self.failed_shown <= FAILED_SHOWN_MAX || self.manner.verbose > 0 {
+            self.say(&human::failed(path, stage, text, self.manner));
+        } else if self.failed_shown == FAILED_SHOWN_MAX + 1 {
+            self.say(&self.manner.error("further failures are only counted; --failures FILE lists them all"));
+        }
+    }
+
+    fn progress(&mut self) {
+        let elapsed = self.tracker.shown().elapsed.as_nanos();
+        let every = if self.live { REDRAW } else { LOG_EVERY };
+        let slot = elapsed / every.as_nanos();
+        if slot == self.slot {
+            return;
+        }
+        self.slot = slot;
+        if self.live {
+            // One column stays free: a full line would wrap on some terminals.
+            let line = self.tracker.line(width().saturating_sub(1));
+            let _ = write!(self.err, "\r{line}\x1b[K").and_then(|()| self.err.flush());
+            self.drawn = true;
+        } else {
+            let line = self.tracker.line(usize::MAX);
+            let _ = writeln!(self.err, "{} {line}", now());
+        }
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        let s = &ending.summary;
+        // What never began has nothing to sum up but its error.
+        let began =
+            s.status != Status::Failed || s.files + s.dirs + s.unchanged + s.failed + s.bytes_sent > 0;
+        if !self.quiet && began {
+            let summary = human::summary(ending, self.manner);
+            self.say(summary.trim_end());
+        }
+        for line in human::verdict(ending, self.manner) {
+            self.say(&line);
+        }
+        let wrote = self.events.summary(ending, self.manner.dry_run);
+        self.heard(wrote);
+    }
+
+    /// A line on stderr. Errors there are not worth a copy.
+    fn say(&mut self, text: &str) {
+        let erase = if std::mem::take(&mut self.drawn) { "\r\x1b[K" } else { "" };
+        let _ = self.err.write_all(format!("{erase}{text}\n").as_bytes()).and_then(|()| self.err.flush());
+    }
+
+    /// Says once that stdout is lost. A reader that went away knows it; anything else is news.
+    fn heard(&mut self, wrote: io::Result<()>) {
+        match wrote {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                self.say(
+                    &self.manner.error(&format!("events cannot be written to stdout any more: {error}")),
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Columns of the terminal that is stderr, asked anew each time: windows are resized.
+fn width() -> usize {
+    match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => WIDTH_DEFAULT,
+    }
+}
+
+#[cfg(test)]
+#[path = "report/tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! Texts for people: the summary at the end, and lines about single entries.
+//!
+//! In: what a run did. Out: text without control characters but line ends; colours only when asked for.
+
+use std::fmt::Write;
+
+use haul::api::{EntryEnd, Stage, Status, Summary};
+use haul::job::Durability;
+
+use super::{Ending, json};
+use crate::escape;
+use crate::progress::{bytes, count, time};
+
+/// How to write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    pub colour: bool,
+    pub verbose: u8,
+    pub dry_run: bool,
+}
+
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+
+impl Manner {
+    fn paint(self, text: &str, colour: &str) -> String {
+        if self.colour { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.into() }
+    }
+    /// A line about something that went wrong.
+    pub fn error(self, text: &str) -> String {
+        format!("{} {text}", self.paint("haul:", RED))
+    }
+}
+
+/// An entry, if `-v` (copied) or `-vv` (all) wants to see it.
+pub fn entry(path: &[u8], kind: EntryEnd, verbose: u8) -> Option<String> {
+    let path = escape::name(path);
+    match kind {
+        EntryEnd::Copied if verbose >= 1 => Some(path),
+        EntryEnd::Unchanged if verbose >= 2 => Some(format!("{path} (unchanged)")),
+        EntryEnd::Skipped if verbose >= 2 => Some(format!("{path} (skipped)")),
+        _ => None,
+    }
+}
+
+/// A mapping of a dry run.
+pub fn plan(source: &[u8], destination: &[u8], size: Option<u64>) -> String {
+    let size = size.map_or(String::new(), |size| format!(" ({})", bytes(size)));
+    format!("{} -> {}{size}", escape::name(source), escape::name(destination))
+}
+
+/// An entry that failed.
+pub fn failed(path: &[u8], stage: &str, text: &str, manner: Manner) -> String {
+    manner.error(&format!("{}: {} ({})", escape::name(path), escape::text(text), escape::text(stage)))
+}
+
+/// What is said even with `-q`: nothing, unless the run did not end well.
+pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
+    let s = &ending.summary;
+    let mut lines = Vec::new();
+    if let Some(error) = &s.error {
+        lines.push(manner.error(&escape::text(error)));
+    }
+    if s.status == Status::Partial || s.failed > 0 {
+        lines.push(manner.error(&format!("{} not copied", entries(s.failed))));
+    }
+    lines.extend(ending.lists.errors.iter().map(|error| manner.error(&escape::text(error))));
+    if s.status == Status::Failed && s.error.is_none() {
+        lines.push(manner.error("the copy failed"));
+    }
+    match s.status {
+        Status::Interrupted => {
+            lines.push(
+                "interrupted; to resume, run the same command again: what is finished is not moved again"
+                    .into(),
+            );
+        }
+        Status::Failed if s.bytes_sent > 0 || s.files > 0 => {
+            lines.push("to resume, run the same command again: what is finished is not moved again".into());
+        }
+        Status::Partial => lines.push("to try those again, run the same command again".into()),
+        _ => {}
+    }
+    lines
+}
+
+fn entries(n: u64) -> String {
+    match n {
+        0 => "some entries were".into(),
+        1 => "1 entry was".into(),
+        n => format!("{} entries were", count(n)),
+    }
+}
+
+/// The whole summary, without what [`verdict`] says.
+pub fn summary(ending: &Ending, manner: Manner) -> String {
+    let s = &ending.summary;
+    let mut out = String::new();
+    head(&mut out, s, manner);
+    if manner.dry_run {
+        return out;
+    }
+    transport(&mut out, s);
+    let _ = match s.durability {
+        Durability::Disk if s.status == Status::Complete => {
+            writeln!(out, "  durable: everything is on media under its name")
+        }
+        Durability::Disk => writeln!(out, "  durable: what was copied is on media under its name"),
+        Durability::None => writeln!(out, "  NOT durable (--durability=none): a power cut may lose files"),
+    };
+    costs(&mut out, s);
+    if s.stages.iter().any(|stage| stage.shares() != (0.0, 0.0, 0.0)) {
+        stages(&mut out, s);
+    }
+    if s.memory_limited {
+        out += "  memory held the rate down: --memory SIZE allows more\n";
+    }
+    not_kept(&mut out, s);
+    if s.strays > 0 {
+        let _ = writeln!(out, "  {} connections from strangers were turned away", count(s.strays));
+    }
+    if let Some(counts) = &ending.lists.manifest {
+        let _ = writeln!(out, "  manifest: {} files", count(counts.plain));
+        if counts.json > 0 {
+            let _ = writeln!(
+                out,
+                "  manifest: {} more, whose names b3sum cannot check, are in its .json",
+                count(counts.json)
+            );
+        }
+    }
+    if ending.dropped > 0 {
+        let _ = writeln!(out, "  {} lines were not shown: the reader was too slow", count(ending.dropped));
+    }
+    if manner.verbose > 0 {
+        for (name, value) in &s.chosen {
+            let _ = writeln!(out, "  chosen: {} = {}", escape::text(name), escape::text(value));
+        }
+    }
+    out
+}
+
+fn head(out: &mut String, s: &Summary, manner: Manner) {
+    let colour = match s.status {
+        Status::Complete => GREEN,
+        Status::Partial | Status::Interrupted => YELLOW,
+        Status::Failed => RED,
+    };
+    let word = manner.paint(json::status(s.status), colour);
+    let mut what = vec![format!("{} files", count(s.files))];
+    for (n, name) in [(s.dirs, "directories"), (s.symlinks, "symlinks")] {
+        if n > 0 {
+            what.push(format!("{} {name}", count(n)));
+        }
+    }
+    let what = what.join(", ");
+    if manner.dry_run {
+        let _ = writeln!(out, "dry run {word}: would copy {what}, {}; nothing was changed", bytes(s.bytes));
+    } else {
+        let rate = if s.seconds > 0.0 { s.bytes as f64 / s.seconds } else { 0.0 };
+        let (all, took, rate) = (bytes(s.bytes), time(s.seconds), bytes(rate as u64));
+        let resumed = if s.resumed { " (resumed)" } else { "" };
+        let _ = writeln!(out, "{word}{resumed}: copied {what}, {all} in {took}, {rate}/s");
+    }
+    let others: Vec<String> = [(s.unchanged, "unchanged"), (s.skipped, "skipped"), (s.failed, "failed")]
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, name)| format!("{} {name}", count(*n)))
+        .collect();
+    if !others.is_empty() {
+        let _ = writeln!(out, "  {}", others.join(", "));
+    }
+}
+
+fn transport(out: &mut String, s: &Summary) {
+    let how = match s.protect.as_str() {
+        "local" => return,
+        "tls" => format!("in {} TLS 1.3 streams", s.streams),
+        "ssh" => "through the ssh connection".into(),
+        other => escape::text(other),
+    };
+    let path = if s.path.is_empty() { String::new() } else { format!(", {}", escape::text(&s.path)) };
+    let again = match s.objects_resent {
+        0 => String::new(),
+        n => format!("; {} objects were sent again", count(n)),
+    };
+    let _ = writeln!(out, "  sent {} {how}{path}{again}", bytes(s.bytes_sent));
+}
+
+fn costs(out: &mut String, s: &Summary) {
+    let _ = write!(out, "  processor {:.1} s, memory {}", s.cpu_seconds_near, bytes(s.rss_near));
+    if s.cpu_seconds_far.is_some() || s.rss_far.is_some() {
+        out.push_str("; far end");
+        if let Some(cpu) = s.cpu_seconds_far {
+            let _ = write!(out, " {cpu:.1} s");
+        }
+        if let Some(rss) = s.rss_far {
+            let _ = write!(out, " {}", bytes(rss));
+        }
+    }
+    out.push('\n');
+}
+
+/// The stage in words.
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::SourceStorage => "source storage",
+        Stage::SourceHost => "source host",
+        Stage::Network => "network",
+        Stage::SinkHost => "sink host",
+        Stage::SinkStorage => "sink storage",
+    }
+}
+
+fn stages(out: &mut String, s: &Summary) {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let _ = writeln!(out, "  {:<16}{:>8}{:>9}{:>9}", "stage", "busy", "starved", "blocked");
+    for (stage, spent) in Stage::ALL.iter().zip(&s.stages) {
+        let (busy, starved, blocked) = spent.shares();
+        let name = stage_name(*stage);
+        let _ =
+            writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
+    }
+    if let Some(stage) = s.limited_by {
+        let words = match stage {
+            Stage::SourceStorage => "reading from the source's storage",
+            Stage::SourceHost => "the source host (hashing, sealing, sending)",
+            Stage::Network => "the network between the hosts",
+            Stage::SinkHost => "the sink host (receiving, opening, checking)",
+            Stage::SinkStorage => "writing to the sink's storage",
+        };
+        let _ = writeln!(out, "  limited by {words}");
+    }
+}
+
+fn not_kept(out: &mut String, s: &Summary) {
+    let kinds: Vec<String> =
+        s.not_kept.iter().map(|(what, n)| format!("{} ({})", escape::text(what), count(*n))).collect();
+    if !kinds.is_empty() {
+        let _ = writeln!(out, "  not kept: {}", kinds.join(", "));
+    }
+}

@@ -1,0 +1,333 @@
+//! Events for programs: one JSON object a line, as docs/events.schema.json says.
+//!
+//! In: the events and the summary of a run. Out: lines on stdout. Invariant: `start` comes first, `summary`
+//! last. A path is `path`; when it is not UTF-8, `path` has U+FFFD in it and `path_b64` the exact bytes.
+//! Left out: what is for people only. A new field is no new version of the schema; a changed one is.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Stage, Status};
+use haul::job::Durability;
+use serde::Serialize;
+
+use super::Ending;
+use crate::progress::Tracker;
+
+/// Version of the schema.
+const SCHEMA: u32 = 1;
+
+/// A path in a JSON object.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathFields {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+}
+
+impl PathFields {
+    pub fn new(bytes: &[u8]) -> PathFields {
+        match String::from_utf8_lossy(bytes) {
+            Cow::Borrowed(path) => PathFields { path: path.into(), path_b64: None },
+            Cow::Owned(path) => PathFields { path, path_b64: Some(data_encoding::BASE64.encode(bytes)) },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Place {
+    host: Option<String>,
+    #[serde(flatten)]
+    path: PathFields,
+}
+
+impl Place {
+    fn new(endpoint: &Endpoint) -> Place {
+        match endpoint {
+            Endpoint::Local(path) => Place { host: None, path: PathFields::new(path) },
+            Endpoint::Remote { host, path } => {
+                Place { host: Some(host.clone()), path: PathFields::new(path) }
+            }
+        }
+    }
+}
+
+/// A line of `--failures FILE`, and the body of a `failed` event.
+#[derive(Serialize)]
+pub struct Failure<'a> {
+    #[serde(flatten)]
+    path: PathFields,
+    stage: &'a str,
+    errno: i32,
+    text: &'a str,
+}
+
+impl<'a> Failure<'a> {
+    pub fn new(path: &[u8], stage: &'a str, errno: i32, text: &'a str) -> Failure<'a> {
+        Failure { path: PathFields::new(path), stage, errno, text }
+    }
+}
+
+#[derive(Serialize)]
+struct NearFar<T> {
+    near: T,
+    far: Option<T>,
+}
+
+#[derive(Serialize)]
+struct StageShares {
+    name: &'static str,
+    busy: f64,
+    starved: f64,
+    blocked: f64,
+}
+
+#[derive(Serialize)]
+struct NotKept<'a> {
+    what: &'a str,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Chosen<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
+#[derive(Serialize)]
+struct ManifestCounts {
+    plain: u64,
+    json: u64,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line<'a> {
+    Start {
+        schema: u32,
+        haul: &'static str,
+        time: String,
+        sources: Vec<Place>,
+        destination: Place,
+        dry_run: bool,
+    },
+    Note {
+        text: &'a str,
+    },
+    Plan {
+        source: PathFields,
+        destination: PathFields,
+        bytes: Option<u64>,
+    },
+    Progress {
+        seconds: f64,
+        counting: bool,
+        bytes_done: u64,
+        bytes_total: u64,
+        bytes_sent: u64,
+        files_done: u64,
+        files_total: u64,
+        unchanged: u64,
+        failed: u64,
+        bytes_per_second: f64,
+        eta_seconds: Option<f64>,
+    },
+    Entry {
+        #[serde(flatten)]
+        path: PathFields,
+        kind: &'static str,
+        bytes: u64,
+    },
+    Failed(Failure<'a>),
+    Summary(Box<SummaryLine<'a>>),
+}
+
+#[derive(Serialize)]
+struct SummaryLine<'a> {
+    status: &'static str,
+    exit_code: i32,
+    error: Option<&'a str>,
+    resumed: bool,
+    dry_run: bool,
+    files: u64,
+    dirs: u64,
+    symlinks: u64,
+    unchanged: u64,
+    skipped: u64,
+    failed: u64,
+    bytes: u64,
+    bytes_sent: u64,
+    objects_resent: u64,
+    seconds: f64,
+    cpu_seconds: NearFar<f64>,
+    rss: NearFar<u64>,
+    streams: u16,
+    protect: &'a str,
+    path: &'a str,
+    strays: u64,
+    durability: &'static str,
+    stages: Vec<StageShares>,
+    limited_by: Option<&'static str>,
+    memory_limited: bool,
+    not_kept: Vec<NotKept<'a>>,
+    chosen: Vec<Chosen<'a>>,
+    manifest: Option<ManifestCounts>,
+    events_dropped: u64,
+}
+
+/// The word for a status, in JSON and in texts.
+pub fn status(status: Status) -> &'static str {
+    match status {
+        Status::Complete => "complete",
+        Status::Partial => "partial",
+        Status::Failed => "failed",
+        Status::Interrupted => "interrupted",
+    }
+}
+
+/// Writes events. After the first error (a reader that went away, a full disk) it is silent: the copy is worth
+/// more than its report.
+pub struct Events<W: Write> {
+    out: Option<W>,
+}
+
+impl<W: Write> Events<W> {
+    /// `None`: no events are asked for.
+    pub fn new(out: Option<W>) -> Events<W> {
+        Events { out }
+    }
+
+    pub fn start(&mut self, request: &CopyRequest, time: String) -> io::Result<()> {
+        self.write(&Line::Start {
+            schema: SCHEMA,
+            haul: env!("CARGO_PKG_VERSION"),
+            time,
+            sources: request.sources.iter().map(Place::new).collect(),
+            destination: Place::new(&request.destination),
+            dry_run: request.dry_run,
+        })
+    }
+
+    /// One event. `tracker` has taken it already, if it is a progress.
+    pub fn event(&mut self, event: &Event, tracker: &Tracker) -> io::Result<()> {
+        let line = match event {
+            Event::Note(text) => Line::Note { text },
+            Event::Plan { source, destination, bytes } => Line::Plan {
+                source: PathFields::new(source),
+                destination: PathFields::new(destination),
+                bytes: *bytes,
+            },
+            Event::Progress(_) => progress(tracker),
+            Event::Entry { path, kind, bytes } => {
+                let kind = match kind {
+                    EntryEnd::Copied => "copied",
+                    EntryEnd::Unchanged => "unchanged",
+                    EntryEnd::Skipped => "skipped",
+                };
+                Line::Entry { path: PathFields::new(path), kind, bytes: *bytes }
+            }
+            Event::Failed { path, stage, errno, text } => {
+                Line::Failed(Failure::new(path, stage, *errno, text))
+            }
+            // For the manifest only.
+            Event::Digest { .. } => return Ok(()),
+        };
+        self.write(&line)
+    }
+
+    pub fn note(&mut self, text: &str) -> io::Result<()> {
+        self.write(&Line::Note { text })
+    }
+
+    pub fn summary(&mut self, ending: &Ending, dry_run: bool) -> io::Result<()> {
+        self.write(&Line::Summary(Box::new(summary_line(ending, dry_run))))?;
+        self.flush()
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.attempt(|out| out.flush())
+    }
+
+    fn write(&mut self, line: &Line) -> io::Result<()> {
+        self.attempt(|out| {
+            serde_json::to_writer(&mut *out, line)?;
+            out.write_all(b"\n")
+        })
+    }
+
+    fn attempt(&mut self, act: impl FnOnce(&mut W) -> io::Result<()>) -> io::Result<()> {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        let result = act(out);
+        if result.is_err() {
+            // Dropping it could write once more what a buffer holds, and fail once more, unheard.
+            self.out = None;
+        }
+        result
+    }
+}
+
+fn progress(tracker: &Tracker) -> Line<'static> {
+    let p = tracker.shown();
+    Line::Progress {
+        seconds: p.elapsed.as_secs_f64(),
+        counting: p.counting,
+        bytes_done: p.bytes_done,
+        bytes_total: p.bytes_total,
+        bytes_sent: p.bytes_sent,
+        files_done: p.files_done,
+        files_total: p.files_total,
+        unchanged: p.unchanged,
+        failed: p.failed,
+        bytes_per_second: tracker.bytes_per_second(),
+        eta_seconds: tracker.eta(),
+    }
+}
+
+fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
+    let s = &ending.summary;
+    SummaryLine {
+        status: status(s.status),
+        exit_code: ending.exit_code,
+        error: s.error.as_deref(),
+        resumed: s.resumed,
+        dry_run,
+        files: s.files,
+        dirs: s.dirs,
+        symlinks: s.symlinks,
+        unchanged: s.unchanged,
+        skipped: s.skipped,
+        failed: s.failed,
+        bytes: s.bytes,
+        bytes_sent: s.bytes_sent,
+        objects_resent: s.objects_resent,
+        seconds: s.seconds,
+        cpu_seconds: NearFar { near: s.cpu_seconds_near, far: s.cpu_seconds_far },
+        rss: NearFar { near: s.rss_near, far: s.rss_far },
+        streams: s.streams,
+        protect: &s.protect,
+        path: &s.path,
+        strays: s.strays,
+        durability: match s.durability {
+            Durability::Disk => "disk",
+            Durability::None => "none",
+        },
+        stages: Stage::ALL
+            .iter()
+            .zip(&s.stages)
+            .map(|(stage, time)| {
+                let (busy, starved, blocked) = time.shares();
+                StageShares { name: stage.name(), busy, starved, blocked }
+            })
+            .collect(),
+        limited_by: s.limited_by.map(Stage::name),
+        memory_limited: s.memory_limited,
+        not_kept: s.not_kept.iter().map(|(what, count)| NotKept { what, count: *count }).collect(),
+        chosen: s.chosen.iter().map(|(name, value)| Chosen { name, value }).collect(),
+        manifest: ending
+            .lists
+            .manifest
+            .as_ref()
+            .map(|counts| ManifestCounts { plain: counts.plain, json: counts.json }),
+        events_dropped: ending.dropped,
+    }
+}

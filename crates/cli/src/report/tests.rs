@@ -1,0 +1,431 @@
+//! A scripted run, told to buffers instead of a terminal.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use haul::api::{Endpoint, EntryEnd, Progress, RemoteOptions, Stage, StageTime};
+use haul::job::{Durability, Options};
+use serde_json::Value;
+
+use super::*;
+
+#[path = "validator.rs"]
+mod validator;
+
+/// A writer that is read later, or that fails after `room` bytes.
+#[derive(Clone)]
+struct Sheet {
+    text: Rc<RefCell<Vec<u8>>>,
+    room: usize,
+    error: io::ErrorKind,
+}
+
+impl Sheet {
+    fn new() -> Sheet {
+        Sheet { text: Rc::default(), room: usize::MAX, error: io::ErrorKind::BrokenPipe }
+    }
+    fn text(&self) -> String {
+        String::from_utf8(self.text.borrow().clone()).unwrap()
+    }
+}
+
+impl Write for Sheet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.borrow().len() + bytes.len() > self.room {
+            return Err(self.error.into());
+        }
+        self.text.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn request() -> CopyRequest {
+    CopyRequest {
+        sources: vec![Endpoint::Local(b"data\xff".to_vec())],
+        destination: Endpoint::Remote { host: "u@h".into(), path: b".".to_vec() },
+        options: Options::default(),
+        remote: RemoteOptions {
+            ssh: vec!["ssh".into()],
+            remote_haul: None,
+            no_push: false,
+            via: None,
+            ports: None,
+            interactive: false,
+            binary: None,
+        },
+        dry_run: false,
+        verbose: true,
+    }
+}
+
+fn progress(ms: u64, counting: bool) -> Event {
+    Event::Progress(Progress {
+        bytes_done: ms * 100_000,
+        bytes_total: 1_000_000_000,
+        files_done: ms / 10,
+        files_total: 1000,
+        counting,
+        elapsed: Duration::from_millis(ms),
+        bytes_sent: ms * 100_000,
+        ..Progress::default()
+    })
+}
+
+/// Every kind of event.
+fn script() -> Vec<Event> {
+    let entry = |kind, path: &[u8]| Event::Entry { path: path.to_vec(), kind, bytes: 7 };
+    vec![
+        Event::Note("pushing haul to h".into()),
+        Event::Plan { source: b"a\xff".to_vec(), destination: b"b".to_vec(), bytes: None },
+        Event::Plan { source: b"a".to_vec(), destination: b"b".to_vec(), bytes: Some(1234) },
+        progress(200, true),
+        entry(EntryEnd::Copied, b"new\x1b[2J"),
+        entry(EntryEnd::Unchanged, b"same\x80"),
+        entry(EntryEnd::Skipped, b"left"),
+        Event::Failed {
+            path: b"bad\n".to_vec(),
+            stage: "open".into(),
+            errno: 13,
+            text: "Permission denied".into(),
+        },
+        Event::Digest { path: b"new".to_vec(), root: [7; 32] },
+        progress(3000, false),
+        progress(6000, false),
+    ]
+}
+
+fn ending(status: Status) -> Ending {
+    let stage = |busy, starved, blocked| StageTime { busy, starved, blocked };
+    let summary = Summary {
+        status,
+        files: 1000,
+        dirs: 12,
+        symlinks: 1,
+        unchanged: 5,
+        failed: 1,
+        bytes: 1_000_000_000,
+        bytes_sent: 1_004_194_304,
+        objects_resent: 1,
+        seconds: 10.0,
+        cpu_seconds_near: 2.25,
+        cpu_seconds_far: Some(3.5),
+        rss_near: 120_000_000,
+        rss_far: None,
+        streams: 4,
+        protect: "tls".into(),
+        path: "to 10.0.0.2 port 7000".into(),
+        durability: Durability::Disk,
+        stages: [stage(20, 0, 80), stage(30, 20, 50), stage(95, 5, 0), stage(30, 70, 0), stage(0, 0, 0)],
+        limited_by: Some(Stage::Network),
+        not_kept: vec![("owner and group".into(), 1000), ("hard links".into(), 2)],
+        strays: 3,
+        resumed: true,
+        memory_limited: true,
+        chosen: vec![("streams".into(), "4 (2 processors)".into())],
+        ..Summary::default()
+    };
+    let lists = Lists { manifest: Some(Counts { plain: 999, json: 1 }), errors: Vec::new() };
+    Ending { exit_code: exit_code(&summary, 130), summary, lists, dropped: 0 }
+}
+
+/// Tells the script and an ending; returns stdout and stderr.
+fn told(settings: &Settings, ending: &Ending) -> (String, String) {
+    let (out, err) = (Sheet::new(), Sheet::new());
+    let events = Events::new(settings.json.then(|| out.clone()));
+    let mut screen = Screen::new(settings, events, err.clone());
+    screen.start(&request(), "2026-01-01T00:00:00Z".into());
+    for event in script() {
+        screen.event(&event);
+    }
+    screen.note("stopping");
+    screen.end(ending);
+    (out.text(), err.text())
+}
+
+fn schema() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events.schema.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Goal: every event is as the schema says, and the schema mentions every field.
+/// Method: a scripted run with each kind of event and ending, held against docs/events.schema.json.
+#[test]
+fn events_are_as_the_schema_says() {
+    let schema = schema();
+    let json = Settings { json: true, ..Settings::default() };
+    for status in [Status::Complete, Status::Partial, Status::Failed, Status::Interrupted] {
+        let mut end = ending(status);
+        if status == Status::Failed {
+            end.summary = Summary { error: Some("no\u{1b} route".into()), ..Summary::default() };
+            end.lists = Lists::default();
+        }
+        let (out, _) = told(&json, &end);
+        let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for line in &lines {
+            validator::validate(line, &schema, &schema).unwrap_or_else(|error| panic!("{error}\n{line}"));
+            let own = &schema["$defs"][line["event"].as_str().unwrap()];
+            assert_eq!(validator::unknown_fields(line, own), Vec::<String>::new(), "{line}");
+        }
+        let kinds: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+        let want = "start note plan plan progress entry entry entry failed progress progress note summary";
+        assert_eq!(kinds.join(" "), want);
+        let last = lines.last().unwrap();
+        assert_eq!(last["status"], json::status(status));
+        assert_eq!(last["exit_code"], exit_code(&end.summary, 130));
+    }
+}
+
+/// Goal: the validator sees what is wrong, else the test above proves nothing.
+/// Method: real events, each field removed or spoilt in turn.
+#[test]
+fn spoilt_events_are_refused() {
+    let schema = schema();
+    let (out, _) = told(&Settings { json: true, ..Settings::default() }, &ending(Status::Complete));
+    for line in out.lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        for key in event.as_object().unwrap().keys() {
+            let mut spoilt = event.clone();
+            spoilt[key] = serde_json::json!({"x": []});
+            assert!(validator::validate(&spoilt, &schema, &schema).is_err(), "{key} spoilt in {line}");
+            if key != "path_b64" {
+                spoilt.as_object_mut().unwrap().remove(key);
+                assert!(validator::validate(&spoilt, &schema, &schema).is_err(), "{key} missing in {line}");
+            }
+        }
+    }
+}
+
+/// Goal: paths that are not UTF-8 keep their bytes.
+#[test]
+fn odd_paths_keep_their_bytes() {
+    let (out, _) = told(&Settings { json: true, ..Settings::default() }, &ending(Status::Complete));
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["sources"][0]["path"], "data\u{fffd}");
+    assert_eq!(lines[0]["sources"][0]["path_b64"], "ZGF0Yf8=");
+    assert_eq!(lines[0]["destination"]["host"], "u@h");
+    assert!(lines[0]["destination"].get("path_b64").is_none());
+    assert_eq!(lines[5]["path"], "new\u{1b}[2J");
+}
+
+/// Goal: a reader that goes away, or a full disk, stops the events and nothing else.
+/// Method: stdout fails at every possible byte; stderr must be as ever.
+#[test]
+fn lost_stdout_stops_only_the_events() {
+    let settings = Settings { json: true, ..Settings::default() };
+    let (whole, calm) = told(&settings, &ending(Status::Complete));
+    for error in [io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull] {
+        for room in (0..whole.len()).step_by(97) {
+            let out = Sheet { room, error, ..Sheet::new() };
+            let err = Sheet::new();
+            let mut screen = Screen::new(&settings, Events::new(Some(out.clone())), err.clone());
+            screen.start(&request(), "2026-01-01T00:00:00Z".into());
+            for event in script() {
+                screen.event(&event);
+            }
+            screen.note("stopping");
+            screen.end(&ending(Status::Complete));
+            assert!(whole.starts_with(&out.text()), "events after a lost one");
+            let told: Vec<_> =
+                err.text().lines().filter(|line| line.contains("stdout")).map(String::from).collect();
+            assert_eq!(told.len(), usize::from(error == io::ErrorKind::StorageFull), "{told:?}");
+            assert_eq!(err.text().lines().count(), calm.lines().count() + told.len());
+        }
+    }
+}
+
+/// Goal: a person sees what was asked for, made safe, and the summary at the end.
+#[test]
+fn people_see_what_they_asked_for() {
+    let plain = Settings::default();
+    let (out, err) = told(&plain, &ending(Status::Complete));
+    assert_eq!(out, "", "stdout carries only events");
+    assert!(err.starts_with(
+        "pushing haul to h\na\\xff -> b\na -> b (1.23 kB)\nhaul: bad\\n: Permission denied (open)\n"
+    ));
+    assert!(!err.contains("new"), "entries only with -v");
+    assert!(!err.contains("/s,"), "no progress line in the first minute without a terminal: {err}");
+    for part in [
+        "complete (resumed): copied 1,000 files, 12 directories, 1 symlinks, 1.00 GB in 10 s, 100 MB/s\n",
+        "  5 unchanged, 1 failed\n",
+        "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 objects were sent again\n",
+        "  durable: everything is on media under its name\n",
+        "  processor 2.2 s, memory 120 MB; far end 3.5 s\n",
+        "  source host         30 %     20 %     50 %\n",
+        "  limited by the network between the hosts\n",
+        "  memory held the rate down",
+        "  not kept: owner and group (1,000), hard links (2)\n",
+        "  3 connections from strangers were turned away\n",
+        "  manifest: 999 files\n",
+    ] {
+        assert!(err.contains(part), "{part} is not in {err}");
+    }
+    assert!(!err.contains("chosen"));
+
+    let manner = Manner { verbose: 1, ..Manner::default() };
+    let (_, err) = told(&Settings { manner, ..plain.clone() }, &ending(Status::Complete));
+    assert!(
+        err.contains("\nnew\\x1b[2J\n")
+            && !err.contains("same")
+            && err.contains("chosen: streams = 4 (2 pro")
+    );
+    let manner = Manner { verbose: 2, ..Manner::default() };
+    let (_, err) = told(&Settings { manner, ..plain.clone() }, &ending(Status::Complete));
+    assert!(err.contains("\nsame\\x80 (unchanged)\nleft (skipped)\n"));
+
+    let (_, err) = told(&Settings { quiet: true, ..plain.clone() }, &ending(Status::Complete));
+    assert!(err.lines().all(|line| line.starts_with("haul: ")), "-q: only errors: {err}");
+    let (_, err) = told(&plain, &ending(Status::Interrupted));
+    assert!(
+        err.trim_end().ends_with("run the same command again: what is finished is not moved again"),
+        "{err}"
+    );
+
+    let mut stillborn = ending(Status::Failed);
+    stillborn.summary = Summary { error: Some("no route to h\x1b".into()), ..Summary::default() };
+    let (_, err) = told(&plain, &stillborn);
+    assert!(err.ends_with("stopping\nhaul: no route to h\\x1b\n"), "{err}");
+
+    let manner = Manner { dry_run: true, ..Manner::default() };
+    let (_, err) = told(&Settings { manner, ..plain }, &ending(Status::Complete));
+    assert!(
+        err.contains("would copy 1,000 files")
+            && err.contains("nothing was changed")
+            && !err.contains("durable")
+    );
+}
+
+/// Goal: on a terminal nothing but the live line moves the cursor, it is erased before anything else, and
+/// there are no colours without being asked; with colour the names are still safe.
+#[test]
+fn live_line_is_erased_before_other_lines() {
+    let live = Settings { live: true, ..Settings::default() };
+    let (_, err) = told(&live, &ending(Status::Partial));
+    let drawn = err.matches("\x1b[K").count();
+    assert_eq!(drawn, err.matches('\x1b').count());
+    assert_eq!(err.matches('\r').count(), drawn);
+    assert!(err.contains("\rcounting… 1.00 GB in 1,000 files so far"), "{err:?}");
+    let first = err.split("counting").nth(1).unwrap();
+    assert!(first.split('\n').next().unwrap().contains("\x1b[K\r\x1b[Khaul: bad"), "{first:?}");
+
+    let manner = Manner { colour: true, verbose: 1, ..Manner::default() };
+    let (_, err) = told(&Settings { manner, ..Settings::default() }, &ending(Status::Failed));
+    assert!(err.contains("\x1b[31mfailed\x1b[0m") && err.contains("new\\x1b[2J"));
+}
+
+/// Goal: redrawn at most five times a second, and one line a minute without a terminal.
+/// Method: a report each millisecond for two minutes of the run's own time.
+#[test]
+fn lines_come_at_their_pace() {
+    for (live, most) in [(true, 600), (false, 2)] {
+        let err = Sheet::new();
+        let settings = Settings { live, ..Settings::default() };
+        let mut screen = Screen::new(&settings, Events::new(None::<Sheet>), err.clone());
+        for ms in 1..=120_000 {
+            screen.event(&progress(ms, false));
+        }
+        let lines = err.text().matches("files").count();
+        assert!(lines <= most && lines >= most * 9 / 10, "{lines} lines");
+        if !live {
+            let first = err.text().lines().next().unwrap().to_owned();
+            let (time, rest) = first.split_once(' ').unwrap();
+            assert!(humantime::parse_rfc3339(time).is_ok() && rest.contains("/s"), "{first}");
+        }
+    }
+}
+
+/// Goal: a million failures do not flood the terminal, but -v shows each.
+#[test]
+fn failures_do_not_flood() {
+    for (verbose, shown) in [(0, FAILED_SHOWN_MAX + 1), (1, 100)] {
+        let err = Sheet::new();
+        let manner = Manner { verbose, ..Manner::default() };
+        let settings = Settings { manner, ..Settings::default() };
+        let mut screen = Screen::new(&settings, Events::new(None::<Sheet>), err.clone());
+        for i in 0..100 {
+            let path = format!("f{i}").into_bytes();
+            screen.event(&Event::Failed { path, stage: "read".into(), errno: 5, text: "I/O".into() });
+        }
+        assert_eq!(err.text().lines().count() as u64, shown);
+    }
+}
+
+/// Goal: the lists hold everything, in spite of a screen that drops; the exit code says how it ended.
+/// Method: a real reporter, more events than its queues hold, from several threads.
+#[test]
+fn lists_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (manifest, failures) = (dir.path().join("sums"), dir.path().join("failures"));
+    let settings = Settings {
+        quiet: true,
+        manifest: Some(manifest.clone()),
+        failures: Some(failures.clone()),
+        ..Settings::default()
+    };
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    let each = LISTS_QUEUE_MAX;
+    thread::scope(|scope| {
+        for t in 0..4 {
+            let reporter = &reporter;
+            scope.spawn(move || {
+                for i in 0..each {
+                    let path = format!("{t}/{i}").into_bytes();
+                    reporter.event(Event::Digest { path, root: [1; 32] });
+                }
+            });
+        }
+        // One thread only: a test run should not print thousands of failures.
+        for _ in 0..3 {
+            let text = "Permission denied".into();
+            reporter.event(Event::Failed { path: b"x\xff".to_vec(), stage: "open".into(), errno: 13, text });
+        }
+    });
+    assert_eq!(reporter.finish(Summary { status: Status::Partial, failed: 3, ..Summary::default() }, 130), 3);
+    assert_eq!(std::fs::read_to_string(&manifest).unwrap().lines().count(), 4 * each);
+    let failed = std::fs::read_to_string(&failures).unwrap();
+    let line = r#"{"path":"x�","path_b64":"eP8=","stage":"open","errno":13,"text":"Permission denied"}"#;
+    assert_eq!(failed, format!("{line}\n").repeat(3));
+}
+
+/// Goal: the summary counts what went into each manifest, and only when it got its name.
+#[test]
+fn manifest_is_counted_when_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings { manifest: Some(dir.path().join("sums")), ..Settings::default() };
+    for (keep, counts) in [(true, Some(Counts { plain: 1, json: 1 })), (false, None)] {
+        let (sender, receiver) = sync_channel(3);
+        sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32] }).unwrap();
+        sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32] }).unwrap();
+        sender.send(ToLists::End { keep }).unwrap();
+        let lists = Files::open(&settings).unwrap().unwrap().run(&receiver);
+        assert_eq!((lists.manifest, lists.errors), (counts, Vec::new()));
+    }
+}
+
+/// Goal: exit codes are as documented; a list that cannot be written is no success, and known at the start.
+#[test]
+fn exit_codes_say_how_it_ended() {
+    for (status, code) in
+        [(Status::Complete, 0), (Status::Failed, 1), (Status::Partial, 3), (Status::Interrupted, 143)]
+    {
+        let reporter = Reporter::start(&Settings { quiet: true, ..Settings::default() }, &request()).unwrap();
+        assert_eq!(reporter.finish(Summary { status, ..Summary::default() }, 143), code);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("list");
+    let nowhere = Settings { manifest: Some(dir.path().join("no/list")), ..Settings::default() };
+    assert!(Reporter::start(&nowhere, &request()).is_err());
+    // The name is taken by a directory while the run lasts.
+    let settings = Settings { quiet: true, manifest: Some(list.clone()), ..Settings::default() };
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    assert_eq!(reporter.finish(Summary { status: Status::Complete, ..Summary::default() }, 130), 1);
+    // An interrupted run leaves no manifest.
+    std::fs::remove_dir(&list).unwrap();
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    reporter.event(Event::Digest { path: b"a".to_vec(), root: [1; 32] });
+    assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

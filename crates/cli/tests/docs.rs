@@ -1,0 +1,245 @@
+//! What the pages say is there: tests, options, targets, files, and what must be absent.
+//!
+//! In: the Markdown pages of the repository. Out: a failure for each statement that the tree does not bear out.
+//! Left out: whether a test shows what the page says that it shows; a reader has to judge that.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every page but `docs/cli.md`, which is generated from the help texts, and `docs/wire.md`, which names no option
+/// of its own.
+const PAGES: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/semantics.md",
+    "docs/security.md",
+    "docs/tuning.md",
+];
+
+/// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is named.
+/// Method: every list item before the last section; every `test:` line, its function sought behind `#[test]`.
+#[test]
+fn promises_have_their_tests() {
+    let page = read("docs/semantics.md");
+    let promises = page.split("\n## Not promised").next().expect("split yields at least one part");
+    assert_ne!(promises, page, "the page has a section of what is not promised");
+    let mut missing = Vec::new();
+    let mut tests = 0;
+    for item in promises.split("\n- ").skip(1) {
+        let item = item.split("\n\n").next().unwrap_or(item);
+        let named: Vec<&str> =
+            item.lines().filter_map(|line| line.trim().strip_prefix("test: ")).flat_map(spans).collect();
+        if named.is_empty() {
+            missing.push(format!("no test for: {}", item.lines().next().unwrap_or_default()));
+        }
+        tests += named.len();
+        missing.extend(named.into_iter().filter(|name| !is_test(name)).map(|name| format!("no test {name}")));
+    }
+    assert!(tests > 50, "only {tests} tests were found on the page: has its form changed?");
+    assert!(missing.is_empty(), "docs/semantics.md:\n{}", missing.join("\n"));
+}
+
+/// Goal: functions and tests that a page names in passing exist.
+/// Method: code spans of at least three words joined by underscores, sought behind `fn`.
+#[test]
+fn named_functions_exist() {
+    let code: Vec<String> = ["core", "haul", "cli"]
+        .iter()
+        .flat_map(|krate| ["src", "tests"].map(|dir| root().join("crates").join(krate).join(dir)))
+        .flat_map(|dir| rust_files(&dir))
+        .map(read)
+        .collect();
+    let mut wrong = Vec::new();
+    for page in PAGES {
+        for span in spans(&read(page)) {
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            if span.matches('_').count() < 2 || !span.chars().all(is_name) {
+                continue;
+            }
+            let head = format!("fn {span}(");
+            if !code.iter().any(|text| text.contains(&head)) {
+                wrong.push(format!("{page}: no function {span}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Goal: every option and subcommand that a page shows is in `docs/cli.md`.
+/// Method: code spans that begin with `--` or `haul `, and lines of code blocks that begin with `haul `.
+#[test]
+fn options_exist() {
+    let help = read("docs/cli.md");
+    let known = options(&help);
+    assert!(
+        known.contains("--durability") && known.contains("--dry-run"),
+        "docs/cli.md holds the help texts"
+    );
+    let mut wrong = Vec::new();
+    for page in PAGES {
+        for code in code(&read(page)) {
+            let code = code.trim_start_matches("$ ");
+            if let Some(rest) = code.strip_prefix("haul ") {
+                let command = rest.split_whitespace().next().unwrap_or_default();
+                if !["cp", "clean", "man", "completions", "agent"].contains(&command) {
+                    wrong.push(format!("{page}: no command in `{code}`"));
+                }
+            } else if !code.starts_with("--") {
+                continue;
+            }
+            let unknown = options(code).into_iter().filter(|option| !known.contains(option));
+            wrong.extend(unknown.map(|option| format!("{page}: no option {option}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Goal: what a page calls by `make` is a target, and what it links to is a file.
+/// Method: code that begins with `make `; links that are no addresses.
+#[test]
+fn targets_and_links_exist() {
+    let makefile = read("Makefile");
+    let mut wrong = Vec::new();
+    for page in PAGES.iter().chain(&["docs/wire.md", "docs/cli.md"]) {
+        let text = read(page);
+        for code in code(&text) {
+            let Some(target) = code.strip_prefix("make ").and_then(|rest| rest.split_whitespace().next())
+            else {
+                continue;
+            };
+            if !makefile.lines().any(|line| line.starts_with(&format!("{target}:"))) {
+                wrong.push(format!("{page}: no target {target}"));
+            }
+        }
+        let dir = root().join(page).parent().expect("a page lies in a directory").to_owned();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.contains("://") && !path.is_empty() && !dir.join(path).exists() {
+                wrong.push(format!("{page}: no file {link}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Goal: what `ARCHITECTURE.md` calls absent is absent, and the files of its map are there, all of them.
+/// Method: each `absent:` comment against the code of its folders, without comments and tests; every source file's
+/// name sought on the page.
+#[test]
+fn the_map_is_true() {
+    let page = read("ARCHITECTURE.md");
+    let mut wrong = Vec::new();
+    let mut rules = 0;
+    for rule in page.split("<!-- absent: ").skip(1).filter_map(|rest| rest.split(" -->").next()) {
+        rules += 1;
+        let (patterns, paths) = rule.rsplit_once(" in ").expect("absent: `PATTERN` in PATH");
+        let patterns = spans(patterns);
+        assert!(!patterns.is_empty(), "no pattern in: {rule}");
+        for path in paths.split_whitespace() {
+            let files = sources(&root().join(path));
+            assert!(!files.is_empty(), "no source file below {path}");
+            for file in files {
+                let code = code_of(&file);
+                let found = patterns.iter().filter(|pattern| code.contains(**pattern));
+                wrong.extend(found.map(|pattern| format!("{}: {pattern}", file.display())));
+            }
+        }
+    }
+    assert!(rules > 10, "only {rules} rules were found on the page: has its form changed?");
+
+    let map = page.split("\n## The life of").next().unwrap_or_default();
+    for krate in ["core", "haul"] {
+        let src = root().join("crates").join(krate).join("src");
+        for file in sources(&src).into_iter().filter(|file| !file.ends_with("lib.rs")) {
+            let stem = file.file_stem().and_then(|stem| stem.to_str()).expect("our names are UTF-8");
+            let named = map.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == stem);
+            // `bootstrap/*.rs` stands for the files in it.
+            let parent = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+            let starred = parent.is_some_and(|parent| map.contains(&format!("{parent}/*.rs")));
+            if !named && !starred {
+                wrong.push(format!("{} is not on the map", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[track_caller]
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
+}
+
+/// The code spans of a text without code blocks.
+fn spans(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// Code spans, and lines of code blocks without what follows a `#`.
+fn code(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, part) in page.split("```").enumerate() {
+        if index % 2 == 0 {
+            // A span may go on in the next line.
+            found.extend(spans(part).into_iter().map(|span| span.replace('\n', " ")));
+        } else {
+            let lines = part.lines().skip(1).filter_map(|line| line.split('#').next());
+            found.extend(lines.map(|line| line.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// The long options in a text, without their values.
+fn options(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter(|word| word.len() > 2 && word.starts_with("--") && !word[2..].starts_with('-')).collect()
+}
+
+/// Whether `FILE::NAME` is a test function `NAME` of the file `crates/FILE.rs`.
+fn is_test(marker: &str) -> bool {
+    let Some((file, name)) = marker.rsplit_once("::") else { return false };
+    let Ok(text) = fs::read_to_string(root().join("crates").join(format!("{file}.rs"))) else { return false };
+    let head = format!("fn {name}(");
+    let mut lines = text.lines().map(str::trim);
+    let mut marked = false;
+    lines.any(|line| {
+        let here = marked && line.starts_with(&head);
+        // Other attributes may stand between.
+        marked = line == "#[test]" || (marked && line.starts_with("#["));
+        here
+    })
+}
+
+/// The Rust files at or below `path`, sorted.
+fn rust_files(path: &Path) -> Vec<PathBuf> {
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("list a folder").path()).collect();
+    paths.sort();
+    let is_rust =
+        |path: &PathBuf| path.is_dir() || path.extension().is_some_and(|extension| extension == "rs");
+    paths.into_iter().filter(is_rust).flat_map(|path| rust_files(&path)).collect()
+}
+
+/// Those of them that are no test files.
+fn sources(path: &Path) -> Vec<PathBuf> {
+    let is_test = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with("tests.rs"));
+    rust_files(path).into_iter().filter(|path| !is_test(path)).collect()
+}
+
+/// The code of a file up to its test module, without comments.
+fn code_of(path: &Path) -> String {
+    let text = read(path);
+    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,349 @@
+//! What a copy that nothing disturbs does: the same tree at the other end, nothing sent twice, no trace left.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use crate::support::compare::{
+    ALL, BELOW, Opts, assert_no_debris, assert_same, differences, snapshot, snapshot_of_files,
+};
+use crate::support::run::{Haul, program};
+use crate::support::way::{Way, contents};
+use crate::support::{Room, read, set_mode, tree};
+
+/// Goal: a tree with every size, name, mode, time and link arrives as it is, whichever way it goes, and a second
+/// run sends no payload, changes nothing and counts every file as unchanged.
+/// Method: one seeded tree over each way, compared by code that is not haul's; then the same command again.
+#[test]
+fn trees_arrive_whole_and_only_once() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::everything(&data, 1);
+        let (files, bytes) = tree::totals(&data);
+        let first = way.cp(&["-r"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_same(&data, &sink.join("data"), ALL);
+        assert_eq!(first.text("status"), "complete", "{}", way.name());
+        assert_eq!((first.number("files"), first.number("bytes")), (files, bytes), "{}", way.name());
+        assert!(first.number("bytes_sent") >= bytes, "{}: {first:?}", way.name());
+        assert_no_debris(&sink);
+
+        let before = snapshot_of_files(&sink);
+        let second = way.cp(&["-r"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_eq!(second.number("bytes_sent"), 0, "{}: {second:?}", way.name());
+        assert_eq!(second.number("unchanged"), files, "{}: {second:?}", way.name());
+        assert_eq!(snapshot_of_files(&sink), before, "{}: a second run changed a file", way.name());
+        assert_same(&data, &sink.join("data"), ALL);
+    }
+}
+
+/// Goal: durability none copies the same tree and says so in the summary.
+/// Method: one tree; the summary's word.
+#[test]
+fn durability_none_is_said() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 2, 100, 5_000_000);
+    let none = Way::Here.cp(&["-r", "--durability=none"], &[&data], &sink).run().sane().exits(0).summary();
+    assert_eq!(none.text("durability"), "none");
+    assert_same(&data, &sink.join("data"), ALL);
+    let disk = Way::Here.cp(&["-r", "--force"], &[&data], &sink).run().sane().exits(0).summary();
+    assert_eq!(disk.text("durability"), "disk");
+}
+
+/// Goal: `-a` keeps modes and times as `-r` does.
+/// Method: the seeded tree by `-a`.
+#[test]
+fn archive_copies_the_tree() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::everything(&data, 3);
+    Way::Here.cp(&["-a"], &[contents(&data)], &sink).run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+}
+
+/// Goal: setuid and setgid are dropped unless the owner is kept; the sticky bit stays.
+/// Method: files with those bits over each way by `-r`.
+#[test]
+fn setuid_and_setgid_are_dropped() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        for mode in [0o4755, 0o2755, 0o6711, 0o1755] {
+            set_mode(&room.file(&format!("data/{mode:o}"), "x"), mode);
+        }
+        way.cp(&["-r"], &[&data], &sink).run().sane().exits(0);
+        assert_same(&data, &sink.join("data"), Opts { setid_dropped: true, ..ALL });
+        for entry in fs::read_dir(sink.join("data")).expect("list the copy") {
+            let mode = entry.expect("list the copy").metadata().expect("look at a copy").permissions().mode();
+            assert_eq!(mode & 0o6000, 0, "{}", way.name());
+        }
+    }
+}
+
+/// Goal: nobody can read a copy while it arrives, and a private file's copy is never less private.
+/// Method: a tree of mode 0600 and 0400 files, compared with the umask at 0.
+#[test]
+fn private_files_stay_private() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    set_mode(&room.file("data/secret", "x"), 0o600);
+    set_mode(&room.file("data/read-only secret", "y"), 0o400);
+    let line =
+        format!("umask 0; exec '{}' cp -r '{}' '{}'", program().display(), data.display(), sink.display());
+    let status = Command::new("sh").args(["-c", &line]).stderr(Stdio::null()).status().expect("run a shell");
+    assert!(status.success());
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: an existing file is replaced when size or mtime differ, by a new inode, and skipped when both agree.
+/// Method: three files, one untouched, one with another time, one with another size.
+#[test]
+fn changed_files_are_replaced_and_others_are_not() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let mut rng = fastrand::Rng::with_seed(4);
+        for name in ["same", "time", "size"] {
+            tree::random_file(&data.join(name), &mut rng, 10_000);
+        }
+        way.cp(&["-r"], &[contents(&data)], &sink).run().exits(0);
+        let inode = |name: &str| fs::metadata(sink.join(name)).expect("look at a copy").ino();
+        let before = ["same", "time", "size"].map(inode);
+        fs::write(data.join("time"), tree::bytes(&mut rng, 10_000)).expect("write");
+        tree::random_file(&data.join("size"), &mut rng, 10_001);
+        let again = way.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(0).summary();
+        assert_eq!(again.number("unchanged"), 1, "{again:?}");
+        assert_eq!(again.number("bytes_sent"), 20_001, "{again:?}");
+        let after = ["same", "time", "size"].map(inode);
+        assert_eq!(before[0], after[0]);
+        assert!(before[1] != after[1] && before[2] != after[2], "a file was changed in place");
+        assert_same(&data, &sink, BELOW);
+    }
+}
+
+/// Goal: `--force` sends what would be skipped; `--no-clobber` keeps all that is there; `--update` keeps what is newer.
+/// Method: a sink file that differs, older or newer than its source; which content is there afterwards.
+#[test]
+fn force_no_clobber_and_update_choose() {
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let new = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+    // (option, the sink's time, its content afterwards)
+    for (option, time, expected) in [
+        ("--no-clobber", old, "of the sink"),
+        ("--no-clobber", new + Duration::from_secs(9), "of the sink"),
+        ("--update", old, "of the source"),
+        ("--update", new + Duration::from_secs(9), "of the sink"),
+        ("--force", new + Duration::from_secs(9), "of the source"),
+    ] {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::set_mtime(&room.file("data/f", "of the source"), new);
+        tree::set_mtime(&room.file("sink/f", "of the sink"), time);
+        Way::Here.cp(&["-r", option], &[contents(&data)], &sink).run().sane().exits(0);
+        assert_eq!(read(sink.join("f")), expected.as_bytes(), "{option} {time:?}");
+        assert_no_debris(&sink);
+    }
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 5, 3, 100_000);
+    let (_, bytes) = tree::totals(&data);
+    Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().exits(0);
+    let forced = Way::Here.cp(&["-r", "--force"], &[contents(&data)], &sink).run().sane().exits(0).summary();
+    assert_eq!(forced.number("bytes_sent"), bytes, "{forced:?}");
+}
+
+/// Goal: a file never takes the place of a directory, nor the reverse; only that entry fails, nothing is removed.
+/// Method: both clashes beside a good file, over each way.
+#[test]
+fn kinds_that_clash_fail_alone() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.file("data/a", "a file");
+        room.dir("data/b");
+        room.file("data/b/inside", "inside");
+        room.file("data/good", "good");
+        room.dir("sink/a");
+        room.file("sink/a/kept", "kept");
+        room.file("sink/b", "kept too");
+        let failures = room.at("failures");
+        let option = format!("--failures={}", failures.display());
+        let ended = way.cp(&["-r", &option], &[contents(&data)], &sink).run().sane().exits(3);
+        assert_eq!(ended.summary().text("status"), "partial");
+        assert_eq!(read(sink.join("a/kept")), b"kept");
+        assert_eq!(read(sink.join("b")), b"kept too");
+        assert_eq!(read(sink.join("good")), b"good");
+        assert_no_debris(&sink);
+        let listed = String::from_utf8_lossy(&read(&failures)).into_owned();
+        assert!(
+            listed.contains('a') && listed.contains('b') && listed.lines().count() >= 2,
+            "failures: {listed:?}"
+        );
+    }
+}
+
+/// Goal: a symlink is copied as a link; one at the sink is replaced, never followed out of the destination.
+/// Method: the sink has links to outside where the source has a file, a directory and a link.
+#[test]
+fn links_at_the_sink_are_not_followed() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink, outside) = (room.dir("data"), room.dir("sink"), room.dir("outside"));
+        room.file("outside/file", "outside");
+        room.file("data/file", "new");
+        room.dir("data/dir");
+        room.file("data/dir/escaped", "must not get out");
+        symlink("new-target", data.join("link")).expect("make a symlink");
+        symlink(outside.join("file"), sink.join("file")).expect("make a symlink");
+        symlink(&outside, sink.join("dir")).expect("make a symlink");
+        symlink("old-target", sink.join("link")).expect("make a symlink");
+        let before = snapshot(&outside);
+        let ended = way.cp(&["-r"], &[contents(&data)], &sink).run().sane();
+        assert!(matches!(ended.status.code(), Some(0 | 3)), "{}", ended.describe());
+        assert_eq!(snapshot(&outside), before, "{}: something outside was touched", way.name());
+        assert_eq!(read(sink.join("file")), b"new");
+        assert_eq!(fs::read_link(sink.join("link")).expect("read a link"), Path::new("new-target"));
+    }
+}
+
+/// Goal: the destination itself may be a symlink to a directory.
+/// Method: one file into such a destination.
+#[test]
+fn the_destination_may_be_a_link() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, real) = (room.dir("data"), room.dir("real"));
+        room.file("data/f", "x");
+        symlink(&real, room.at("sink")).expect("make a symlink");
+        way.cp(&["-r"], &[contents(&data)], room.at("sink")).run().sane().exits(0);
+        assert_eq!(read(real.join("f")), b"x");
+        assert!(fs::symlink_metadata(room.at("sink")).expect("look at the link").is_symlink());
+    }
+}
+
+/// Goal: a dry run changes nothing at all, and shows where things would go.
+/// Method: snapshots, ctime included, of a destination before and after; then of one that is not there.
+#[test]
+fn a_dry_run_changes_nothing() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::plain(&data, 6, 20, 1_000_000);
+        room.file("sink/old", "old");
+        let before = snapshot(&sink);
+        let dry = way.cp(&["-r", "-n"], &[&data], &sink).run().sane().exits(0);
+        assert_eq!(snapshot(&sink), before, "{}\n{}", way.name(), dry.describe());
+        assert_eq!(dry.summary().number("bytes_sent"), 0);
+        way.cp(&["-r", "--dry-run"], &[&data], room.at("absent")).run().sane();
+        assert!(!room.at("absent").exists(), "{}: a dry run made the destination", way.name());
+    }
+}
+
+/// Goal: stdout has JSON lines only, and a reader that goes away does not end the copy.
+/// Method: a verbose run into `head -n 1` by a shell; the tree must be whole, the exit code 0.
+#[test]
+fn a_closed_stdout_does_not_end_the_copy() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 7, 500, 5_000_000);
+    let line = format!(
+        "{{ '{}' cp -r -v --json '{}' '{}'; echo $? >'{}'; }} | head -n 1 >/dev/null",
+        program().display(),
+        data.display(),
+        sink.display(),
+        room.at("code").display()
+    );
+    Command::new("sh").args(["-c", &line]).stderr(Stdio::null()).status().expect("run a shell");
+    assert_eq!(read(room.at("code")), b"0\n");
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: without `--json` nothing is on stdout, and without a terminal no control byte is on stderr.
+/// Method: a tree with names full of control bytes, verbose.
+#[test]
+fn people_get_no_control_bytes() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    for name in tree::hard_names() {
+        fs::write(data.join(name), "x").expect("write a file");
+    }
+    let ended = Haul::new(["cp", "-r", "-v"]).args([&data, &sink]).run().sane().exits(0);
+    assert!(ended.stdout.is_empty(), "{}", ended.describe());
+    let control = ended.stderr.chars().find(|c| c.is_control() && *c != '\n');
+    assert_eq!(control, None, "{}", ended.describe());
+}
+
+/// Goal: a manifest is right: `b3sum --check` accepts it, and each file of the copy is in it.
+/// Method: b3sum, not haul, over the copy; the names that b3sum cannot read are in the JSON manifest.
+#[test]
+fn b3sum_accepts_the_manifest() {
+    need!("b3sum");
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::plain(&data, 8, 50, 9_000_000);
+        for size in tree::EDGE_SIZES {
+            tree::random_file(&data.join(format!("size {size}")), &mut fastrand::Rng::with_seed(8), size);
+        }
+        let (files, _) = tree::totals(&data);
+        let manifest = room.at("manifest");
+        let option = format!("--manifest={}", manifest.display());
+        way.cp(&["-r", &option], &[contents(&data)], &sink).run().sane().exits(0);
+        let text = String::from_utf8(read(&manifest)).expect("a manifest of plain names is UTF-8");
+        assert_eq!(text.lines().count() as u64, files, "{}: {text}", way.name());
+        let check = Command::new("b3sum")
+            .arg("--check")
+            .arg(&manifest)
+            .current_dir(&sink)
+            .output()
+            .expect("run b3sum");
+        assert!(check.status.success(), "{}: {}", way.name(), String::from_utf8_lossy(&check.stdout));
+    }
+}
+
+/// Goal: the verifier sees each kind of difference; without that none of these tests says anything.
+/// Method: a copy made by `cp -a`, spoilt in one way at a time.
+#[test]
+fn the_verifier_sees_every_difference() {
+    type Spoil = fn(&Path);
+    let spoils: [(&str, Spoil); 8] = [
+        ("byte", |root| {
+            let mut content = read(root.join("big"));
+            content[777_777] ^= 1;
+            let times = fs::metadata(root.join("big")).expect("look").modified().expect("a time");
+            fs::write(root.join("big"), content).expect("write");
+            tree::set_mtime(&root.join("big"), times);
+        }),
+        ("length", |root| {
+            fs::File::options().append(true).open(root.join("big")).expect("open").set_len(5).expect("cut")
+        }),
+        ("missing", |root| fs::remove_file(root.join("d000/f00003")).expect("remove")),
+        ("more", |root| fs::write(root.join("d000/more"), "").expect("write")),
+        ("mode", |root| set_mode(&root.join("big"), 0o611)),
+        ("time", |root| {
+            tree::set_mtime(&root.join("d000"), SystemTime::UNIX_EPOCH + Duration::from_nanos(1))
+        }),
+        ("kind", |root| {
+            fs::remove_file(root.join("big")).expect("remove");
+            fs::create_dir(root.join("big")).expect("make a directory");
+        }),
+        ("target", |root| {
+            fs::remove_file(root.join("link")).expect("remove");
+            symlink("elsewhere", root.join("link")).expect("make a symlink");
+        }),
+    ];
+    let room = Room::new();
+    let data = room.dir("data");
+    tree::plain(&data, 9, 10, 1_000_000);
+    symlink("somewhere", data.join("link")).expect("make a symlink");
+    for (name, spoil) in spoils {
+        let copy = room.at(name);
+        assert!(Command::new("cp").arg("-a").args([&data, &copy]).status().expect("run cp").success());
+        assert_eq!(differences(&data, &copy, ALL), Vec::<String>::new());
+        spoil(&copy);
+        assert!(!differences(&data, &copy, ALL).is_empty(), "a wrong {name} goes unseen");
+    }
+}

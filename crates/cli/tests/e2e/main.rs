@@ -1,0 +1,19 @@
+//! End-to-end tests of the built program, over a real sshd, with trees on real file systems.
+//!
+//! One binary, so that it is linked once and nothing of the rig lies unused. Each test has its own folder,
+//! its own sshd and its own namespaces; all run in parallel. What a test needs of the machine it declares by
+//! [`need!`]; what is missing skips it, aloud, or fails it where `HAUL_TEST_REQUIRE` lists the need.
+//!
+//! Environment: `HAUL_TEST_BIN` tests that program instead of the built one, `HAUL_TEST_KILLS` sets how many
+//! kills each kill test makes, `HAUL_TEST_SEED` their seed, `HAUL_TEST_REQUIRE` a comma-separated list of
+//! needs (or `all`) whose absence is an error, `HAUL_TEST_SKIPS` a file that gets one line for each skip.
+
+#[macro_use]
+mod support;
+
+mod copy;
+mod masks;
+mod names;
+mod reach;
+mod resume;
+mod trouble;

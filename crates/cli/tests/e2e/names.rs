@@ -1,0 +1,218 @@
+//! Where things go: by the text of the command only, so that a rerun never nests.
+
+use std::ffi::OsString;
+use std::fs;
+
+use crate::support::compare::{assert_no_debris, snapshot};
+use crate::support::run::Haul;
+use crate::support::sshd::Sshd;
+use crate::support::way::Way;
+use crate::support::{Room, read, tree};
+
+/// One line of the table of names.
+struct Case {
+    sources: &'static [&'static str],
+    destination: &'static str,
+    /// What lies there before.
+    before: &'static [&'static str],
+    /// The files that must be there afterwards, below the room.
+    expected: &'static [&'static str],
+}
+
+const CASES: &[Case] = &[
+    Case { sources: &["data"], destination: "new", before: &[], expected: &["new/data/f", "new/data/sub/g"] },
+    Case {
+        sources: &["data"],
+        destination: "new/",
+        before: &[],
+        expected: &["new/data/f", "new/data/sub/g"],
+    },
+    Case {
+        sources: &["data"],
+        destination: "old",
+        before: &["old/"],
+        expected: &["old/data/f", "old/data/sub/g"],
+    },
+    Case { sources: &["data/"], destination: "new", before: &[], expected: &["new/f", "new/sub/g"] },
+    Case { sources: &["data/"], destination: "old/", before: &["old/"], expected: &["old/f", "old/sub/g"] },
+    Case { sources: &["data/."], destination: "new", before: &[], expected: &["new/f", "new/sub/g"] },
+    Case { sources: &["data/sub"], destination: "new", before: &[], expected: &["new/sub/g"] },
+    Case { sources: &["data//"], destination: "new", before: &[], expected: &["new/f", "new/sub/g"] },
+    Case { sources: &["one"], destination: "new", before: &[], expected: &["new"] },
+    Case { sources: &["one"], destination: "old", before: &["old/"], expected: &["old/one"] },
+    Case { sources: &["one"], destination: "new/", before: &[], expected: &["new/one"] },
+    Case { sources: &["one"], destination: "taken", before: &["taken"], expected: &["taken"] },
+    Case {
+        sources: &["one", "two"],
+        destination: "old",
+        before: &["old/"],
+        expected: &["old/one", "old/two"],
+    },
+    Case {
+        sources: &["one", "data"],
+        destination: "new/",
+        before: &[],
+        expected: &["new/one", "new/data/f"],
+    },
+    Case { sources: &["one", "data/"], destination: "new/", before: &[], expected: &["new/one", "new/f"] },
+];
+
+/// Goal: each command puts its files where its text says, and the same command again puts them there again.
+/// Method: the table above, on this host and in part over ssh, each line twice; the files that are there, no more and no fewer.
+#[test]
+fn names_follow_the_text_and_reruns_never_nest() {
+    for way in Way::all() {
+        // Over ssh a third of the table: a run costs a login there, and the mapping is the same code.
+        let step = if matches!(way, Way::Here) { 1 } else { 3 };
+        for case in CASES.iter().step_by(step) {
+            let room = furnished(case);
+            let sources: Vec<_> = case.sources.iter().map(|source| typed(&room, source)).collect();
+            let mut listed = Vec::new();
+            for _ in 0..2 {
+                // Without syncs: there are many runs, and names do not depend on them.
+                way.cp(&["-r", "--durability=none"], &sources, typed(&room, case.destination))
+                    .run()
+                    .sane()
+                    .exits(0);
+                let context = format!("{} {:?} -> {}", way.name(), case.sources, case.destination);
+                for expected in case.expected {
+                    let path = room.at(expected);
+                    assert!(path.is_file(), "{context}: no {expected}");
+                    let source =
+                        expected.rsplit('/').next().filter(|name| ["f", "g", "one", "two"].contains(name));
+                    assert_eq!(read(&path), source.unwrap_or("one").as_bytes(), "{context}: {expected}");
+                }
+                listed.push(files(&room, case.destination));
+            }
+            assert_eq!(listed[0], listed[1], "{} {:?} nests", way.name(), case.sources);
+        }
+    }
+}
+
+/// Goal: two sources that map to one name are refused before anything is made.
+/// Method: two files and two directories of one name from different places.
+#[test]
+fn sources_that_clash_are_refused() {
+    for way in Way::all() {
+        let room = Room::new();
+        for dir in ["a/x", "b/x"] {
+            room.dir(dir);
+            room.file(&format!("{dir}/f"), dir);
+        }
+        room.dir("sink");
+        let before = snapshot(&room.at("sink"));
+        for pair in [["a/x", "b/x"], ["a/x/f", "b/x/f"]] {
+            let sources = pair.map(|source| room.at(source));
+            let ended = way.cp(&["-r"], &sources, room.at("sink")).run().sane();
+            assert!(matches!(ended.status.code(), Some(1 | 2)), "{}", ended.describe());
+            assert_eq!(snapshot(&room.at("sink")), before, "{}", ended.describe());
+        }
+    }
+}
+
+/// Goal: a directory without `-r` or `-a` is an error that names the option, not a silent nothing.
+/// Method: one such command.
+#[test]
+fn a_directory_needs_recursive() {
+    let room = Room::new();
+    room.dir("data");
+    room.file("data/f", "x");
+    let ended = Way::Here.cp(&[], &[room.at("data")], room.at("sink")).run().sane().says("-r");
+    assert!(matches!(ended.status.code(), Some(1..=3)), "{}", ended.describe());
+    assert!(!room.at("sink/data/f").exists());
+}
+
+/// Goal: a colon before the first slash means a host, unless a local file has that very name.
+/// Method: a local file `a:b` as source: an error that suggests `./`; with `./` it is copied.
+#[test]
+fn a_local_file_with_a_colon_is_not_a_host() {
+    let room = Room::new();
+    room.file("a:b", "colon");
+    Haul::cp(["a:b", "copy"]).within(&room.at("")).run().sane().exits(2).says("./");
+    assert!(!room.at("copy").exists());
+    Haul::cp(["./a:b", "copy"]).within(&room.at("")).run().sane().exits(0);
+    assert_eq!(read(room.at("copy")), b"colon");
+}
+
+/// Goal: from host to host is refused in words, before any ssh is run.
+/// Method: an ssh that would leave a file behind.
+#[test]
+fn host_to_host_is_refused() {
+    let room = Room::new();
+    let trap = format!("touch {}", room.at("ran").display());
+    Haul::cp(["-e", &trap, "one:a", "two:b"]).run().sane().exits(2);
+    assert!(!room.at("ran").exists());
+}
+
+/// Goal: `~` expands at the far end; `$VAR` and globs there are taken as they are.
+/// Method: files in the far home, one of them called `$HOME *`.
+#[test]
+fn far_paths_are_not_for_a_shell() {
+    need!("sshd");
+    let sshd = Sshd::start();
+    let room = Room::new();
+    room.file("one", "one");
+    let far = |path: &str| {
+        let mut typed = sshd.path(std::path::Path::new(""));
+        typed.push(path);
+        typed
+    };
+    Haul::cp([room.at("one").into_os_string(), far("~/$HOME *;touch x")]).by(&sshd).run().sane().exits(0);
+    assert_eq!(read(sshd.home().join("$HOME *;touch x")), b"one");
+    Haul::cp([far("~/$HOME *;touch x"), room.at("back").into_os_string()]).by(&sshd).run().sane().exits(0);
+    assert_eq!(read(room.at("back")), b"one");
+    let hint = Haul::cp([far("~/no*such"), room.at("nothing").into_os_string()]).by(&sshd).run().sane();
+    assert!(!hint.status.success(), "{}", hint.describe());
+    assert!(!room.at("nothing").exists());
+}
+
+/// Goal: each odd name survives as the top-level name too, not only deep in a tree.
+/// Method: each of them as the only source, in its own directory.
+#[test]
+fn odd_names_survive_as_sources() {
+    let room = Room::new();
+    room.dir("sink");
+    let sources: Vec<_> = tree::hard_names().iter().map(|name| room.at("data").join(name)).collect();
+    room.dir("data");
+    for (index, source) in sources.iter().enumerate() {
+        fs::write(source, format!("{index}")).expect("write a file");
+    }
+    Way::Here.cp(&[], &sources, room.at("sink")).run().sane().exits(0);
+    for (index, name) in tree::hard_names().iter().enumerate() {
+        assert_eq!(read(room.at("sink").join(name)), format!("{index}").as_bytes(), "{name:?}");
+    }
+    assert_no_debris(&room.at("sink"));
+}
+
+/// A room with the sources of the table and what lies at the destination before.
+fn furnished(case: &Case) -> Room {
+    let room = Room::new();
+    room.dir("data/sub");
+    for (path, content) in [("data/f", "f"), ("data/sub/g", "g"), ("one", "one"), ("two", "two")] {
+        room.file(path, content);
+    }
+    for path in case.before {
+        match path.strip_suffix('/') {
+            Some(dir) => drop(room.dir(dir)),
+            None => drop(room.file(path, "before")),
+        }
+    }
+    room
+}
+
+/// The path as typed: no component and no slash is tidied away.
+fn typed(room: &Room, text: &str) -> OsString {
+    let mut path = room.at("").into_os_string();
+    path.push(text);
+    path
+}
+
+/// All files at the destination, sorted.
+fn files(room: &Room, destination: &str) -> Vec<String> {
+    let mut lines: Vec<String> = snapshot(&room.at(destination.trim_end_matches('/')))
+        .iter()
+        .filter_map(|line| line.split_once("\" ").map(|(path, _)| path.to_owned()))
+        .collect();
+    lines.sort();
+    lines
+}

@@ -1,0 +1,290 @@
+//! Reaching the far end: the direct path, the way through ssh, the pushed program, shells that talk, strangers.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::support::compare::{ALL, assert_no_debris, assert_same};
+use crate::support::netns::{FAR, FAR_BLOCKED, NetnsPair};
+use crate::support::run::{Haul, program};
+use crate::support::sshd::{FarHaul, Sshd};
+use crate::support::{Room, procs, read, set_mode, tree};
+
+/// Two hosts with a tree on one of them.
+struct Hosts {
+    pair: NetnsPair,
+    sshd: Sshd,
+    room: Room,
+    data: PathBuf,
+}
+
+impl Hosts {
+    fn new(files: usize, big: usize) -> Hosts {
+        let pair = NetnsPair::new();
+        let sshd = Sshd::start_as(FarHaul::Built, Some(&pair));
+        let room = Room::new();
+        let data = room.dir("data");
+        tree::plain(&data, 30, files, big);
+        Hosts { pair, sshd, room, data }
+    }
+
+    fn push(&self, options: &[&str]) -> Haul {
+        let sink = self.sshd.path(&self.room.dir("pushed"));
+        Haul::cp(["-r"]).args(options).by(&self.sshd).args([self.data.as_os_str(), &sink]).near(&self.pair)
+    }
+
+    fn pull(&self, options: &[&str]) -> Haul {
+        let (source, sink) = (self.sshd.path(&self.data), self.room.dir("pulled"));
+        Haul::cp(["-r"]).args(options).by(&self.sshd).args([&source, sink.as_os_str()]).near(&self.pair)
+    }
+
+    fn assert_copied(&self, sink: &str) {
+        assert_same(&self.data, &self.room.at(sink).join("data"), ALL);
+        assert_no_debris(&self.room.at(sink));
+    }
+}
+
+/// Goal: between two hosts the data take TLS connections of their own, both ways, and nothing outlives the run.
+/// Method: two namespaces; what the summary says; what listens in the far one afterwards.
+#[test]
+fn data_take_the_direct_path() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(100, 9_000_000);
+    for (haul, sink) in [(hosts.push(&[]), "pushed"), (hosts.pull(&[]), "pulled")] {
+        let ended = haul.run().sane().exits(0);
+        assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
+        assert!((1..=16).contains(&ended.summary().number("streams")), "{}", ended.describe());
+        hosts.assert_copied(sink);
+        procs::wait_gone(&hosts.sshd.mark);
+        let listening = sockets(&hosts.sshd, true);
+        assert_eq!(listening.len(), 1, "besides sshd something listens: {listening:?}");
+    }
+}
+
+/// Goal: the far end listens only on the address that ssh reached, on a port of the range that was asked for.
+/// Method: the kernel's list of sockets in the far namespace while a copy runs.
+#[test]
+fn only_the_ports_asked_for_are_used() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(10, 96 << 20);
+    let mut seen = BTreeSet::new();
+    let mut run = hosts.push(&["--port", "40100-40104"]).start();
+    run.until(|_| {
+        seen.extend(sockets(&hosts.sshd, false));
+        false
+    });
+    run.wait().sane().exits(0);
+    hosts.assert_copied("pushed");
+    let far: Ipv4Addr = FAR.parse().expect("an address");
+    let strange: Vec<_> = seen.iter().filter(|socket| socket.0 != far).collect();
+    assert!(strange.is_empty(), "an address that ssh did not reach: {strange:?}");
+    let ports: BTreeSet<u16> =
+        seen.iter().map(|socket| socket.1).filter(|port| (40100..=40104).contains(port)).collect();
+    assert_eq!(ports.len(), 1, "one port of the range, not {seen:?}");
+    // The other one is sshd's.
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+/// Goal: where a firewall drops what is sent to the port, all goes through ssh, with a line for the firewall office.
+/// Method: an address of the far host at which nothing arrives; both ways.
+#[test]
+fn a_blocked_port_leads_through_ssh() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(100, 20_000_000);
+    for (haul, sink) in
+        [(hosts.push(&["--via", FAR_BLOCKED]), "pushed"), (hosts.pull(&["--via", FAR_BLOCKED]), "pulled")]
+    {
+        let ended = haul.run().sane().exits(0).says("allow tcp").says(FAR_BLOCKED);
+        assert_ne!(ended.summary().text("protect"), "tls", "{}", ended.describe());
+        hosts.assert_copied(sink);
+    }
+}
+
+/// Goal: a cable that is out for a moment costs time only.
+/// Method: the link goes down at a part of the copy and comes back.
+#[test]
+fn a_short_outage_loses_nothing() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(10, 96 << 20);
+    let mut run = hosts.push(&[]).start();
+    run.until(|_| procs::written(&procs::marked(&hosts.sshd.mark)) > 8 << 20);
+    hosts.pair.cable(false);
+    procs::wait_until(Duration::from_millis(500), || false);
+    hosts.pair.cable(true);
+    run.wait().sane().exits(0);
+    hosts.assert_copied("pushed");
+}
+
+/// Goal: a host without haul gets it pushed, announced, into a private cache; a second run uses that; `--no-push`
+/// and `--remote-haul` push nothing.
+/// Method: an sshd without haul in its PATH; what lies in the far home.
+#[test]
+fn a_bare_host_gets_the_program_pushed() {
+    need!("sshd");
+    let sshd = Sshd::start_as(FarHaul::Absent, None);
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 31, 10, 1_000_000);
+    let run = |options: &[&str]| {
+        let haul = Haul::cp(["-r", "--force"]).args(options).by(&sshd);
+        let ended = haul.args([data.as_os_str(), &sshd.path(&sink)]).run().sane();
+        // A program that still runs cannot be written, nor would a new one show.
+        procs::wait_gone(&sshd.mark);
+        ended
+    };
+
+    run(&["--no-push"]).exits(1).says("haul");
+    assert!(programs(&sshd.home()).is_empty());
+    run(&["--remote-haul", &program().display().to_string()]).exits(0);
+    assert!(programs(&sshd.home()).is_empty());
+    assert_same(&data, &sink.join("data"), ALL);
+
+    let pushed = run(&[]).exits(0).says("push");
+    let cached = programs(&sshd.home());
+    assert_eq!(cached.len(), 1, "{cached:?}\n{}", pushed.describe());
+    assert_eq!(
+        fs::metadata(&cached[0]).expect("look at it").mode() & 0o077,
+        0,
+        "others can use the pushed program"
+    );
+    let cache = cached[0].parent().expect("it lies in a directory");
+    assert_eq!(fs::metadata(cache).expect("look at it").mode() & 0o777, 0o700);
+    let inode = || fs::metadata(&cached[0]).expect("look at it").ino();
+    let first = inode();
+    run(&[]).exits(0);
+    assert_eq!(inode(), first, "pushed again");
+
+    // A program in the cache that is not what was pushed is never run.
+    set_mode(&cached[0], 0o700);
+    fs::write(&cached[0], format!("#!/bin/sh\ntouch {}\n", room.at("ran").display()))
+        .expect("spoil the cache");
+    run(&[]).exits(0);
+    assert!(!room.at("ran").exists(), "a spoilt cache was run");
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: what a login shell or wrapper says first is skipped; too much of it is a clear error.
+/// Method: a `.bashrc` and a wrapper that talk, with bytes that are no text; then one that does not stop.
+#[test]
+fn talkative_shells_are_skipped() {
+    need!("sshd");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 32, 10, 1_000_000);
+    let talk = |bytes: u32| {
+        format!("echo 'Welcome to the cluster'; printf '\\0\\377'; head -c {bytes} /dev/zero | tr '\\0' x\n")
+    };
+    for (bytes, code) in [(0, 0), (50_000, 0), (300_000, 1)] {
+        let sshd = Sshd::start_as(FarHaul::Script(format!("{}exec \"$HAUL\" \"$@\"", talk(bytes))), None);
+        fs::write(sshd.home().join(".bashrc"), talk(100)).expect("write .bashrc");
+        let haul = Haul::cp(["-r", "--force", "--no-push"]).by(&sshd);
+        haul.args([data.as_os_str(), &sshd.path(&sink)]).run().sane().exits(code);
+        procs::wait_gone(&sshd.mark);
+    }
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: a far program that is no haul, or dies at once, is a clear error and no hang.
+/// Method: wrappers that say nothing, nonsense, or end.
+#[test]
+fn a_far_end_that_is_no_haul_is_an_error() {
+    need!("sshd");
+    let room = Room::new();
+    let data = room.dir("data");
+    room.file("data/f", "f");
+    for body in ["exit 0", "exit 7", "echo hello; cat >/dev/null", "kill -9 $$", "echo oops >&2; exit 1"] {
+        let sshd = Sshd::start_as(FarHaul::Script(body.to_owned()), None);
+        let haul = Haul::cp(["-r", "--no-push"]).by(&sshd);
+        haul.args([data.as_os_str(), &sshd.path(&room.dir("sink"))]).run().sane().exits(1);
+        assert!(!room.at("sink/data").exists());
+    }
+}
+
+/// Goal: strangers on the port change a counter and nothing else.
+/// Method: as long as a copy runs, connections to its port that send noise, half a greeting, or nothing.
+#[test]
+fn strangers_on_the_port_change_a_counter_only() {
+    need!("sshd");
+    let sshd = Sshd::start();
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 33, 100, 64 << 20);
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|socket| socket.local_addr())
+        .expect("a free port")
+        .port();
+    let option = format!("--port={port}-{port}");
+    let (over, met) = (AtomicBool::new(false), AtomicU64::new(0));
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| annoy(port, &over, &met));
+        let haul = Haul::cp(["-r", option.as_str()]).by(&sshd);
+        let ended = haul.args([data.as_os_str(), &sshd.path(&sink)]).run();
+        over.store(true, Ordering::Relaxed);
+        ended
+    });
+    let summary = ended.sane().exits(0).summary();
+    assert_same(&data, &sink.join("data"), ALL);
+    assert!(met.load(Ordering::Relaxed) > 0, "no stranger got through, so this shows nothing");
+    assert!(summary.number("strays") > 0, "{summary:?}");
+    assert_eq!(summary.text("protect"), "tls");
+}
+
+/// Connects and talks nonsense until `over`; counts the connections that were accepted.
+fn annoy(port: u16, over: &AtomicBool, met: &AtomicU64) {
+    let mut rng = fastrand::Rng::with_seed(34);
+    // Some stay open and silent.
+    let mut open = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        met.fetch_add(1, Ordering::Relaxed);
+        let noise = tree::bytes(&mut rng, 4000);
+        // It may hang up first.
+        let _ = match rng.u32(0..4) {
+            0 => stream.write_all(&noise),
+            1 => stream.write_all(&[&[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3], &noise[..40]].concat()),
+            2 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n"),
+            _ => Ok(()),
+        };
+        if open.len() < 8 {
+            open.push(stream);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Local address and port of each IPv4 TCP socket in the namespace of sshd, or only of those that listen.
+fn sockets(sshd: &Sshd, listening: bool) -> BTreeSet<(Ipv4Addr, u16)> {
+    let table = read(format!("/proc/{}/net/tcp", sshd.pid()));
+    let table = String::from_utf8_lossy(&table);
+    let parse = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let (address, port) = local.split_once(':')?;
+        let address = Ipv4Addr::from(u32::from_str_radix(address, 16).ok()?.to_ne_bytes());
+        (!listening || state == "0A").then_some((address, u16::from_str_radix(port, 16).ok()?))
+    };
+    table.lines().skip(1).filter_map(parse).collect()
+}
+
+/// Files below `dir` that are as long as the program under test.
+fn programs(dir: &Path) -> Vec<PathBuf> {
+    let len = fs::metadata(program()).expect("look at the program").len();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("list a directory").map(|entry| entry.expect("list a directory")) {
+        let data = entry.metadata().expect("look at a file");
+        if data.is_dir() {
+            found.extend(programs(&entry.path()));
+        } else if data.len() == len {
+            found.push(entry.path());
+        }
+    }
+    found
+}

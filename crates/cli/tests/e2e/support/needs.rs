@@ -1,0 +1,84 @@
+//! What a test needs of the machine, found out once each.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+/// Leaves the test, aloud, unless the machine has all of these.
+///
+/// The needs: `root`, `netns`, `sshd`, `strace`, `tmpfs`, `setpriv`, `b3sum`.
+macro_rules! need {
+    ($($need:literal),+) => {
+        if !$crate::support::needs::all_here(&[$($need),+]) {
+            return;
+        }
+    };
+}
+
+/// Whether all needs are met; says and counts the skip if not.
+///
+/// # Panics
+/// If a missing need is listed in `HAUL_TEST_REQUIRE`.
+pub fn all_here(needs: &[&'static str]) -> bool {
+    let Some(missing) = needs.iter().find(|need| !here(need)) else {
+        return true;
+    };
+    let test = std::thread::current().name().unwrap_or("main").to_owned();
+    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
+    assert!(
+        !required.split(',').any(|entry| entry == *missing || entry == "all"),
+        "{test} needs {missing}, which HAUL_TEST_REQUIRE lists, and it is not here"
+    );
+    let line = format!("SKIP {test}: needs {missing}\n");
+    // Not eprint!, which the test harness hides when the test passes.
+    std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
+    if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
+        let mut file =
+            std::fs::File::options().create(true).append(true).open(path).expect("open the list of skips");
+        file.write_all(line.as_bytes()).expect("write the list of skips");
+    }
+    false
+}
+
+fn here(need: &'static str) -> bool {
+    static KNOWN: OnceLock<Mutex<HashMap<&'static str, bool>>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no probe panics");
+    *known.entry(need).or_insert_with(|| probe(need))
+}
+
+fn probe(need: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    match need {
+        "root" => root,
+        "sshd" => Path::new(super::sshd::SSHD).exists() && works("ssh", &["-V"]) && exists("ssh-keygen"),
+        "netns" => root && exists("ip") && exists("nsenter") && probe_netns(),
+        "strace" => works("strace", &["-qq", "-f", "-o", "/dev/null", "true"]),
+        "tmpfs" => root && works("unshare", &["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]),
+        "setpriv" => root && works("setpriv", &["--reuid=65534", "--clear-groups", "true"]),
+        "b3sum" => works("b3sum", &["--version"]),
+        _ => panic!("no need is called {need}"),
+    }
+}
+
+fn probe_netns() -> bool {
+    let name = format!("haul-{}-probe", std::process::id());
+    let made = works("ip", &["netns", "add", &name]);
+    made && works("ip", &["netns", "del", &name])
+}
+
+fn exists(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+fn works(program: &str, args: &[&str]) -> bool {
+    Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

@@ -1,0 +1,86 @@
+//! Processes of one test, found by a mark in their environment, so that no other test's are ever touched.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The variable that marks each process of a run; its value is unique to the run's near or far end.
+pub const MARK: &str = "HAUL_TEST_MARK";
+
+/// Longest time that a process which must end may take.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
+
+/// How often a condition is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// The processes that carry `MARK=mark`, without shells, tracers and ssh: what is left is haul.
+pub fn marked(mark: &str) -> Vec<Pid> {
+    of_mark(mark, |name| {
+        !matches!(name, "sh" | "bash" | "dash" | "env" | "ssh" | "strace" | "nsenter" | "setpriv")
+    })
+}
+
+/// The ssh clients that carry `MARK=mark`.
+pub fn marked_ssh(mark: &str) -> Vec<Pid> {
+    of_mark(mark, |name| name == "ssh")
+}
+
+fn of_mark(mark: &str, wanted: impl Fn(&str) -> bool) -> Vec<Pid> {
+    let entry = format!("{MARK}={mark}").into_bytes();
+    let Ok(dir) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = dir.filter_map(|process| process.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        environment.split(|byte| *byte == 0).any(|variable| variable == entry) && wanted(&name)
+    })
+    .filter_map(Pid::from_raw)
+    .collect()
+}
+
+/// Sends a signal to each; one that has ended meanwhile is none of our business.
+pub fn signal_all(pids: &[Pid], signal: Signal) {
+    for pid in pids {
+        let _ = kill_process(*pid, signal);
+    }
+}
+
+/// Bytes that these processes have written by `write` and its kin (not by `send`) since they began.
+pub fn written(pids: &[Pid]) -> u64 {
+    pids.iter().filter_map(|pid| written_by(*pid)).sum()
+}
+
+fn written_by(pid: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/io", pid.as_raw_nonzero())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok())
+}
+
+/// Waits until no process carries the mark.
+///
+/// # Panics
+/// If one is still there after a minute: nothing may outlive the two ends.
+pub fn wait_gone(mark: &str) {
+    let ended = wait_until(GONE_WITHIN, || marked(mark).is_empty());
+    let left = marked(mark);
+    let lines: Vec<PathBuf> = left
+        .iter()
+        .filter_map(|pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero())).ok())
+        .collect();
+    assert!(ended, "processes outlive their run: {left:?} {lines:?}");
+}
+
+/// Looks again and again until `done`, at most `within`; whether it came true.
+pub fn wait_until(within: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + within;
+    while !done() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
+}

@@ -1,0 +1,300 @@
+//! Bad input: each a clear error or a counted skip, and nothing lost.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::support::compare::{ALL, BELOW, assert_no_debris, assert_none_torn, assert_same, snapshot};
+use crate::support::mount::Tmpfs;
+use crate::support::run::Haul;
+use crate::support::sshd::Sshd;
+use crate::support::way::{Way, contents};
+use crate::support::{Room, procs, read, set_mode, tree};
+
+/// Goal: wrong usage is exit 2, before anything is made.
+/// Method: command lines that cannot be meant.
+#[test]
+fn wrong_usage_is_exit_2() {
+    let room = Room::new();
+    room.file("one", "one");
+    let before = snapshot(&room.at(""));
+    for line in [
+        vec!["cp"],
+        vec!["cp", "one"],
+        vec!["cp", "--no-such-option", "one", "two"],
+        vec!["cp", "--streams", "17", "one", "two"],
+        vec!["cp", "--durability=maybe", "one", "two"],
+        vec!["cp", "--port", "9-1", "one", "two"],
+        vec!["no-such-command"],
+    ] {
+        Haul::new(&line).within(&room.at("")).run().sane().exits(2);
+        assert_eq!(snapshot(&room.at("")), before, "{line:?}");
+    }
+}
+
+/// Goal: a source that is not there is named and never ends in code 0; beside a good one the run is either refused
+/// before anything is made, or copies the good one and says partial.
+/// Method: a missing source alone, then beside a good one, over each way.
+#[test]
+fn a_missing_source_is_named() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (good, missing, sink) = (room.file("good", "good"), room.at("absent-one"), room.dir("sink"));
+        way.cp(&["-r"], &[&missing], &sink).run().sane().exits(1).says("absent-one");
+        way.cp(&["-r"], &[&missing, &good], &sink).run().sane().exits(1).says("absent-one");
+        assert!(!sink.join("good").exists(), "data moved before the sources were checked");
+        assert_no_debris(&sink);
+    }
+}
+
+/// Goal: what cannot be read fails alone: it is counted, listed with its errno, and the rest is copied.
+/// Method: a file and a directory of mode 0, copied by a user who is not root.
+#[test]
+fn unreadable_files_fail_alone() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    set_mode(&sink, 0o777);
+    room.dir("data/closed");
+    for name in ["open", "secret", "closed/inside"] {
+        room.file(&format!("data/{name}"), name);
+    }
+    set_mode(&data.join("secret"), 0);
+    set_mode(&data.join("closed"), 0);
+    set_mode(&room.dir("lists"), 0o777);
+    let failures = room.at("lists/failures");
+    let option = format!("--failures={}", failures.display());
+    let haul = Way::Here.cp(&["-r", &option], &[contents(&data)], &sink).run_by_nobody(&room);
+    let ended = haul.run().sane().exits(3);
+    assert_eq!(ended.summary().text("status"), "partial");
+    assert_eq!(read(sink.join("open")), b"open");
+    assert!(!sink.join("secret").exists());
+    let listed = String::from_utf8_lossy(&read(&failures)).into_owned();
+    for fact in ["secret", "closed", "13"] {
+        assert!(listed.contains(fact), "no {fact} among the failures: {listed}");
+    }
+    assert_no_debris(&sink);
+}
+
+/// Goal: read-only directories arrive with their content, also for a user whom their mode binds.
+/// Method: the tree of modes, copied by a user who is not root; then again with a change inside.
+#[test]
+fn read_only_directories_bind_nobody() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    set_mode(&sink, 0o777);
+    room.dir("data/locked/deeper");
+    room.file("data/locked/deeper/f", "f");
+    set_mode(&room.file("data/locked/read-only", "g"), 0o444);
+    set_mode(&data.join("locked/deeper"), 0o555);
+    set_mode(&data.join("locked"), 0o555);
+    let copy = || Way::Here.cp(&["-r"], &[&data], &sink).run_by_nobody(&room).run().sane().exits(0);
+    copy();
+    assert_same(&data, &sink.join("data"), ALL);
+    fs::write(data.join("locked/deeper/f"), "longer").expect("change the source");
+    copy();
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: a destination that cannot be written is an error that names it, and no code 0.
+/// Method: a directory of root's, as another user.
+#[test]
+fn an_unwritable_destination_is_named() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink-of-root"));
+    room.file("data/f", "f");
+    let ended = Way::Here.cp(&["-r"], &[&data], &sink).run_by_nobody(&room).run().sane().says("sink-of-root");
+    assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
+    assert!(sink.read_dir().expect("list the sink").next().is_none());
+}
+
+/// Goal: a destination inside its source is refused before anything is made; a neighbour with the same
+/// beginning is none.
+/// Method: both, over each way: at the far end only the agent can see it.
+#[test]
+fn a_destination_inside_its_source_is_refused() {
+    let room = Room::new();
+    let data = room.dir("data");
+    room.dir("data/sub");
+    room.file("data/f", "f");
+    let before = snapshot(&data);
+    for inside in ["data", "data/sub", "data/sub/new"] {
+        let ended = Way::Here.cp(&["-r"], &[&data], room.at(inside)).run().sane();
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{inside}: {}", ended.describe());
+        assert_eq!(snapshot(&data), before, "{inside}");
+    }
+    Way::Here.cp(&["-r"], &[&data], room.at("data-2")).run().sane().exits(0);
+    assert_same(&data, &room.at("data-2/data"), ALL);
+}
+
+/// Goal: a full file system ends the run with one message that says so; nothing half-made has a name; with space
+/// again the same command completes and sends only what is missing.
+/// Method: 16 MiB into a tmpfs of 8 MiB, which is then enlarged.
+#[test]
+fn a_full_file_system_is_said_and_resumed() {
+    need!("tmpfs");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let tmpfs = Tmpfs::mount(&sink, "size=8m");
+    let mut rng = fastrand::Rng::with_seed(10);
+    for index in 0..32 {
+        tree::random_file(&data.join(format!("f{index:02}")), &mut rng, 1 << 19);
+    }
+    let (_, bytes) = tree::totals(&data);
+    let full = Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(1).says("space");
+    // Once when it happens and once in the summary, not once for each file.
+    assert!(full.stderr.to_lowercase().matches("no space").count() <= 2, "{}", full.describe());
+    assert_none_torn(&data, &sink);
+    tmpfs.remount("size=64m");
+    let resumed = Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(0).summary();
+    assert_same(&data, &sink, BELOW);
+    assert!(resumed.number("bytes_sent") < bytes, "everything was sent again: {resumed:?}");
+}
+
+/// Goal: running out of inodes is told apart from running out of blocks.
+/// Method: 200 files into a tmpfs of 64 inodes.
+#[test]
+fn running_out_of_inodes_is_said() {
+    need!("tmpfs");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let tmpfs = Tmpfs::mount(&sink, "size=8m,nr_inodes=64");
+    tree::plain(&data, 11, 200, 0);
+    Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(1).says("inode");
+    tmpfs.remount("nr_inodes=1000");
+    Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+}
+
+/// Goal: a source that changes while it is read is reported as changed, and the old destination stays; its
+/// neighbours are copied.
+/// Method: a thread that appends to one file as long as haul runs.
+#[test]
+fn a_source_that_changes_is_reported() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::random_file(&data.join("quiet"), &mut fastrand::Rng::with_seed(12), 3_000_000);
+        room.file("data/log", vec![b'x'; 9_000_000]);
+        room.file("sink/log", "old");
+        let over = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut log = fs::File::options().append(true).open(data.join("log")).expect("open the log");
+                while !over.load(Ordering::Relaxed) {
+                    log.write_all(b"one more line\n").expect("append to the log");
+                    std::thread::yield_now();
+                }
+            });
+            let ended = way.cp(&["-r"], &[contents(&data)], &sink).run();
+            over.store(true, Ordering::Relaxed);
+            ended
+        });
+        ended.sane().exits(3).says("changed");
+        assert_eq!(read(sink.join("log")), b"old", "{}", way.name());
+        assert_eq!(read(sink.join("quiet")), read(data.join("quiet")));
+        assert_no_debris(&sink);
+    }
+}
+
+/// Goal: files that vanish while the copy runs are counted; every other file arrives, and nothing hangs.
+/// Method: half of the tree is removed as soon as the first bytes are written.
+#[test]
+fn vanishing_files_are_counted() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::plain(&data, 13, 2000, 0);
+        let mut run = way.cp(&["-r"], &[contents(&data)], &sink).start();
+        run.until(|run| procs::written(&run.near()) > 0);
+        for index in 16..32 {
+            let _ = fs::remove_dir_all(data.join(format!("d{index:03}")));
+        }
+        let ended = run.wait().sane();
+        assert!(matches!(ended.status.code(), Some(0 | 3)), "{}", ended.describe());
+        for index in 0..16 {
+            let dir = format!("d{index:03}");
+            assert_same(&data.join(&dir), &sink.join(&dir), BELOW);
+        }
+        assert_no_debris(&sink);
+    }
+}
+
+/// Goal: pipes and sockets are skipped and said; a copy never waits in one.
+/// Method: a tree with a pipe that nobody writes.
+#[test]
+fn special_files_are_skipped() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.file("data/f", "f");
+        assert!(Command::new("mkfifo").arg(data.join("pipe")).status().expect("run mkfifo").success());
+        let ended = way.cp(&["-r"], &[contents(&data)], &sink).run().sane();
+        assert!(matches!(ended.status.code(), Some(0 | 3)), "{}", ended.describe());
+        assert_eq!(read(sink.join("f")), b"f");
+        assert!(!sink.join("pipe").exists());
+    }
+}
+
+/// Goal: a path longer than any system call takes is no obstacle.
+/// Method: twenty nested directories of 250 bytes each, made and read by descriptor.
+#[test]
+fn paths_may_be_longer_than_path_max() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let bottom = descend(&data, true);
+    let flags = OFlags::CREATE | OFlags::WRONLY;
+    let file = rustix::fs::openat(&bottom, "f", flags, Mode::from_raw_mode(0o644)).expect("make the file");
+    fs::File::from(file).write_all(b"deep").expect("write the file");
+    Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(0);
+    let copy =
+        rustix::fs::openat(descend(&sink, false), "f", OFlags::RDONLY, Mode::empty()).expect("open the copy");
+    assert_eq!(std::io::read_to_string(fs::File::from(copy)).expect("read the copy"), "deep");
+}
+
+fn descend(root: &Path, make: bool) -> OwnedFd {
+    let open = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut dir = rustix::fs::open(root, open, Mode::empty()).expect("open the root");
+    let name = "d".repeat(250);
+    for _ in 0..20 {
+        if make {
+            rustix::fs::mkdirat(&dir, &name, Mode::from_raw_mode(0o755)).expect("make a directory");
+        }
+        dir = rustix::fs::openat(&dir, &name, open, Mode::empty()).expect("go down");
+    }
+    dir
+}
+
+/// Goal: when ssh fails, its own words are shown and the run ends at once with code 1.
+/// Method: a remote shell that complains, one that says nothing, one that is not there, and a key that is refused.
+#[test]
+fn ssh_that_fails_speaks_for_itself() {
+    let room = Room::new();
+    room.file("f", "f");
+    let complains =
+        room.file("complains", "#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n");
+    set_mode(&complains, 0o755);
+    let source = room.at("f");
+    let with =
+        |ssh: &str| Haul::cp(["-e", ssh]).args([source.as_os_str(), "host.invalid:x".as_ref()]).run().sane();
+    with(&complains.display().to_string()).exits(1).says("Permission denied (publickey)");
+    with("false").exits(1);
+    with("/no/such/ssh").exits(1).says("/no/such/ssh");
+
+    need!("sshd");
+    let sshd = Sshd::start();
+    fs::write(sshd.room.at("authorized_keys"), "").expect("forget the key");
+    Haul::cp([source.as_os_str(), &sshd.path(&room.at("sink"))])
+        .by(&sshd)
+        .run()
+        .sane()
+        .exits(1)
+        .says("denied");
+}

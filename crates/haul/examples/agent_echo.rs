@@ -1,0 +1,60 @@
+//! A far end that sends back each byte on the stream that it came on. The bootstrap's tests start it where a
+//! user would have `haul`.
+//!
+//! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use haul::transport::Link;
+use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, protocol_line};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["agent", "--protocol"] => println!("{}", protocol_line()),
+        ["agent"] => return serve(),
+        _ => return ExitCode::from(2),
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve() -> ExitCode {
+    let var = |name: &str| std::env::var(name).ok();
+    let versions = var("AGENT_ECHO_VERSIONS").and_then(|v| {
+        let (min, max) = v.split_once('-')?;
+        Some((min.parse().ok()?, max.parse().ok()?))
+    });
+    let hooks = AgentHooks { port: var("AGENT_ECHO_PORT").and_then(|p| p.parse().ok()), versions };
+    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks };
+    let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
+    let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
+        return ExitCode::FAILURE;
+    };
+    let connected = match agent(input, output, env) {
+        Ok((_, connected)) => connected,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let links = std::iter::once(connected.control).chain(connected.data.into_iter().map(|(_, link)| link));
+    let threads: Vec<_> = links.map(|link| std::thread::spawn(move || echo(link))).collect();
+    for thread in threads {
+        let _ = thread.join();
+    }
+    ExitCode::SUCCESS
+}
+
+fn echo(mut link: Link) -> std::io::Result<()> {
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        match link.reader.read(&mut chunk)? {
+            0 => return Ok(()),
+            n => link.writer.write_all(&chunk[..n])?,
+        }
+        link.writer.flush()?;
+    }
+}

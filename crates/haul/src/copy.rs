@@ -1,0 +1,470 @@
+//! A copy from end to end: which end runs where, how they are joined, and the summary of both.
+//!
+//! In: a `CopyRequest`. Out: a `Summary`. Local to local, both ends run in this process over memory links;
+//! else one end runs here and the other as an agent that ssh started.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, unbounded};
+use haul_core::ids::StreamId;
+use haul_core::stage::verdict;
+use haul_core::transfer::SessionEnd;
+use haul_core::wire::{EndReport, NotKept, STREAMS_MAX, SourceRoot};
+
+use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
+use crate::driver::sink::SinkRequest;
+use crate::driver::source::SourceRequest;
+use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, rss_max, sink, source};
+use crate::job::{AgentRequest, Options, PathBytes, Role};
+use crate::storage::sink::raise_nofile;
+use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
+use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
+use crate::transport::memory;
+
+/// Bytes that may lie in a memory link.
+const PIPE_LEN: usize = 1024 * 1024;
+/// Payload buffers of an end, bytes, if nothing else limits them: 64 objects of 4 MiB.
+const MEMORY_DEFAULT: u64 = 256 * 1024 * 1024;
+/// And never less than this: two of the smallest bundles.
+const MEMORY_MIN: u64 = 8 * 1024 * 1024;
+/// Data streams of a connection, until the path is measured.
+const STREAMS_DEFAULT: u16 = 4;
+
+/// Runs a copy; what goes wrong is in the summary.
+pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
+    let start = Instant::now();
+    raise_nofile();
+    let joined = match join(request, &observer, &control) {
+        Ok(joined) => joined,
+        Err(error) => {
+            let status = if control.stopped() { Status::Interrupted } else { Status::Failed };
+            let seconds = start.elapsed().as_secs_f64();
+            return Summary { status, error: Some(error), seconds, ..Summary::default() };
+        }
+    };
+    summarise(request, joined, start)
+}
+
+/// A session that is over.
+struct Joined {
+    near: Report,
+    /// The other end ran in this process.
+    local: Option<Report>,
+    protect: String,
+    path: String,
+    streams: u16,
+}
+
+fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, String> {
+    let (manifest, hasher) = match request.options.manifest && !request.dry_run {
+        true => {
+            let (sender, paths) = unbounded();
+            let (request, observer) = (request.clone(), observer.clone());
+            let work = move || hash_unchanged(&request, &paths, &*observer);
+            let thread = thread::Builder::new().name("haul-manifest".into()).spawn(work);
+            (Some(sender), Some(thread.map_err(|e| format!("starting a thread: {e}"))?))
+        }
+        false => (None, None),
+    };
+    let watch = Watch {
+        observer: Some(observer.clone()),
+        control: control.clone(),
+        verbose: request.verbose,
+        manifest,
+    };
+    let joined = run_ends(request, observer, &watch);
+    drop(watch);
+    if let Some(hasher) = hasher {
+        hasher.join().map_err(|_| "hashing for the manifest failed".to_owned())?;
+    }
+    joined
+}
+
+fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, String> {
+    let sources: Vec<PathBytes> =
+        request.sources.iter().map(|source| PathBytes(path_of(source).to_vec())).collect();
+    let destination = PathBytes(path_of(&request.destination).to_vec());
+    let remote_source = request.sources.iter().find_map(host_of);
+    let memory = memory(&request.options);
+    let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
+    let here = |destination| sink_request(destination, &request.options, None, memory, what.clone());
+    let from_here = || source_request(sources.clone(), &request.options, None, memory);
+    match (remote_source, host_of(&request.destination)) {
+        (None, None) => {
+            refuse_inside(request, &destination.0)?;
+            let ((near, far), streams) = (memory_links(), 2);
+            let from = from_here();
+            let local = thread::scope(|scope| {
+                let from = scope.spawn(|| source::run(near, &from, watch));
+                let far = match request.dry_run {
+                    true => dry::run(far, &destination.0, memory, watch),
+                    false => sink::run(far, &here(destination.clone()), &Watch::silent()),
+                };
+                from.join().map(|near| (near, far))
+            });
+            let (near, far) = local.map_err(|_| "internal error in the source end".to_owned())?;
+            let (near, far) = if request.dry_run { (far, near) } else { (near, far) };
+            Ok(Joined { near, local: Some(far), protect: "local".into(), path: "local".into(), streams })
+        }
+        (None, Some(_)) if request.dry_run => {
+            let ((near, far), streams) = (memory_links(), 2);
+            let from = from_here();
+            let shown = display_destination(request);
+            let both = thread::scope(|scope| {
+                let from = scope.spawn(|| source::run(near, &from, &Watch::silent()));
+                let far = dry::run(far, &shown, memory, watch);
+                from.join().map(|near| (far, near))
+            });
+            let (near, far) = both.map_err(|_| "internal error in the source end".to_owned())?;
+            Ok(Joined { near, local: Some(far), protect: "local".into(), path: "local".into(), streams })
+        }
+        (None, Some(host)) => {
+            let ask = AgentRequest {
+                role: Role::Sink,
+                sources: Vec::new(),
+                destination: Some(destination),
+                options: request.options.clone(),
+            };
+            let (links, remote) = connect(request, host, &ask, observer)?;
+            let near = source::run(links, &from_here(), watch);
+            Ok(remote.joined(near))
+        }
+        (Some(host), None) => {
+            let ask = AgentRequest {
+                role: Role::Source,
+                sources,
+                destination: None,
+                options: request.options.clone(),
+            };
+            let (links, remote) = connect(request, host, &ask, observer)?;
+            let near = match request.dry_run {
+                true => dry::run(links, &destination.0, memory, watch),
+                false => sink::run(links, &here(destination), watch),
+            };
+            Ok(remote.joined(near))
+        }
+        (Some(_), Some(_)) => Err("copying from one remote host to another is not supported yet".into()),
+    }
+}
+
+/// What is left of a connection when its links are in use.
+struct Remote {
+    guard: bootstrap::SshGuard,
+    protect: String,
+    path: String,
+    streams: u16,
+}
+
+impl Remote {
+    fn joined(self, near: Report) -> Joined {
+        drop(self.guard);
+        Joined { near, local: None, protect: self.protect, path: self.path, streams: self.streams }
+    }
+}
+
+fn connect(
+    request: &CopyRequest,
+    host: &str,
+    ask: &AgentRequest,
+    observer: &Arc<dyn Observer>,
+) -> Result<(Links, Remote), String> {
+    let remote = &request.remote;
+    let spec = RemoteSpec {
+        host: host.to_owned(),
+        user: None,
+        ssh: remote.ssh.clone(),
+        remote_haul: remote.remote_haul.clone(),
+        push: if remote.no_push { None } else { remote.binary.clone() },
+        via: remote.via,
+        ports: remote.ports,
+        interactive: remote.interactive,
+        streams: streams(&request.options),
+    };
+    let mut notes = |note| observer.event(Event::Note(note));
+    let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
+    let streams = connected.data.len() as u16;
+    let links = Links {
+        session: connected.session,
+        control: connected.control,
+        data: connected.data,
+        strays: Arc::new(AtomicU64::new(0)),
+    };
+    let path = match connected.path {
+        bootstrap::Path::Direct { addr } => format!("tcp to {addr}"),
+        bootstrap::Path::Ssh => "through ssh".into(),
+    };
+    let protect = connected.protect.to_owned();
+    Ok((links, Remote { guard: connected.guard, protect, path, streams }))
+}
+
+/// `haul agent`: the far end of one session. Returns the exit code.
+pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
+    raise_nofile();
+    let env = AgentEnv { ssh_connection, ..AgentEnv::default() };
+    // Bare descriptors: a buffer in between would hold back what the other end waits for.
+    let pipe = || {
+        Ok::<_, std::io::Error>((
+            rustix::stdio::stdin().try_clone_to_owned()?,
+            rustix::stdio::stdout().try_clone_to_owned()?,
+        ))
+    };
+    let Ok((input, output)) = pipe() else { return 1 };
+    let (request, connected) = match bootstrap::agent(File::from(input), File::from(output), env) {
+        Ok(served) => served,
+        // The near end was told, or is gone.
+        Err(_) => return 1,
+    };
+    let links = Links {
+        session: connected.session,
+        control: connected.control,
+        data: connected.data,
+        strays: connected.strays.clone(),
+    };
+    let memory = memory(&request.options);
+    let report = match (request.role, request.destination) {
+        (Role::Source, _) => {
+            let from = source_request(request.sources, &request.options, home, memory);
+            source::run(links, &from, &Watch::silent())
+        }
+        (Role::Sink, Some(destination)) => {
+            let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
+            sink::run(
+                links,
+                &sink_request(destination, &request.options, home, memory, what),
+                &Watch::silent(),
+            )
+        }
+        (Role::Sink, None) => return 2,
+    };
+    match report.end {
+        SessionEnd::Complete => 0,
+        SessionEnd::Stopped => 130,
+        SessionEnd::Failed(_) => 1,
+    }
+}
+
+fn source_request(
+    sources: Vec<PathBytes>,
+    options: &Options,
+    home: Option<PathBuf>,
+    memory: u64,
+) -> SourceRequest {
+    let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
+    SourceRequest { sources, options: options.clone(), home, memory, readers }
+}
+
+fn sink_request(
+    destination: PathBytes,
+    options: &Options,
+    home: Option<PathBuf>,
+    memory: u64,
+    what: String,
+) -> SinkRequest {
+    // More writers than processors: most of their time goes into waiting for syncs.
+    let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, 32));
+    SinkRequest { destination, state_dir: options.state_dir.clone(), home, memory, writers, what }
+}
+
+/// Processors that this process may use.
+fn cpus() -> u16 {
+    thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16)
+}
+
+fn streams(options: &Options) -> u16 {
+    options.streams.unwrap_or(STREAMS_DEFAULT).clamp(1, STREAMS_MAX)
+}
+
+/// Payload bytes in buffers: as asked, else 64 objects, an eighth of RAM or a quarter of the cgroup's limit
+/// at most. (The bandwidth-delay product joins this when the path is measured.)
+fn memory(options: &Options) -> u64 {
+    let ram = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let ram = ram.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let ram = ram.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).map(|kib| kib * 1024);
+    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    let chosen =
+        MEMORY_DEFAULT.min(ram.map_or(u64::MAX, |ram| ram / 8)).min(group.map_or(u64::MAX, |max| max / 4));
+    options.memory.unwrap_or(chosen).max(MEMORY_MIN)
+}
+
+fn memory_links() -> (Links, Links) {
+    let (near, far) = memory::pair(PIPE_LEN);
+    let mut data: (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+    for stream in 1..=2 {
+        let (near, far) = memory::pair(PIPE_LEN);
+        data.0.push((StreamId(stream), near));
+        data.1.push((StreamId(stream), far));
+    }
+    let links =
+        |control, data| Links { session: [0; 16], control, data, strays: Arc::new(AtomicU64::new(0)) };
+    (links(near, data.0), links(far, data.1))
+}
+
+fn path_of(endpoint: &Endpoint) -> &[u8] {
+    match endpoint {
+        Endpoint::Local(path) | Endpoint::Remote { path, .. } => path,
+    }
+}
+
+fn host_of(endpoint: &Endpoint) -> Option<&str> {
+    match endpoint {
+        Endpoint::Local(_) => None,
+        Endpoint::Remote { host, .. } => Some(host),
+    }
+}
+
+fn display_destination(request: &CopyRequest) -> Vec<u8> {
+    match &request.destination {
+        Endpoint::Local(path) => path.clone(),
+        Endpoint::Remote { host, path } => [host.as_bytes(), b":", path].concat(),
+    }
+}
+
+/// Refuses a local destination that lies inside a local source: such a copy would never end.
+fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String> {
+    let options = &request.options;
+    let paths: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
+    let recursive = options.recursive || options.archive;
+    let specs = resolve_sources(&paths, recursive, None).map_err(|e| e.to_string())?;
+    let mut above: &Path = Path::new(OsStr::from_bytes(destination));
+    let dir = loop {
+        match File::open(above) {
+            Ok(dir) if dir.metadata().is_ok_and(|m| m.is_dir()) => break dir,
+            _ => match above.parent() {
+                Some(parent) if parent.as_os_str().is_empty() => above = Path::new("."),
+                Some(parent) => above = parent,
+                None => return Ok(()),
+            },
+        }
+    };
+    match is_inside(dir.as_fd(), &specs) {
+        Ok(Some(index)) => Err(format!(
+            "the destination {} lies inside the source {}: the copy would copy itself",
+            String::from_utf8_lossy(destination),
+            specs[index].path.display()
+        )),
+        // A loop of directories or one that cannot be looked at will be named by the walk.
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
+/// Hashes the near end's copy of files that were not moved, for the manifest.
+fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &dyn Observer) {
+    let candidates = |path: &[u8]| -> Vec<PathBuf> {
+        let below = |base: &Path, rest: &[u8]| base.join(OsStr::from_bytes(rest));
+        match &request.destination {
+            Endpoint::Local(destination) => {
+                let sources: Vec<SourceRoot> = Vec::new();
+                let root = sink::destination(destination, &sources, None);
+                let whole = PathBuf::from(OsStr::from_bytes(destination));
+                root.map(|(root, _)| below(&root, path)).into_iter().chain([whole]).collect()
+            }
+            Endpoint::Remote { .. } => {
+                let typed: Vec<Vec<u8>> =
+                    request.sources.iter().map(|source| path_of(source).to_vec()).collect();
+                let specs = resolve_sources(&typed, true, None).unwrap_or_default();
+                let single = specs.len() == 1;
+                let found = specs.into_iter().filter_map(|spec| match &spec.target {
+                    RootTarget::Contents => Some(below(&spec.path, path)),
+                    RootTarget::Named(name) => {
+                        let rest = path.strip_prefix(name.as_bytes());
+                        match rest.and_then(|rest| rest.strip_prefix(b"/")) {
+                            Some(rest) => Some(below(&spec.path, rest)),
+                            None if rest == Some(b"") || single => Some(spec.path),
+                            None => None,
+                        }
+                    }
+                });
+                found.collect()
+            }
+        }
+    };
+    for path in paths {
+        let hashed = candidates(&path).into_iter().find(|path| path.is_file()).map(|file| {
+            let mut hasher = blake3::Hasher::new();
+            File::open(&file).and_then(|file| hasher.update_reader(file).map(|h| *h.finalize().as_bytes()))
+        });
+        match hashed {
+            Some(Ok(root)) => observer.event(Event::Digest { path, root }),
+            Some(Err(e)) => {
+                let (stage, errno) = ("read".to_owned(), e.raw_os_error().unwrap_or(0));
+                observer.event(Event::Failed {
+                    path,
+                    stage,
+                    errno,
+                    text: format!("hashing for the manifest: {e}"),
+                });
+            }
+            None => {
+                let text = "the file is gone, it is not in the manifest".to_owned();
+                observer.event(Event::Failed { path, stage: "read".into(), errno: 2, text });
+            }
+        }
+    }
+}
+
+fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
+    let Joined { near, local, protect, path, streams } = joined;
+    let far: EndReport = match (&local, near.far) {
+        (Some(far), _) => far.own,
+        (None, Some(far)) => far,
+        (None, None) => EndReport::default(),
+    };
+    let stages = merge_stages(&near.own.stages, &far.stages);
+    let not_kept = NotKept::ALL.iter().map(|what| {
+        let count = near.own.not_kept[*what as usize] + far.not_kept[*what as usize];
+        (what.name().to_owned(), count)
+    });
+    let tally = near.tally;
+    let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
+        (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
+        (end, _) => end.clone(),
+    };
+    let (status, error) = match end {
+        SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
+        SessionEnd::Complete => (Status::Complete, None),
+        SessionEnd::Stopped => (Status::Interrupted, None),
+        SessionEnd::Failed(failure) => (Status::Failed, Some(failure.text.to_string())),
+    };
+    let is_remote = local.is_none();
+    let mut chosen = near.chosen;
+    chosen.extend(local.map(|far| far.chosen).unwrap_or_default());
+    chosen.push(("streams".into(), streams.to_string()));
+    Summary {
+        status,
+        files: tally.files,
+        dirs: tally.dirs,
+        symlinks: tally.symlinks,
+        unchanged: tally.unchanged,
+        skipped: tally.skipped,
+        failed: tally.failed,
+        bytes: tally.bytes,
+        bytes_sent: near.own.payload.max(far.payload),
+        objects_resent: near.own.objects_resent.max(far.objects_resent),
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_seconds_near: cpu_time().as_secs_f64(),
+        cpu_seconds_far: near.far.filter(|_| is_remote).map(|far| far.cpu as f64 / 1e9),
+        rss_near: rss_max(),
+        rss_far: near.far.filter(|_| is_remote).map(|far| far.rss_max),
+        streams,
+        protect,
+        path,
+        durability: request.options.durability,
+        stages,
+        limited_by: verdict(&stages),
+        not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
+        strays: near.own.strays + far.strays,
+        resumed: near.resumed,
+        error,
+        memory_limited: near.memory_limited,
+        chosen,
+    }
+}

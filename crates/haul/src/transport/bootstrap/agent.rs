@@ -1,0 +1,332 @@
+//! The far end: `haul agent`, started by ssh.
+//!
+//! In: the pipe to the near end, and the address that ssh's server was reached at. Out: the request and the
+//! joined streams.
+//! Invariants: the port is open only while streams are missing, at most [`JOIN_WAIT`]; until control is
+//! joined it dies with the pipe, after that the loss of ssh loses nothing.
+
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{after, bounded, never, select};
+use haul_core::ids::{SessionEpoch, StreamId};
+use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
+
+use super::listener::{Listener, Session};
+use super::message::{
+    self, AgentHello, AgentReply, Bytes, Decision, Listening, MAGIC, NearHello, NotListening, PROGRAM_LEN_MAX,
+};
+use super::words::escape;
+use super::{BootstrapError, BootstrapKind, Path, harden};
+use crate::job::AgentRequest;
+use crate::transport::{Link, tls};
+
+/// How long the near end may take to join all streams, and to decide.
+const JOIN_WAIT: Duration = Duration::from_secs(30);
+
+/// What the agent takes from its environment; only `cli` reads it.
+#[derive(Clone, Debug, Default)]
+pub struct AgentEnv {
+    /// `$SSH_CONNECTION`: client address, client port, server address, server port.
+    pub ssh_connection: Option<String>,
+    #[doc(hidden)]
+    pub hooks: AgentHooks,
+}
+
+/// Lies that tests let the agent tell.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AgentHooks {
+    /// Says this port instead of its own.
+    pub port: Option<u16>,
+    /// Says these protocol versions instead of its own.
+    pub versions: Option<(u16, u16)>,
+}
+
+/// The far end's side of a session that is up.
+pub struct AgentConnected {
+    pub session: [u8; 16],
+    pub control: Link,
+    /// Streams 1 to n, in order.
+    pub data: Vec<(StreamId, Link)>,
+    pub path: Path,
+    /// [`Path::protect`].
+    pub protect: &'static str,
+    /// The protocol version that the near end chose.
+    pub protocol: u16,
+    /// The near program's version, escaped.
+    pub near_version: String,
+    /// Connections that were not ours.
+    pub strays: Arc<AtomicU64>,
+}
+
+/// Speaks with the near end over `input` and `output` (the agent's stdin and stdout) until all streams are up.
+/// Give it the bare descriptors: with [`Path::Ssh`] all data goes through them, and the buffers of
+/// `std::io::stdin` and `stdout` only cost time there.
+///
+/// From the first call on, this process writes no core files and cannot be traced by others of the same user.
+/// stdout and stderr may be closed at any time once the session is up: do not panic on writing there.
+///
+/// # Errors
+/// If the near end is gone, says something else than a near end does, or does not join in time. Where the
+/// near end still listens it was told.
+pub fn agent<R, W>(
+    mut input: R,
+    mut output: W,
+    env: AgentEnv,
+) -> Result<(AgentRequest, AgentConnected), BootstrapError>
+where
+    R: Read + Send + 'static,
+    W: Write + Send + 'static,
+{
+    harden();
+    let lost = |e| BootstrapError {
+        source: Some(e),
+        ..BootstrapError::new(BootstrapKind::Peer, "the near end is gone")
+    };
+    let (protocol_min, protocol_max) = env.hooks.versions.unwrap_or((VERSION_MIN, VERSION));
+    let hello = AgentHello { protocol_min, protocol_max, program: env!("CARGO_PKG_VERSION").into() };
+    let frame = message::encode(&hello).map_err(lost)?;
+    output.write_all(&[MAGIC, &frame].concat()).and_then(|()| output.flush()).map_err(lost)?;
+
+    message::skip_to_magic(&mut input).map_err(lost)?;
+    let near: NearHello = message::read_frame(&mut input).map_err(lost)?;
+    let mut say = |reply: &AgentReply| {
+        let frame = message::encode(reply).map_err(lost)?;
+        output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
+    };
+    let streams = near.tickets.len().saturating_sub(1);
+    let streams = match u16::try_from(streams) {
+        Ok(n @ 1..=STREAMS_MAX) if (VERSION_MIN..=VERSION).contains(&near.protocol) => n,
+        _ => {
+            let what = format!("protocol {} with {streams} data streams is not possible", near.protocol);
+            say(&AgentReply::Error(what.clone()))?;
+            return Err(BootstrapError::new(BootstrapKind::Peer, what));
+        }
+    };
+    let identity = tls::Identity::generate()?;
+    let key = Bytes(identity.public());
+    let session = Session {
+        id: near.session.0,
+        epoch: SessionEpoch(0),
+        tickets: near.tickets.iter().map(|t| t.0).collect(),
+    };
+    let strays = Arc::new(AtomicU64::new(0));
+    let (client, server) = addresses(env.ssh_connection.as_deref());
+    let listener = match near.via.or(server) {
+        None => Err("the address that ssh reached is not known; name one with --via".to_string()),
+        Some(address) => {
+            let pin = tls::Pin(near.key.0);
+            Listener::open(address, near.ports, session.clone(), identity, pin, Arc::clone(&strays)).map_err(
+                |e| {
+                    let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
+                    format!("cannot listen on {address}{ports}: {e}")
+                },
+            )
+        }
+    };
+    let listening = match &listener {
+        Ok(l) => Ok(Listening { address: l.addr.ip(), port: env.hooks.port.unwrap_or(l.addr.port()) }),
+        Err(why) => Err(NotListening { why: why.clone() }),
+    };
+    say(&AgentReply::Ready { key, streams, listening, client })?;
+
+    let (links, path) = match gather(listener.ok(), usize::from(streams) + 1, input)? {
+        Gathered::Direct { addr, links } => (links, Path::Direct { addr }),
+        Gathered::Mux { input } => {
+            (super::share_pipe(input, Box::new(output), streams, &near.request)?, Path::Ssh)
+        }
+    };
+    let mut links = links.into_iter();
+    let control = links.next().expect("there is always a control stream");
+    let program: String = near.program.chars().take(PROGRAM_LEN_MAX).collect();
+    let connected = AgentConnected {
+        session: session.id,
+        control,
+        data: (1..).map(StreamId).zip(links).collect(),
+        path,
+        protect: path.protect(),
+        protocol: near.protocol,
+        near_version: escape(program.as_bytes()),
+        strays,
+    };
+    Ok((near.request, connected))
+}
+
+/// Client and server address of `$SSH_CONNECTION`, as far as they are plain addresses. One with a scope
+/// (link-local) cannot be dialled from elsewhere without knowing the other's interfaces.
+fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
+    let mut fields = ssh_connection.unwrap_or("").split(' ');
+    let client = fields.next().and_then(|f| f.parse().ok());
+    let server = fields.nth(1).and_then(|f| f.parse().ok());
+    (client, server)
+}
+
+enum Gathered {
+    /// In the order of their stream ids.
+    Direct {
+        addr: std::net::SocketAddr,
+        links: Vec<Link>,
+    },
+    Mux {
+        input: Box<dyn Read + Send>,
+    },
+}
+
+/// Waits for `wanted` streams and for the near end's decision. The listener is closed when this returns.
+fn gather<R>(listener: Option<Listener>, wanted: usize, mut input: R) -> Result<Gathered, BootstrapError>
+where
+    R: Read + Send + 'static,
+{
+    let deadline = Instant::now() + JOIN_WAIT;
+    let gone = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
+    let (sender, decided) = bounded(1);
+    thread::Builder::new()
+        .name("haul-decision".into())
+        .spawn(move || {
+            let decision = message::read_frame::<Decision>(&mut input);
+            let _ = sender.send((decision, input));
+        })
+        .map_err(|e| BootstrapError::local("cannot start a thread", e))?;
+    let mut links: Vec<Option<Link>> = (0..wanted).map(|_| None).collect();
+    // The pipe has nothing more to say: it said `Direct`, or it is gone while control is up.
+    let mut pipe_done = false;
+    loop {
+        if let Some(l) = &listener
+            && pipe_done
+            && links.iter().all(Option::is_some)
+        {
+            return Ok(Gathered::Direct { addr: l.addr, links: links.into_iter().flatten().collect() });
+        }
+        let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
+        let decided = if pipe_done { never() } else { decided.clone() };
+        select! {
+            recv(joined) -> link => match link {
+                Ok((stream, link)) => links[usize::from(stream.0)] = Some(link),
+                Err(_) => return Err(gone("the listener ended")),
+            },
+            recv(decided) -> answer => match answer {
+                Ok((Ok(Decision::Mux), input)) => return Ok(Gathered::Mux { input: Box::new(input) }),
+                Ok((Ok(Decision::Direct), _)) if listener.is_some() => pipe_done = true,
+                Ok((Ok(Decision::Direct), _)) => return Err(gone("the near end wants a port where there is none")),
+                Ok((Err(_), _)) | Err(_) if listener.as_ref().is_some_and(Listener::has_control) => pipe_done = true,
+                Ok((Err(_), _)) | Err(_) => return Err(gone("ssh ended before the near end had connected")),
+            },
+            recv(after(deadline.saturating_duration_since(Instant::now()))) -> _ => {
+                return Err(gone("the near end did not connect in time"));
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
+    use super::super::listener;
+    use super::*;
+
+    type Ended = Result<(AgentRequest, AgentConnected), BootstrapError>;
+
+    /// Goal: the server's address is the third field, and what is no plain address is none.
+    #[test]
+    fn ssh_connection_is_read() {
+        let ip = |s: &str| Some(s.parse::<IpAddr>().unwrap());
+        assert_eq!(addresses(Some("10.0.0.1 4000 10.0.0.2 22")), (ip("10.0.0.1"), ip("10.0.0.2")));
+        assert_eq!(addresses(Some("::1 4000 ::1 22")), (ip("::1"), ip("::1")));
+        assert_eq!(addresses(Some("fe80::1%eth0 4000 fe80::2%eth0 22")), (None, None));
+        for none in [None, Some(""), Some("UNKNOWN"), Some("a b c d")] {
+            assert_eq!(addresses(none), (None, None));
+        }
+    }
+
+    /// Plays a near end up to the agent's reply; the agent runs on a thread.
+    fn near_end(tickets: usize) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let env = AgentEnv {
+            ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
+            hooks: AgentHooks::default(),
+        };
+        let agent = thread::spawn(move || agent(far.try_clone().unwrap(), far, env));
+        message::skip_to_magic(&mut near).unwrap();
+        let hello: AgentHello = message::read_frame(&mut near).unwrap();
+        let options = crate::job::Options::default();
+        let identity = tls::Identity::generate().unwrap();
+        let hello = NearHello {
+            protocol: hello.protocol_max,
+            program: "0".into(),
+            request: AgentRequest {
+                role: crate::job::Role::Sink,
+                sources: vec![],
+                destination: None,
+                options,
+            },
+            session: message::Fixed([1; 16]),
+            key: Bytes(identity.public()),
+            tickets: vec![message::Fixed([2; 32]); tickets],
+            ports: None,
+            via: None,
+        };
+        near.write_all(&[MAGIC, &message::encode(&hello).unwrap()].concat()).unwrap();
+        let reply = message::read_frame(&mut near).unwrap();
+        (near, reply, agent, identity)
+    }
+
+    /// Goal: until control is up, the port dies with the pipe.
+    #[test]
+    fn port_dies_with_the_pipe() {
+        let (near, reply, agent, _) = near_end(3);
+        let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
+        assert!(TcpStream::connect((at.address, at.port)).is_ok());
+        drop(near);
+        let error = agent.join().unwrap().err().unwrap();
+        assert!(error.to_string().contains("ssh ended"), "not because of a timeout: {error}");
+        assert!(TcpStream::connect((at.address, at.port)).is_err());
+    }
+
+    /// Goal: once control is up, the end of the pipe loses nothing: the data streams still join.
+    #[test]
+    fn pipe_may_end_when_control_is_up() {
+        let (near, reply, agent, identity) = near_end(3);
+        let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
+        let session = Session { id: [1; 16], epoch: SessionEpoch(0), tickets: vec![[2; 32]; 3] };
+        let join = |stream| {
+            let socket = TcpStream::connect((at.address, at.port)).unwrap();
+            let wait = listener::HANDSHAKE_WAIT;
+            listener::join(socket, &identity, &tls::Pin(key.0.clone()), &session, StreamId(stream), wait)
+                .unwrap()
+        };
+        let _control = join(0);
+        drop(near);
+        let _data = [join(2), join(1)];
+        let connected = agent.join().unwrap().unwrap().1;
+        assert_eq!(connected.data.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(connected.protect, "tls");
+    }
+
+    /// Goal: a near end that asks for what is not possible is told so.
+    #[test]
+    fn impossible_wishes_are_refused() {
+        for tickets in [0, 1, usize::from(STREAMS_MAX) + 2] {
+            let (_near, reply, agent, _) = near_end(tickets);
+            assert!(matches!(reply, AgentReply::Error(_)));
+            assert!(agent.join().unwrap().is_err());
+        }
+    }
+
+    /// Goal: a near end that goes over to the pipe gets a listener that is closed and streams in the pipe.
+    #[test]
+    fn decision_for_the_pipe_closes_the_port() {
+        let (mut near, reply, agent, _) = near_end(3);
+        let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
+        near.write_all(&message::encode(&Decision::Mux).unwrap()).unwrap();
+        let connected = agent.join().unwrap().unwrap().1;
+        assert_eq!((connected.path, connected.data.len()), (Path::Ssh, 2));
+        assert!(TcpStream::connect((at.address, at.port)).is_err());
+    }
+}

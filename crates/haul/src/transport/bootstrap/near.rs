@@ -1,0 +1,296 @@
+//! The near end: runs ssh, agrees with the agent on keys, and dials.
+//!
+//! In: a [`RemoteSpec`] and an [`AgentRequest`]. Out: [`Connected`].
+//! Invariants: the direct path is all streams or none; what the far end says about addresses is only where
+//! to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use haul_core::ids::StreamId;
+use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
+
+use super::listener::{self, Session};
+use super::message::{
+    self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
+};
+use super::push::{STAGE0, start_haul};
+use super::ssh::{Ssh, dial_name};
+use super::words::escape;
+use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
+use crate::job::AgentRequest;
+use crate::transport::{Link, tls};
+
+/// How long the far end may be silent once it has said its first word.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
+/// How long ssh may take to log in when nobody types a password.
+const LOGIN_WAIT: Duration = Duration::from_secs(120);
+/// How long the port is tried before everything goes through ssh.
+const DIAL_WAIT: Duration = Duration::from_secs(3);
+/// How long the data streams may take once control is up.
+const DATA_WAIT: Duration = Duration::from_secs(10);
+/// Head start of the address that the far end named over what the host's name means here.
+const HEAD_START: Duration = Duration::from_millis(250);
+/// Most addresses that are dialled.
+const CANDIDATES_MAX: usize = 8;
+/// Suggested to the firewall office when the user gave no `--port`.
+const PORTS_SUGGESTED: (u16, u16) = (50000, 50031);
+
+/// Starts haul at the far end of `spec` with `request` and connects to it. Lines for the user (ssh's own, and
+/// ours) go to `notes`. Blocks until the session is up or cannot be.
+///
+/// From the first call on, this process writes no core files and cannot be traced by others of the same user.
+///
+/// # Errors
+/// Whatever stopped it, with a remedy where there is one. Nothing is left running.
+pub fn connect(
+    spec: &RemoteSpec,
+    request: &AgentRequest,
+    notes: &mut dyn FnMut(String),
+) -> Result<Connected, BootstrapError> {
+    if !(1..=STREAMS_MAX).contains(&spec.streams) {
+        return Err(BootstrapError::new(
+            BootstrapKind::Usage,
+            format!("{} data streams, 1 to {STREAMS_MAX} are possible", spec.streams),
+        ));
+    }
+    if spec.ports.is_some_and(|(a, b)| a == 0 || a > b) {
+        return Err(BootstrapError::new(
+            BootstrapKind::Usage,
+            "the port range of --port is empty or starts at 0",
+        ));
+    }
+    harden();
+    let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
+    let mut ssh = Ssh::start(spec, STAGE0, login)?;
+    start_haul(&mut ssh, spec, notes)?;
+    ssh.set_silence(ANSWER_WAIT);
+
+    let hello: AgentHello = ssh.read_frame(notes)?;
+    let program: String = hello.program.chars().take(PROGRAM_LEN_MAX).collect();
+    let remote_version = escape(program.as_bytes());
+    let protocol = agree(&hello, &remote_version, ssh.host())?;
+    let identity = tls::Identity::generate()?;
+    let session = Session::new(spec.streams).map_err(|e| BootstrapError::local("no random numbers", e))?;
+    let near = NearHello {
+        protocol,
+        program: env!("CARGO_PKG_VERSION").into(),
+        request: request.clone(),
+        session: Fixed(session.id),
+        key: Bytes(identity.public()),
+        tickets: session.tickets.iter().copied().map(Fixed).collect(),
+        ports: spec.ports,
+        via: spec.via,
+    };
+    let frame =
+        message::encode(&near).map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
+    ssh.send(&[MAGIC, &frame].concat(), notes)?;
+    let (key, streams, listening, client) = match ssh.read_frame(notes)? {
+        AgentReply::Ready { key, streams, listening, client } => (key, streams, listening, client),
+        AgentReply::Error(why) => {
+            let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
+            return Err(BootstrapError::new(
+                BootstrapKind::Refused,
+                format!("haul on {} refused: {}", ssh.host(), escape(why.as_bytes())),
+            ));
+        }
+    };
+    if !(1..=spec.streams).contains(&streams) {
+        return Err(BootstrapError::new(
+            BootstrapKind::Peer,
+            format!("haul on {} offered {streams} data streams for {}", ssh.host(), spec.streams),
+        ));
+    }
+
+    let direct = match listening {
+        Ok(at) => {
+            let dialled = dial(spec, &session, streams, &at, &identity, &tls::Pin(key.0));
+            dialled.map_err(|why| notes(firewall_note(spec, ssh.host(), &at, why, client))).ok()
+        }
+        Err(no) => {
+            let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
+            notes(format!(
+                "haul on {} opened no port ({}); data goes through ssh (slower)",
+                ssh.host(),
+                escape(why.as_bytes())
+            ));
+            None
+        }
+    };
+    let decision = if direct.is_some() { Decision::Direct } else { Decision::Mux };
+    let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
+    let told = ssh.send(&frame, notes)?;
+    let (addr, mut links, guard) = match direct {
+        // The agent has all its streams: that ssh is gone by now loses nothing.
+        Some((addr, links)) => (Some(addr), links, ssh.into_guard()),
+        None if !told => return Err(ssh.ended(notes)),
+        None => {
+            let (reader, writer, guard) = ssh.into_pipe()?;
+            (None, super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?, guard)
+        }
+    };
+    let control = links.remove(0);
+    let data = (1..).map(StreamId).zip(links).collect();
+    let path = addr.map_or(Path::Ssh, |addr| Path::Direct { addr });
+    Ok(Connected {
+        session: session.id,
+        control,
+        data,
+        path,
+        protect: path.protect(),
+        protocol,
+        remote_version,
+        guard,
+    })
+}
+
+/// The newest version that both ends speak.
+fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, BootstrapError> {
+    let newest = hello.protocol_max.min(VERSION);
+    if newest >= hello.protocol_min.max(VERSION_MIN) {
+        return Ok(newest);
+    }
+    let older =
+        if hello.protocol_max < VERSION_MIN { format!("the haul on {host}") } else { "this haul".into() };
+    Err(BootstrapError::new(
+        BootstrapKind::Version,
+        format!(
+            "haul {} here speaks protocol {VERSION_MIN} to {VERSION}, haul {program} on {host} speaks {} to {}",
+            env!("CARGO_PKG_VERSION"),
+            hello.protocol_min,
+            hello.protocol_max
+        ),
+    )
+    .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
+}
+
+/// All streams over own connections; else what is wrong with the port.
+fn dial(
+    spec: &RemoteSpec,
+    session: &Session,
+    streams: u16,
+    at: &Listening,
+    identity: &tls::Identity,
+    pin: &tls::Pin,
+) -> Result<(SocketAddr, Vec<Link>), &'static str> {
+    let deadline = Instant::now() + DIAL_WAIT;
+    let sockets = dial_candidates(dial_name(spec).to_string(), at, deadline);
+    let (addr, control) = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (addr, socket) = match sockets.recv_timeout(left) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err("is closed to us"),
+        };
+        let mut left = deadline.saturating_duration_since(Instant::now());
+        if addr.ip() != at.address {
+            // The name may mean a stranger here; one who is silent must not cost the others their turn.
+            left /= 2;
+        }
+        if let Ok(link) = listener::join(socket, identity, pin, session, StreamId(0), left) {
+            break (addr, link);
+        }
+    };
+    let deadline = Instant::now() + DATA_WAIT;
+    let data: Vec<Option<Link>> = thread::scope(|scope| {
+        let join = |stream: u16| {
+            move || {
+                let left = || deadline.saturating_duration_since(Instant::now());
+                let socket = TcpStream::connect_timeout(&addr, left()).ok()?;
+                listener::join(socket, identity, pin, session, StreamId(stream), left()).ok()
+            }
+        };
+        let threads: Vec<_> = (1..=streams).map(|stream| scope.spawn(join(stream))).collect();
+        threads.into_iter().map(|t| t.join().ok().flatten()).collect()
+    });
+    let data: Option<Vec<Link>> = data.into_iter().collect();
+    let data = data.ok_or("took only a part of our connections")?;
+    Ok((addr, std::iter::once(control).chain(data).collect()))
+}
+
+/// Dials the address that the agent named, and after a head start what the host's name means here (the far
+/// end may know itself by an address that is not reachable from here). Each in a thread of its own, for
+/// resolving a name cannot be interrupted. Connected sockets come out; closed when none is left to come.
+fn dial_candidates(
+    name: String,
+    at: &Listening,
+    deadline: Instant,
+) -> crossbeam_channel::Receiver<(SocketAddr, TcpStream)> {
+    let (found, sockets) = bounded(CANDIDATES_MAX);
+    let named = SocketAddr::new(at.address, at.port);
+    let (failed, named_failed) = bounded::<()>(1);
+    let port = at.port;
+    let dial_named = {
+        let found = found.clone();
+        move || {
+            dial_one(named, deadline, &found);
+            drop(failed);
+        }
+    };
+    let dial_resolved = move || {
+        // Returns early when the first address has failed.
+        if let Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) =
+            named_failed.recv_timeout(HEAD_START)
+        {
+            let Ok(resolved) = (name.as_str(), port).to_socket_addrs() else { return };
+            let others: BTreeSet<SocketAddr> =
+                resolved.filter(|a| *a != named).take(CANDIDATES_MAX - 1).collect();
+            for addr in others {
+                let found = found.clone();
+                let _ = thread::Builder::new()
+                    .name("haul-dial".into())
+                    .spawn(move || dial_one(addr, deadline, &found));
+            }
+        }
+    };
+    let _ = thread::Builder::new().name("haul-dial".into()).spawn(dial_named);
+    let _ = thread::Builder::new().name("haul-dial".into()).spawn(dial_resolved);
+    sockets
+}
+
+fn dial_one(addr: SocketAddr, deadline: Instant, found: &Sender<(SocketAddr, TcpStream)>) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return;
+    }
+    if let Ok(socket) = TcpStream::connect_timeout(&addr, left) {
+        let _ = found.try_send((addr, socket));
+    }
+}
+
+/// The one line for the firewall office.
+fn firewall_note(spec: &RemoteSpec, host: &str, at: &Listening, why: &str, client: Option<IpAddr>) -> String {
+    let (first, last) = spec.ports.unwrap_or(PORTS_SUGGESTED);
+    let from = client.map_or("this host".into(), |c| c.to_string());
+    format!(
+        "tcp port {} of {host} {why}; data goes through ssh (slower). For the firewall office: allow tcp {first}-{last} \
+         from {from} to {}, and run with --port {first}-{last}",
+        at.port, at.address
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: versions agree exactly when the ranges overlap, on the newest common one; else the error names
+    /// both and says which side to update.
+    #[test]
+    fn versions_agree_where_ranges_overlap() {
+        let hello =
+            |protocol_min, protocol_max| AgentHello { protocol_min, protocol_max, program: "9.9".into() };
+        assert_eq!(agree(&hello(VERSION_MIN, VERSION), "9.9", "h").unwrap(), VERSION);
+        assert_eq!(agree(&hello(0, u16::MAX), "9.9", "h").unwrap(), VERSION);
+        let newer = agree(&hello(VERSION + 1, VERSION + 3), "9.9", "h").unwrap_err();
+        assert_eq!(newer.kind, BootstrapKind::Version);
+        assert!(
+            newer.to_string().contains("9.9") && newer.to_string().contains("update this haul"),
+            "{newer}"
+        );
+        let older = agree(&hello(0, VERSION_MIN - 1), "0.0", "h").unwrap_err();
+        assert!(older.to_string().contains("update the haul on h"), "{older}");
+        assert!(agree(&hello(VERSION, VERSION_MIN - 1), "9.9", "h").is_err());
+    }
+}

@@ -1,0 +1,346 @@
+//! The stage before haul: finding a `haul` at the far end, or bringing one there.
+//!
+//! [`STAGE0`] is the whole remote command, a constant for any POSIX shell, and readable for csh and fish as
+//! the login shell (one line, no `'`, `!` or backslash inside the quotes). It says lines that begin with
+//! `HAUL-STAGE0 1`, and takes two lines:
+//!
+//! ```text
+//! near   PATH                     of --remote-haul, or empty
+//! far    uname SYSTEM MACHINE
+//! far    found                    becomes `haul agent`
+//! far    bad-path                 the PATH given does not answer as haul does; the end
+//! far    missing                  and waits for
+//! near   PUSH SHA256 SIZE         (or the end of the pipe)
+//! far    bad-cache DIR            not ours alone; the end
+//! far    have [size-only]         it is in the cache and was checked
+//! far    send DIR                 and reads SIZE bytes; then
+//! far    stored [size-only] | damaged | bad-store DIR
+//! far    cannot-run CODE WORDS    the program in the cache does not start; the end
+//! ```
+//!
+//! The near end sends nothing more before it hears `stored`, so a reader there that reads ahead takes nothing
+//! that is not its own. The program lies at `CACHE/haul/SHA256/haul`, in directories that only the user can
+//! write, and is checked against its name each time before it runs; where the far end has no `sha256sum`
+//! only its size can be checked, which is said.
+//! Left out: removing programs of older versions from the cache.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+
+use aws_lc_rs::digest;
+
+use super::ssh::{Mark, Ssh};
+use super::words::{Notes, escape};
+use super::{BootstrapError, BootstrapKind, PROTOCOL_WORD, RemoteSpec};
+
+/// The remote command. Never changes with host, user or paths.
+pub(super) const STAGE0: &str = concat!(
+    "exec sh -c '",
+    "set -f; umask 077; ",
+    "say() { printf %s \"HAUL-STAGE0 1 $*\"; echo; }; ",
+    "say uname $(uname -s) $(uname -m); ",
+    "IFS= read -r p || exit 90; ",
+    "case $p in \"~/\"*) p=$HOME/${p#??};; esac; ",
+    "v=$(\"${p:-haul}\" agent --protocol 2>/dev/null </dev/null); ",
+    "case $v in *\"haul-protocol \"*) say found; exec \"${p:-haul}\" agent;; esac; ",
+    "case $p in ?*) say bad-path; exit 91;; esac; ",
+    "say missing; ",
+    "read -r verb hash size || exit 0; ",
+    "b=${XDG_CACHE_HOME:-${HOME:?}/.cache}; d=$b/haul/$hash; f=$d/haul; ",
+    // $1 must be a directory (or a symlink to one, if it ends in a slash) that is ours alone to write.
+    "ours() { set -- $(ls -ldn \"$1\"); case $1 in d????w*|d???????w*) return 1;; d*) ;; *) return 1;; esac; ",
+    "test \"$3\" = \"$(id -u)\"; }; ",
+    "mkdir -p \"$d\" 2>/dev/null; ",
+    "for x in \"$b/\" \"$b/haul\" \"$d\"; do ours \"$x\" || { say bad-cache \"$x\"; exit 92; }; done; ",
+    // $1 must have the size and, if that can be known, the hash of the program.
+    "weak=; good() { test -f \"$1\" || return 1; test $(($(wc -c <\"$1\"))) -eq \"$size\" || return 1; ",
+    "if command -v sha256sum >/dev/null 2>&1; ",
+    "then x=$(sha256sum <\"$1\"); test \"${x%% *}\" = \"$hash\"; else weak=size-only; fi; }; ",
+    "if good \"$f\"; then say have $weak; else ",
+    "t=$(mktemp \"$d/new.XXXXXX\") || { say bad-store \"$d\"; exit 93; }; ",
+    "say send \"$d\"; ",
+    "head -c \"$size\" >\"$t\" || { rm -f \"$t\"; say bad-store \"$d\"; exit 93; }; ",
+    "good \"$t\" || { rm -f \"$t\"; say damaged; exit 94; }; ",
+    "chmod 700 \"$t\" && mv -f \"$t\" \"$f\" || { rm -f \"$t\"; say bad-store \"$d\"; exit 93; }; ",
+    "say stored $weak; fi; ",
+    "v=$(\"$f\" agent --protocol 2>&1 </dev/null); r=$?; ",
+    "case $v in *\"haul-protocol \"*) exec \"$f\" agent;; esac; ",
+    "say cannot-run $r $(printf %.600s \"$v\"); exit 95",
+    "'"
+);
+
+const _: () = assert!(PROTOCOL_WORD.len() == "haul-protocol".len(), "STAGE0 spells it out");
+
+/// Largest program that is pushed, bytes.
+const PROGRAM_SIZE_MAX: u64 = 1 << 30;
+
+/// The program to push.
+struct Program {
+    file: File,
+    size: u64,
+    /// SHA-256, lower-case hex.
+    hash: String,
+    /// ELF machine.
+    machine: u16,
+}
+
+impl Program {
+    fn open(path: &Path) -> Result<Program, BootstrapError> {
+        let local = |e| BootstrapError::local(format!("cannot read {} to push it", path.display()), e);
+        let mut file = File::open(path).map_err(local)?;
+        let mut context = digest::Context::new(&digest::SHA256);
+        let mut head = Vec::new();
+        let mut chunk = vec![0; 256 * 1024];
+        let mut size = 0;
+        loop {
+            let n = match file.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(local(e)),
+            };
+            if head.len() < 20 {
+                head.extend_from_slice(&chunk[..n.min(20)]);
+            }
+            context.update(&chunk[..n]);
+            size += n as u64;
+            if size > PROGRAM_SIZE_MAX {
+                return Err(local(io::ErrorKind::FileTooLarge.into()));
+            }
+        }
+        file.rewind().map_err(local)?;
+        let machine = match head.get(..20) {
+            Some(head) if head.starts_with(b"\x7fELF") => u16::from_le_bytes([head[18], head[19]]),
+            _ => {
+                return Err(local(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "not a program of this system",
+                )));
+            }
+        };
+        let hash = data_encoding::HEXLOWER.encode(context.finish().as_ref());
+        Ok(Program { file, size, hash, machine })
+    }
+}
+
+/// Does an ELF `machine` run where `uname -m` says `name`? Unknown machines are let through: the far end
+/// tries the program before it uses it.
+fn runs_on(machine: u16, name: &str) -> bool {
+    match machine {
+        3 => matches!(name, "i386" | "i486" | "i586" | "i686" | "x86_64"),
+        21 => matches!(name, "ppc64" | "ppc64le"),
+        22 => name == "s390x",
+        40 => name.starts_with("armv"),
+        62 => name == "x86_64",
+        183 => matches!(name, "aarch64" | "arm64"),
+        243 => name.starts_with("riscv"),
+        258 => name.starts_with("loongarch"),
+        _ => true,
+    }
+}
+
+/// Brings the far end to the point where haul has said its magic.
+///
+/// # Errors
+/// No haul there and none may be pushed, or the pushed one cannot run: each with what to do.
+pub(super) fn start_haul(ssh: &mut Ssh, spec: &RemoteSpec, notes: Notes<'_>) -> Result<(), BootstrapError> {
+    let mut first = match &spec.remote_haul {
+        Some(path) => path.as_os_str().as_encoded_bytes().to_vec(),
+        None => Vec::new(),
+    };
+    if first.contains(&b'\n') || first.contains(&0) {
+        return Err(BootstrapError::new(
+            BootstrapKind::Usage,
+            "a newline or NUL in the path of --remote-haul",
+        ));
+    }
+    first.push(b'\n');
+    // If ssh is gone already, the marks tell why.
+    ssh.send(&first, notes)?;
+    let mut uname = (String::new(), String::new());
+    let mut program: Option<Program> = None;
+    loop {
+        let line = match ssh.next_mark(notes)? {
+            Mark::Magic => return Ok(()),
+            Mark::Stage0(line) => line,
+        };
+        ssh.set_silence(super::near::ANSWER_WAIT);
+        let text = String::from_utf8_lossy(&line);
+        let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        let rest = rest.trim();
+        match (word, &mut program) {
+            ("uname", _) => {
+                let (system, machine) = rest.split_once(' ').unwrap_or((rest, ""));
+                uname = (system.to_string(), machine.to_string());
+            }
+            ("found", _) => {}
+            ("bad-path", _) => {
+                let path = escape(
+                    spec.remote_haul.as_deref().map_or(&b""[..], |p| p.as_os_str().as_encoded_bytes()),
+                );
+                return Err(BootstrapError::new(
+                    BootstrapKind::NoProgram,
+                    format!("'{path}' on {} does not answer as haul does", ssh.host()),
+                )
+                .remedy(format!("check it with: ssh {} \"'{path}' agent --protocol\"", ssh.host())));
+            }
+            ("missing", None) => {
+                let opened = permitted(ssh, spec, &uname)?;
+                let line = format!("PUSH {} {}\n", opened.hash, opened.size);
+                program = Some(opened);
+                ssh.send(line.as_bytes(), notes)?;
+            }
+            ("have" | "stored", Some(_)) => {
+                if rest == "size-only" {
+                    notes(format!(
+                        "{} has no sha256sum: only the size of the pushed haul could be checked",
+                        ssh.host()
+                    ));
+                }
+            }
+            ("send", Some(program)) => {
+                notes(format!(
+                    "pushing haul ({:.1} MB) to {}:{}",
+                    program.size as f64 / 1e6,
+                    ssh.host(),
+                    escape(rest.as_bytes())
+                ));
+                send_program(ssh, spec, program, notes)?;
+            }
+            (_, Some(program)) => return Err(push_failed(ssh, word, rest, &uname.1, &program.hash)),
+            _ => return Err(unintelligible(ssh, &line)),
+        }
+    }
+}
+
+/// The program to push, if there is one, it may be pushed, and the far end's machine can run it.
+fn permitted(ssh: &Ssh, spec: &RemoteSpec, uname: &(String, String)) -> Result<Program, BootstrapError> {
+    let host = ssh.host();
+    let install =
+        "install haul there (in the PATH of non-interactive shells) or name it with --remote-haul PATH";
+    let Some(path) = &spec.push else {
+        return Err(BootstrapError::new(
+            BootstrapKind::NoProgram,
+            format!("{host} has no haul in its PATH, and --no-push forbids to bring one"),
+        )
+        .remedy(install));
+    };
+    let program = Program::open(path)?;
+    let (system, machine) = uname;
+    if system != "Linux" || !runs_on(program.machine, machine) {
+        return Err(BootstrapError::new(
+            BootstrapKind::NoProgram,
+            format!(
+                "{host} has no haul in its PATH and is {} on {}, so this program ({}) cannot run there",
+                escape(system.as_bytes()),
+                escape(machine.as_bytes()),
+                std::env::consts::ARCH
+            ),
+        )
+        .remedy(format!("{install}; it must be built for that machine")));
+    }
+    Ok(program)
+}
+
+/// Sends the program's bytes. That the far end stops reading is no error yet: it says why.
+fn send_program(
+    ssh: &mut Ssh,
+    spec: &RemoteSpec,
+    program: &mut Program,
+    notes: Notes<'_>,
+) -> Result<(), BootstrapError> {
+    let path = spec.push.as_deref().unwrap_or(Path::new(""));
+    let mut chunk = vec![0; 64 * 1024];
+    let mut left = program.size;
+    while left > 0 {
+        let want = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        program
+            .file
+            .read_exact(&mut chunk[..want])
+            .map_err(|e| BootstrapError::local(format!("cannot read {} to push it", path.display()), e))?;
+        if !ssh.send(&chunk[..want], notes)? {
+            return Ok(());
+        }
+        left -= want as u64;
+    }
+    Ok(())
+}
+
+fn push_failed(ssh: &Ssh, word: &str, rest: &str, machine: &str, hash: &str) -> BootstrapError {
+    let host = ssh.host();
+    let rest = escape(rest.as_bytes());
+    let elsewhere = "or install haul there and name it with --remote-haul PATH";
+    let (what, remedy) = match word {
+        "bad-cache" => (
+            format!("the cache {rest} on {host} cannot be made, is not yours, or others may write to it"),
+            format!("there: chmod go-w '{rest}', or set XDG_CACHE_HOME to a directory of yours; {elsewhere}"),
+        ),
+        "bad-store" => (
+            format!("cannot write the pushed haul to {rest} on {host}"),
+            format!("see there whether the disk or your quota is full; {elsewhere}"),
+        ),
+        "damaged" => (
+            format!("the pushed haul arrived damaged at {host} (its SHA-256 is not {hash})"),
+            "try again: the program may have been replaced here while it was sent".to_string(),
+        ),
+        "cannot-run" => {
+            let (code, words) = rest.split_once(' ').unwrap_or((&rest, "no words"));
+            let why = match code {
+                "126" if words.contains("format") => "it is built for another CPU",
+                "126" => "its cache forbids programs (a noexec mount, or a policy)",
+                "127" => "the system there is too old or too different for it",
+                _ => "it does not start there",
+            };
+            (
+                format!(
+                    "the haul pushed to {host} ({machine}) cannot run: {why} (exit code {code}: {words})"
+                ),
+                match code {
+                    "126" => format!(
+                        "set XDG_CACHE_HOME there to a directory on a file system mounted without noexec, {elsewhere}"
+                    ),
+                    _ => {
+                        "build haul for that system (a static build runs on any Linux from 4.18) and name it \
+                          with --remote-haul PATH"
+                            .to_string()
+                    }
+                },
+            )
+        }
+        _ => return unintelligible(ssh, word.as_bytes()),
+    };
+    BootstrapError::new(BootstrapKind::Push, what).remedy(remedy)
+}
+
+fn unintelligible(ssh: &Ssh, line: &[u8]) -> BootstrapError {
+    let line = escape(&line[..line.len().min(100)]);
+    BootstrapError::new(BootstrapKind::Peer, format!("{} answered '{line}' before haul started", ssh.host()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the remote command is one quoted word for any login shell (POSIX, csh, fish).
+    #[test]
+    fn stage0_is_safe_in_any_login_shell() {
+        let inner = STAGE0.strip_prefix("exec sh -c '").and_then(|s| s.strip_suffix('\'')).unwrap();
+        for forbidden in ['\'', '!', '\\', '\n', '\r'] {
+            assert!(!inner.contains(forbidden), "{forbidden:?}");
+        }
+        assert!(STAGE0.is_ascii());
+        assert!(inner.contains(&format!("\"{PROTOCOL_WORD} \"")));
+        assert!(inner.contains(std::str::from_utf8(super::super::ssh::STAGE0).unwrap()));
+    }
+
+    /// Goal: this very test program runs on this machine, and on no other architecture.
+    #[test]
+    fn machines_are_told_apart() {
+        let program = Program::open(&std::env::current_exe().unwrap()).unwrap();
+        assert!(runs_on(program.machine, std::env::consts::ARCH));
+        assert!(!runs_on(program.machine, "vax"));
+        assert!(Program::open(Path::new("/etc/passwd")).is_err());
+        assert!(Program::open(Path::new("/nonexistent")).is_err());
+    }
+}

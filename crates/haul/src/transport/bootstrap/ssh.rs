@@ -1,0 +1,570 @@
+//! The ssh process: its command line, its pipe, its words, its end.
+//!
+//! In: a [`RemoteSpec`]. Out: bytes from and to the far end; each line that ssh writes to stderr goes to
+//! `notes`, escaped, as it comes.
+//! Invariants: the remote command is the constant that the caller gives; a host never reaches ssh as an
+//! option; with `interactive` false ssh is told never to ask. No thread runs until the session is up: one
+//! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::message::{self, CHATTER_MAX, MAGIC};
+use super::words::{Lines, Notes, escape, quote};
+use super::{BootstrapError, BootstrapKind, RemoteSpec};
+
+/// Starts each line of the `sh` stage.
+pub(super) const STAGE0: &[u8] = b"HAUL-STAGE0 1 ";
+/// Longest line of the `sh` stage after [`STAGE0`], bytes.
+const STAGE0_LEN_MAX: usize = 4096;
+/// How long a process whose pipe is closed may take to end before it is killed.
+const END_WAIT: Duration = Duration::from_secs(2);
+/// How long to wait for the rest of stderr when ssh is gone: a ControlPersist master keeps it open forever.
+const STDERR_WAIT: Duration = Duration::from_millis(300);
+
+/// The destination argument for ssh: `host` or `user@host`, without the brackets of an IPv6 address.
+///
+/// # Errors
+/// If ssh or a terminal could take it for something else: empty, a leading `-`, blanks or control bytes.
+pub(super) fn destination(spec: &RemoteSpec) -> Result<String, BootstrapError> {
+    let (user, host) = match spec.host.rsplit_once('@') {
+        Some((user, host)) if spec.user.is_none() => (Some(user), host),
+        _ => (spec.user.as_deref(), spec.host.as_str()),
+    };
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    for (what, text) in [("host", Some(bare)), ("user", user)] {
+        let Some(text) = text else { continue };
+        let bad = |why: &str| {
+            Err(BootstrapError::new(
+                BootstrapKind::Usage,
+                format!("'{}' cannot be a {what}: it {why}", escape(text.as_bytes())),
+            ))
+        };
+        if text.is_empty() {
+            return bad("is empty");
+        }
+        if text.starts_with('-') {
+            return bad("starts with '-'");
+        }
+        if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return bad("has blanks or control bytes in it");
+        }
+    }
+    Ok(match user {
+        Some(user) => format!("{user}@{bare}"),
+        None => bare.to_string(),
+    })
+}
+
+/// The host of `spec` as a name or address to dial.
+pub(super) fn dial_name(spec: &RemoteSpec) -> &str {
+    let host = spec.host.rsplit_once('@').map_or(spec.host.as_str(), |(_, host)| host);
+    host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Program and arguments for the whole run.
+///
+/// The terminal sends Ctrl-C to the whole foreground group. ssh must outlive it, for the streams may run in
+/// it and the open epoch has to be closed first; a group of its own would keep it from asking for a
+/// password. So it starts with SIGINT ignored, which ssh leaves as it is, and which only a shell can arrange
+/// without `unsafe`. The shell sees a constant; all words are arguments.
+pub(super) fn command_line(spec: &RemoteSpec, remote: &str) -> Result<Vec<OsString>, BootstrapError> {
+    let destination = destination(spec)?;
+    let mut words: Vec<OsString> = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"].map(OsString::from).into();
+    match spec.ssh.is_empty() {
+        true => words.push("ssh".into()),
+        false => words.extend(spec.ssh.iter().map(OsString::from)),
+    }
+    if !spec.interactive {
+        words.push("-oBatchMode=yes".into());
+    }
+    words.extend(["-T", "--", &destination, remote].map(OsString::from));
+    Ok(words)
+}
+
+/// What the far end said next.
+pub(super) enum Mark {
+    /// A line of the `sh` stage, without [`STAGE0`].
+    Stage0(Vec<u8>),
+    /// The magic: haul itself speaks from here on.
+    Magic,
+}
+
+/// What a wait ended with.
+#[derive(PartialEq, Eq)]
+enum Event {
+    /// More bytes from the far end.
+    More,
+    /// Bytes can be written.
+    Writable,
+    /// stdout is closed: ssh is gone, or going.
+    Eof,
+    TimedOut,
+}
+
+/// The ssh process while the session is being set up.
+pub(super) struct Ssh {
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    stderr: Option<ChildStderr>,
+    /// Bytes from stdout that nobody took yet.
+    buffer: Vec<u8>,
+    eof: bool,
+    chatter: Vec<u8>,
+    words: Lines,
+    shown: String,
+    /// Longest silence that is put up with. `None` while a person may be typing a password.
+    silence: Option<Duration>,
+    /// haul itself has spoken.
+    spoke: bool,
+    /// Last, so that the pipes are closed when it waits.
+    child: Process,
+}
+
+/// Dropped, it gives the process a moment to end by itself (its pipes are closed by then), and kills it.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if wait_child(&mut self.0, END_WAIT).is_none() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Ssh {
+    /// Runs ssh with the constant command `remote`.
+    pub(super) fn start(
+        spec: &RemoteSpec,
+        remote: &str,
+        silence: Option<Duration>,
+    ) -> Result<Ssh, BootstrapError> {
+        let words = command_line(spec, remote)?;
+        let local = |source| BootstrapError::local("cannot start ssh", source);
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(local)?;
+        let stdin = child.stdin.take().expect("stdin was piped");
+        let stdout = child.stdout.take().expect("stdout was piped");
+        let stderr = child.stderr.take();
+        set_nonblocking(&stdin, true).map_err(local)?;
+        Ok(Ssh {
+            stdin,
+            stdout,
+            stderr,
+            buffer: Vec::new(),
+            eof: false,
+            chatter: Vec::new(),
+            words: Lines::default(),
+            shown: escape(dial_name(spec).as_bytes()),
+            silence,
+            spoke: false,
+            child: Process(child),
+        })
+    }
+
+    /// The host as it is shown to the user.
+    pub(super) fn host(&self) -> &str {
+        &self.shown
+    }
+
+    /// Nobody types any more: from here on silence has an end.
+    pub(super) fn set_silence(&mut self, silence: Duration) {
+        self.silence = Some(silence);
+    }
+
+    /// Waits for bytes from the far end, or, if `write`, until some can be written to it.
+    fn wait(
+        &mut self,
+        write: bool,
+        deadline: Option<Instant>,
+        notes: Notes<'_>,
+    ) -> Result<Event, BootstrapError> {
+        let local = |e| BootstrapError::local("cannot wait for ssh", e);
+        loop {
+            if self.eof && !write {
+                return Ok(Event::Eof);
+            }
+            let timeout = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let timeout = timeout.map(|t| Timespec {
+                tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: t.subsec_nanos().into(),
+            });
+            if self.eof && write {
+                // ssh has closed its stdin too, or will never read it again.
+                return Ok(Event::Eof);
+            }
+            let (out, inp, err) = {
+                // Only what is waited for: a broken pipe is always ready.
+                let mut fds = vec![PollFd::new(&self.stdout, PollFlags::IN)];
+                if write {
+                    fds.push(PollFd::new(&self.stdin, PollFlags::OUT));
+                }
+                if let Some(stderr) = &self.stderr {
+                    fds.push(PollFd::new(stderr, PollFlags::IN));
+                }
+                match poll(&mut fds, timeout.as_ref()) {
+                    Ok(0) => return Ok(Event::TimedOut),
+                    Ok(_) => {}
+                    Err(rustix::io::Errno::INTR) => continue,
+                    Err(e) => return Err(local(e.into())),
+                }
+                let ready = |i: usize| fds.get(i).is_some_and(|fd| !fd.revents().is_empty());
+                (ready(0), write && ready(1), ready(1 + usize::from(write)))
+            };
+            if err {
+                self.read_stderr(notes);
+            }
+            if out {
+                let mut chunk = [0; 16 * 1024];
+                match self.stdout.read(&mut chunk) {
+                    Ok(0) => self.eof = true,
+                    Ok(n) => {
+                        self.buffer.extend_from_slice(&chunk[..n]);
+                        if !write {
+                            return Ok(Event::More);
+                        }
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(local(e)),
+                }
+            }
+            if write && inp {
+                return Ok(Event::Writable);
+            }
+        }
+    }
+
+    fn read_stderr(&mut self, notes: Notes<'_>) {
+        let Some(stderr) = &mut self.stderr else { return };
+        let mut chunk = [0; 4096];
+        match stderr.read(&mut chunk) {
+            Ok(0) => self.stderr = None,
+            Ok(n) => self.words.push(&chunk[..n], notes),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.stderr = None,
+        }
+    }
+
+    fn silence_deadline(&self) -> Option<Instant> {
+        self.silence.map(|s| Instant::now() + s)
+    }
+
+    /// Sends all of `bytes`. `Ok(false)`: the far end does not read any more; it may have said why.
+    pub(super) fn send(&mut self, mut bytes: &[u8], notes: Notes<'_>) -> Result<bool, BootstrapError> {
+        while !bytes.is_empty() {
+            match self.wait(true, self.silence_deadline(), notes)? {
+                Event::Writable => match self.stdin.write(bytes) {
+                    Ok(n) => bytes = &bytes[n..],
+                    Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    Err(_) => return Ok(false),
+                },
+                Event::Eof => return Ok(false),
+                Event::More => {}
+                Event::TimedOut => return Err(self.silent()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Skips what the far shell says until the next [`Mark`].
+    ///
+    /// # Errors
+    /// If the far end is gone, silent, or has said more than [`CHATTER_MAX`] bytes of its own in all.
+    pub(super) fn next_mark(&mut self, notes: Notes<'_>) -> Result<Mark, BootstrapError> {
+        // All of the buffer before this was searched in vain.
+        let mut searched = 0;
+        loop {
+            let find = |needle: &[u8]| {
+                self.buffer[searched..]
+                    .windows(needle.len())
+                    .position(|w| w == needle)
+                    .map(|at| searched + at)
+            };
+            let (magic, stage) = (find(MAGIC), find(STAGE0));
+            if let Some(at) = magic.filter(|m| stage.is_none_or(|s| *m < s)) {
+                self.skip_chatter(at)?;
+                self.buffer.drain(..MAGIC.len());
+                self.spoke = true;
+                return Ok(Mark::Magic);
+            }
+            if let Some(at) = stage {
+                self.skip_chatter(at)?;
+                let line = &self.buffer[STAGE0.len()..];
+                if let Some(len) = line.iter().position(|b| *b == b'\n') {
+                    let line = line[..len].to_vec();
+                    self.buffer.drain(..STAGE0.len() + len + 1);
+                    return Ok(Mark::Stage0(line));
+                }
+                if line.len() > STAGE0_LEN_MAX {
+                    return Err(BootstrapError::new(
+                        BootstrapKind::Peer,
+                        format!("{} answered with an endless line", self.shown),
+                    ));
+                }
+                searched = 0;
+            } else {
+                searched = self.buffer.len().saturating_sub(STAGE0.len() - 1);
+                if self.chatter.len() + searched > CHATTER_MAX {
+                    return Err(self.too_much_chatter(self.buffer.len()));
+                }
+            }
+            match self.wait(false, self.silence_deadline(), notes)? {
+                Event::Eof => {
+                    let rest = self.buffer.len();
+                    self.chatter.extend(self.buffer.drain(..rest));
+                    return Err(self.ended(notes));
+                }
+                Event::TimedOut => return Err(self.silent()),
+                Event::More | Event::Writable => {}
+            }
+        }
+    }
+
+    fn skip_chatter(&mut self, len: usize) -> Result<(), BootstrapError> {
+        if self.chatter.len() + len > CHATTER_MAX {
+            return Err(self.too_much_chatter(len));
+        }
+        self.chatter.extend(self.buffer.drain(..len));
+        Ok(())
+    }
+
+    fn too_much_chatter(&mut self, len: usize) -> BootstrapError {
+        self.chatter.extend_from_slice(&self.buffer[..len]);
+        BootstrapError::new(
+            BootstrapKind::Chatter,
+            format!(
+                "the shell of {} prints more than {CHATTER_MAX} bytes before haul starts: {}",
+                self.shown,
+                quote(&self.chatter)
+            ),
+        )
+        .remedy("silence its startup files for non-interactive shells")
+    }
+
+    /// Receives one frame of the agent's.
+    pub(super) fn read_frame<T: serde::de::DeserializeOwned>(
+        &mut self,
+        notes: Notes<'_>,
+    ) -> Result<T, BootstrapError> {
+        let bad = |shown: &str, e: io::Error| BootstrapError {
+            source: Some(e),
+            ..BootstrapError::new(
+                BootstrapKind::Peer,
+                format!("haul on {shown} said something unintelligible"),
+            )
+        };
+        loop {
+            if let Some(head) = self.buffer.first_chunk::<4>() {
+                let len = message::frame_len(*head).map_err(|e| bad(&self.shown, e))?;
+                if self.buffer.len() >= 4 + len {
+                    let frame: Vec<u8> = self.buffer.drain(..4 + len).collect();
+                    return message::read_frame(&mut &frame[..]).map_err(|e| bad(&self.shown, e));
+                }
+            }
+            match self.wait(false, self.silence_deadline(), notes)? {
+                Event::Eof => return Err(self.ended(notes)),
+                Event::TimedOut => return Err(self.silent()),
+                Event::More | Event::Writable => {}
+            }
+        }
+    }
+
+    fn silent(&mut self) -> BootstrapError {
+        let seconds = self.silence.unwrap_or_default().as_secs();
+        BootstrapError::new(
+            BootstrapKind::Peer,
+            format!("{} did not answer within {seconds} s{}", self.shown, self.quoted_words()),
+        )
+    }
+
+    /// The error for a far end that closed the pipe: ssh's own words and exit code.
+    pub(super) fn ended(&mut self, notes: Notes<'_>) -> BootstrapError {
+        let status = wait_child(&mut self.child.0, END_WAIT);
+        let deadline = Instant::now() + STDERR_WAIT;
+        while self.stderr.is_some() {
+            let Some(stderr) = &self.stderr else { break };
+            let mut fds = [PollFd::new(stderr, PollFlags::IN)];
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut fds, Some(&left)) {
+                Ok(0) | Err(_) => break,
+                Ok(_) => self.read_stderr(notes),
+            }
+        }
+        self.words.end(notes);
+        let exit = status.and_then(|s| s.code());
+        let how = match status {
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("ended with exit code {code}"),
+                (None, signal) => format!("was killed by signal {}", signal.unwrap_or(0)),
+            },
+            None => "closed its output".to_string(),
+        };
+        let when = if self.spoke { "while haul was starting there" } else { "before haul spoke" };
+        let mut what = format!("ssh to {} {how} {when}{}", self.shown, self.quoted_words());
+        if !self.spoke && !self.chatter.is_empty() {
+            what.push_str(&format!("; the far shell had printed: {}", quote(&self.chatter)));
+        }
+        let mut error = BootstrapError::new(BootstrapKind::Ssh, what);
+        error.ssh_exit = exit;
+        if exit == Some(255) {
+            error = error.remedy("see that this ssh command works by itself");
+        }
+        error
+    }
+
+    fn quoted_words(&self) -> String {
+        let words: Vec<&str> = self.words.lines().collect();
+        if words.is_empty() { String::new() } else { format!(": {}", words.join(" / ")) }
+    }
+
+    /// The session has its own connections: ssh only has to end in good time.
+    pub(super) fn into_guard(self) -> SshGuard {
+        let Ssh { child, stdin, stdout, stderr, words, .. } = self;
+        let words = follow(stderr, words);
+        SshGuard { words, _pipe: Some((stdin, stdout)), child }
+    }
+
+    /// All streams use the pipe: its reading and its writing end.
+    pub(super) fn into_pipe(self) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
+        let Ssh { child, stdin, stdout, stderr, words, buffer, .. } = self;
+        let words = follow(stderr, words);
+        let guard = SshGuard { words, _pipe: None, child };
+        set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
+        Ok((Pipe { ahead: io::Cursor::new(buffer), stdout }, stdin, guard))
+    }
+}
+
+/// The reading end of the ssh pipe, beginning with what was read ahead.
+pub(super) struct Pipe {
+    ahead: io::Cursor<Vec<u8>>,
+    stdout: ChildStdout,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self.ahead.read(buf)? {
+            0 => self.stdout.read(buf),
+            n => Ok(n),
+        }
+    }
+}
+
+/// Keeps the ssh process of a session. Dropped, it closes the pipe, gives ssh a moment, and then kills it.
+pub struct SshGuard {
+    words: Arc<Mutex<Lines>>,
+    /// Held open while the session lives; with `Path::Ssh` the streams have it.
+    _pipe: Option<(ChildStdin, ChildStdout)>,
+    /// Last, as in [`Ssh`].
+    child: Process,
+}
+
+impl SshGuard {
+    /// What ssh (and the far end's stderr) wrote since the session came up, escaped; the last lines only.
+    /// Each line is given once.
+    pub fn take_words(&self) -> Vec<String> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The process id of ssh.
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+}
+
+/// Reads the rest of stderr on a thread, so that ssh never waits for a reader.
+fn follow(stderr: Option<ChildStderr>, mut words: Lines) -> Arc<Mutex<Lines>> {
+    words.take();
+    let words = Arc::new(Mutex::new(words));
+    if let Some(mut stderr) = stderr {
+        let words = Arc::clone(&words);
+        let spawned = thread::Builder::new().name("haul-ssh-words".into()).spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(n @ 1..) = stderr.read(&mut chunk) {
+                words.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk[..n], &mut |_| {});
+            }
+        });
+        // Without that thread ssh gets EPIPE for its words, which it survives.
+        drop(spawned);
+    }
+    words
+}
+
+/// Waits until `child` has ended, at most `limit`.
+fn wait_child(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            _ => return None,
+        }
+    }
+}
+
+fn set_nonblocking(fd: impl AsFd, on: bool) -> io::Result<()> {
+    let flags = fcntl_getfl(&fd)?;
+    Ok(fcntl_setfl(&fd, if on { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(host: &str) -> RemoteSpec {
+        RemoteSpec {
+            host: host.into(),
+            user: None,
+            ssh: vec!["ssh".into(), "-p".into(), "22".into()],
+            remote_haul: None,
+            push: None,
+            via: None,
+            ports: None,
+            interactive: false,
+            streams: 1,
+        }
+    }
+
+    /// Goal: no host or user can become an option, a second word or a terminal sequence.
+    #[test]
+    fn hosts_are_hosts() {
+        for host in
+            ["", "-oProxyCommand=x", "a b", "a\nb", "a\x1b[2J", "u@-oX", "-l@h", "@h", "u@", "[]", "[-o]"]
+        {
+            assert_eq!(destination(&spec(host)).unwrap_err().kind, BootstrapKind::Usage, "{host:?}");
+        }
+        for (host, to) in
+            [("h", "h"), ("u@h", "u@h"), ("[::1]", "::1"), ("u@[fe80::1]", "u@fe80::1"), ("u@d@h", "u@d@h")]
+        {
+            assert_eq!(destination(&spec(host)).unwrap(), to);
+        }
+        let named = RemoteSpec { user: Some("-l".into()), ..spec("h") };
+        assert!(destination(&named).is_err());
+    }
+
+    /// Goal: without a terminal ssh is told not to ask, and the host is behind `--` with the constant command.
+    #[test]
+    fn command_line_is_closed() {
+        let words = command_line(&spec("h"), "REMOTE").unwrap();
+        let words: Vec<_> = words.iter().map(|w| w.to_str().unwrap()).collect();
+        assert_eq!(words[4..], ["ssh", "-p", "22", "-oBatchMode=yes", "-T", "--", "h", "REMOTE"]);
+        let asks = RemoteSpec { interactive: true, ssh: vec![], ..spec("h") };
+        let words = command_line(&asks, "REMOTE").unwrap();
+        assert_eq!(words[4..], ["ssh", "-T", "--", "h", "REMOTE"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! A data stream at the sink: one thread that reads frames and holds them against their digests.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use haul_core::ids::{SessionEpoch, StreamId};
+use haul_core::stage::Stage;
+use haul_core::wire::{DataEntry, DataHeader, DataPreamble, PREAMBLE_LEN, decode_data_descriptor, kind};
+
+use super::{Lap, bad_frame, check_seq, guarded, read_exact, read_header, spawn};
+use crate::buffer::{Buffer, Pool};
+use crate::digest;
+use crate::meter::Meter;
+use crate::transport::{Link, Post, TransportError};
+
+/// What happens on a data stream at the sink.
+#[derive(Debug)]
+pub enum RecvEvent {
+    /// A frame arrived. `good` says for each entry whether its payload fits its digest; `buffer` holds the payload of
+    /// all entries, none if they have none.
+    Data { stream: StreamId, seq: u64, header: DataHeader, buffer: Option<Buffer>, good: Vec<bool> },
+    /// The stream is over after `frames` frames; `error` is `None` when the peer or this end closed it in good
+    /// order. The last event.
+    Lost { stream: StreamId, frames: u64, error: Option<String> },
+}
+
+/// A data stream at the sink. Dropping it cuts the stream.
+pub struct DataReceiver {
+    shared: Arc<RecvShared>,
+}
+
+struct RecvShared {
+    stream: StreamId,
+    epoch: SessionEpoch,
+    pool: Pool,
+    meter: Arc<Meter>,
+    post: Post<RecvEvent>,
+    closer: Arc<dyn Fn() + Send + Sync>,
+    /// This end closed.
+    over: AtomicBool,
+    frames: AtomicU64,
+}
+
+impl DataReceiver {
+    /// Receives data frames over `link` on a thread of its own, into buffers of `pool`.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn spawn(
+        link: Link,
+        stream: StreamId,
+        epoch: SessionEpoch,
+        pool: Pool,
+        meter: Arc<Meter>,
+        post: Post<RecvEvent>,
+    ) -> Result<DataReceiver, TransportError> {
+        let Link { reader, writer, closer } = link;
+        let shared = Arc::new(RecvShared {
+            stream,
+            epoch,
+            pool,
+            meter,
+            post,
+            closer,
+            over: AtomicBool::new(false),
+            frames: AtomicU64::new(0),
+        });
+        let receiver = DataReceiver { shared: shared.clone() };
+        spawn(format!("haul-recv-{stream}"), move || {
+            let error = guarded(|| receive_frames(reader, &shared)).err();
+            // Nothing was said in this direction; the half was kept open as long as the stream.
+            drop(writer);
+            (shared.closer)();
+            let error = if shared.over.load(Ordering::Acquire) { None } else { error };
+            let frames = shared.frames.load(Ordering::Relaxed);
+            (shared.post)(RecvEvent::Lost { stream, frames, error });
+        })?;
+        Ok(receiver)
+    }
+
+    /// Ends the stream at once; `Lost` without an error follows.
+    pub fn close(&self) {
+        self.shared.over.store(true, Ordering::Release);
+        (self.shared.closer)();
+    }
+}
+
+impl Drop for DataReceiver {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Result<(), String> {
+    let mut descriptor = Vec::new();
+    let mut lap = Lap::start();
+    while let Some(header) = read_header(&mut reader)? {
+        if header.kind != kind::DATA || header.stream != shared.stream || header.epoch != shared.epoch {
+            return Err(format!(
+                "the peer sent a bad frame: kind {:#04x}, stream {}, epoch {} on data stream {} of epoch {}",
+                header.kind, header.stream, header.epoch, shared.stream, shared.epoch
+            ));
+        }
+        let seq = shared.frames.load(Ordering::Relaxed) + 1;
+        check_seq(header.seq, seq)?;
+        let mut preamble = [0; PREAMBLE_LEN];
+        read_exact(&mut reader, &mut preamble)?;
+        let preamble = DataPreamble::decode(&header, &preamble).map_err(bad_frame)?;
+        // Bounded by the decoder (DESCRIPTOR_LEN_MAX).
+        descriptor.resize(preamble.descriptor_len as usize, 0);
+        read_exact(&mut reader, &mut descriptor)?;
+        let header = decode_data_descriptor(&preamble, &descriptor).map_err(bad_frame)?;
+        let payload_len = preamble.payload_len as usize;
+        let buffer = if payload_len == 0 {
+            None
+        } else {
+            let mut buffer = shared
+                .pool
+                .take(payload_len)
+                .map_err(|error| format!("the peer sent more than it was granted: {error}"))?;
+            read_exact(&mut reader, buffer.as_mut_slice())?;
+            Some(buffer)
+        };
+        let good = check_payload(&header, buffer.as_ref().map_or(&[], Buffer::as_slice));
+        let (wall, cpu) = lap.lap();
+        shared.meter.add_busy(Stage::SinkHost, cpu);
+        shared.meter.add_idle(Stage::SinkHost, wall - cpu);
+        shared.frames.store(seq, Ordering::Relaxed);
+        (shared.post)(RecvEvent::Data { stream: shared.stream, seq, header, buffer, good });
+    }
+    Ok(())
+}
+
+/// Holds each entry's part of the payload against its digest.
+fn check_payload(header: &DataHeader, payload: &[u8]) -> Vec<bool> {
+    let mut rest = payload;
+    let mut check = |entry: &DataEntry| {
+        let len = if entry.hole { 0 } else { entry.len as usize };
+        let (data, behind) = rest.split_at_checked(len)?;
+        rest = behind;
+        Some(match entry.root {
+            true => entry.cvs == [digest::root(data)],
+            false => entry.cvs == digest::chaining_values(entry.offset, data, entry.tail),
+        })
+    };
+    // Entries and payload add up, the decoder sees to that; an entry without payload would just be bad.
+    header.entries.iter().map(|entry| check(entry).unwrap_or(false)).collect()
+}

@@ -1,0 +1,537 @@
+//! Starting a far end, through a stand-in for ssh.
+//!
+//! `ssh` here is a shell script that drops its options and runs the remote command on this machine, in an
+//! empty environment with a home of its own. `haul` is `examples/agent_echo.rs`. The real sshd is used by the
+//! end-to-end tests.
+
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path as FsPath, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use haul::job::{AgentRequest, Options, Role};
+use haul::transport::bootstrap::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, connect};
+use tempfile::TempDir;
+
+/// The far end's program, built by `cargo test` along with this test.
+fn echo_program() -> PathBuf {
+    let exe = std::env::current_exe().expect("tests have a path");
+    let program =
+        exe.parent().and_then(FsPath::parent).expect("target/PROFILE/deps").join("examples/agent_echo");
+    assert!(program.exists(), "{} is missing: cargo build -p haul --examples", program.display());
+    program
+}
+
+/// A far host: a directory with a home, a PATH, and the `ssh` that leads there.
+struct Far {
+    dir: TempDir,
+    /// PATH of the remote command.
+    path: String,
+    /// Shell lines that run before the remote command.
+    before: String,
+    /// More environment of the remote command, `NAME=value` for the shell.
+    env: String,
+}
+
+impl Far {
+    fn new() -> Far {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["bin", "home"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let path = format!("{}:/usr/bin:/bin", dir.path().join("bin").display());
+        Far { dir, path, before: String::new(), env: String::new() }
+    }
+
+    fn with_haul() -> Far {
+        let far = Far::new();
+        symlink(echo_program(), far.dir.path().join("bin/haul")).unwrap();
+        far
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    /// An executable shell script in the far PATH.
+    fn script(&self, name: &str, text: &str) {
+        write_script(&self.dir.path().join("bin").join(name), text);
+    }
+
+    fn spec(&self) -> RemoteSpec {
+        let ssh = self.dir.path().join("ssh");
+        write_script(
+            &ssh,
+            &format!(
+                "for last; do :; done\n{}\nenv -i PATH='{}' HOME='{}' SSH_CONNECTION='127.0.0.1 9 127.0.0.1 22' {} /bin/sh -c \"$last\"",
+                self.before,
+                self.path,
+                self.home().display(),
+                self.env
+            ),
+        );
+        RemoteSpec {
+            host: "far.invalid".into(),
+            user: None,
+            ssh: vec![ssh.to_str().unwrap().into(), "-p".into(), "1".into()],
+            remote_haul: None,
+            push: None,
+            via: None,
+            ports: None,
+            interactive: false,
+            streams: 3,
+        }
+    }
+
+    fn pushing(&self) -> RemoteSpec {
+        RemoteSpec { push: Some(echo_program()), ..self.spec() }
+    }
+
+    /// The cached program, if there is exactly one, and nothing else lies with it.
+    fn cached(&self) -> PathBuf {
+        let only = |dir: &FsPath| {
+            let entries: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+            assert_eq!(entries.len(), 1, "{entries:?}");
+            entries[0].clone()
+        };
+        only(&only(&self.home().join(".cache/haul")))
+    }
+}
+
+fn write_script(path: &FsPath, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn request() -> AgentRequest {
+    AgentRequest { role: Role::Sink, sources: vec![], destination: None, options: Options::default() }
+}
+
+fn start(spec: &RemoteSpec) -> (Result<Connected, BootstrapError>, Vec<String>) {
+    let mut notes = Vec::new();
+    let result = connect(spec, &request(), &mut |line| notes.push(line));
+    (result, notes)
+}
+
+/// Sends bytes of its own over each stream, all at once, and compares what comes back.
+fn check_echo(connected: Connected) {
+    let Connected { control, data, guard, .. } = connected;
+    assert_eq!(
+        data.iter().map(|(id, _)| id.0).collect::<Vec<_>>(),
+        (1..=data.len() as u16).collect::<Vec<_>>()
+    );
+    let links = std::iter::once(control).chain(data.into_iter().map(|(_, link)| link));
+    let threads: Vec<_> = links
+        .zip(1u64..)
+        .map(|(mut link, seed)| {
+            thread::spawn(move || {
+                let mut bytes = vec![0; 300_000];
+                fastrand::Rng::with_seed(seed).fill(&mut bytes);
+                let sent = bytes.clone();
+                let mut writer = link.writer;
+                let sender = thread::spawn(move || {
+                    writer.write_all(&sent).and_then(|()| writer.flush()).expect("send");
+                    writer
+                });
+                let mut back = vec![0; bytes.len()];
+                link.reader.read_exact(&mut back).expect("receive");
+                assert!(bytes == back);
+                drop(sender.join().unwrap());
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    drop(guard);
+}
+
+/// A port on loopback that nobody listens on just now.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Goal: with a haul there and an open port, all streams come up over TLS and belong to the right ids; the
+/// far end's port is closed then.
+#[test]
+fn direct_streams_come_up() {
+    let far = Far::with_haul();
+    let (result, notes) = start(&far.spec());
+    let mut connected = result.unwrap();
+    assert!(notes.is_empty(), "{notes:?}");
+    assert_eq!(connected.protect, "tls");
+    let Path::Direct { addr } = connected.path else { panic!("{:?}", connected.path) };
+    // The far end serves streams only after it has closed its port.
+    connected.control.writer.write_all(b"x").and_then(|()| connected.control.writer.flush()).unwrap();
+    connected.control.reader.read_exact(&mut [0]).unwrap();
+    assert!(TcpStream::connect(addr).is_err(), "the port is still open");
+    check_echo(connected);
+}
+
+/// Goal: a port given by the user is used; a range in use goes through ssh, and says so.
+#[test]
+fn port_range_is_honoured() {
+    let far = Far::with_haul();
+    let port = free_port();
+    let spec = RemoteSpec { ports: Some((port, port)), ..far.spec() };
+    let connected = start(&spec).0.unwrap();
+    assert!(matches!(connected.path, Path::Direct { addr } if addr.port() == port), "{:?}", connected.path);
+    check_echo(connected);
+
+    let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let (result, notes) = start(&RemoteSpec { ports: Some((port, port)), ..spec });
+    let connected = result.unwrap();
+    assert_eq!(connected.path, Path::Ssh);
+    assert!(notes.iter().any(|n| n.contains(&port.to_string())), "{notes:?}");
+    check_echo(connected);
+}
+
+/// Goal: where packets to the port vanish, or the port is closed, everything goes through ssh, with a line
+/// for the firewall office.
+/// Method: the far end names a port with a full queue (connects hang), and one that nobody listens on.
+#[test]
+fn blocked_port_falls_back_to_ssh() {
+    let hole = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    hole.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    hole.listen(0).unwrap();
+    let address = hole.local_addr().unwrap().as_socket().unwrap();
+    let _queued = TcpStream::connect(address).unwrap();
+    for port in [address.port(), free_port()] {
+        let mut far = Far::with_haul();
+        far.env = format!("AGENT_ECHO_PORT={port}");
+        let (result, notes) = start(&far.spec());
+        let connected = result.unwrap();
+        assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));
+        let note = notes.iter().find(|n| n.contains("closed to us")).expect("a note");
+        for fact in
+            [&format!("tcp port {port} of far.invalid"), "from 127.0.0.1 to 127.0.0.1", "--port 50000-50031"]
+        {
+            assert!(note.contains(fact), "{note}");
+        }
+        check_echo(connected);
+    }
+}
+
+/// Goal: without knowing the address that ssh reached, the far end opens no port.
+#[test]
+fn unknown_address_opens_no_port() {
+    let mut far = Far::with_haul();
+    far.env = "SSH_CONNECTION=".into();
+    let (result, notes) = start(&far.spec());
+    let connected = result.unwrap();
+    assert_eq!(connected.path, Path::Ssh);
+    assert!(notes.iter().any(|n| n.contains("--via")), "{notes:?}");
+    check_echo(connected);
+    let spec = RemoteSpec { via: Some(Ipv4Addr::LOCALHOST.into()), ..far.spec() };
+    assert!(matches!(start(&spec).0.unwrap().path, Path::Direct { .. }));
+}
+
+/// Goal: up to 64 KiB of whatever bytes before haul starts are skipped; beyond that the error quotes them,
+/// harmlessly.
+#[test]
+fn chatter_is_skipped_or_named() {
+    let pieces: [(&str, usize); 5] =
+        [("x", 0), ("motd\n", 1024), ("y", 65535), ("y", 65536), ("HAUL\x1b[2J\u{1}", 2000)];
+    for (text, len) in pieces {
+        let mut far = Far::with_haul();
+        let chatter: Vec<u8> = text.bytes().cycle().take(len).collect();
+        fs::write(far.dir.path().join("motd"), chatter).unwrap();
+        far.before = format!("cat '{}/motd'", far.dir.path().display());
+        let connected = start(&far.spec()).0.unwrap_or_else(|e| panic!("{len} of {text:?}: {e}"));
+        check_echo(connected);
+    }
+    for (text, len) in [("\x1b]0;evil\x07", 65537), ("z", 10_000_000)] {
+        let mut far = Far::with_haul();
+        fs::write(far.dir.path().join("motd"), text.bytes().cycle().take(len).collect::<Vec<u8>>()).unwrap();
+        far.before = format!("cat '{}/motd'", far.dir.path().display());
+        let error = start(&far.spec()).0.unwrap_err();
+        assert_eq!(error.kind, BootstrapKind::Chatter, "{error}");
+        assert!(error.to_string().chars().all(|c| !c.is_control()), "{error}");
+        assert!(error.to_string().contains(if text == "z" { "zzz" } else { "\\x1b]0;evil\\x07" }), "{error}");
+    }
+}
+
+/// Goal: when ssh fails, its own words and exit code are in the error, and its words came as notes, escaped.
+#[test]
+fn ssh_failure_is_quoted() {
+    let mut far = Far::new();
+    far.before = "printf 'u@far: Permission denied\\033[2J (publickey).\\r\\n' >&2; exit 255".into();
+    let (result, notes) = start(&far.spec());
+    let error = result.unwrap_err();
+    assert_eq!((error.kind, error.ssh_exit), (BootstrapKind::Ssh, Some(255)));
+    let words = "u@far: Permission denied\\x1b[2J (publickey).";
+    assert_eq!(notes, [words]);
+    assert!(error.to_string().contains(words), "{error}");
+
+    let spec = RemoteSpec { ssh: vec!["/nonexistent/ssh".into()], ..far.spec() };
+    let error = start(&spec).0.unwrap_err();
+    assert_eq!((error.kind, error.ssh_exit), (BootstrapKind::Ssh, Some(127)));
+    assert!(error.to_string().contains("/nonexistent/ssh"), "{error}");
+}
+
+/// Goal: the real ssh takes the command line, and its words about a host that does not exist come through.
+#[test]
+fn real_ssh_names_an_unknown_host() {
+    if Command::new("ssh").arg("-V").output().is_err() {
+        eprintln!("skipped: no ssh here");
+        return;
+    }
+    let far = Far::new();
+    let spec = RemoteSpec { ssh: vec![], host: "u@no-such-host.invalid".into(), ..far.spec() };
+    let error = start(&spec).0.unwrap_err();
+    assert_eq!((error.kind, error.ssh_exit), (BootstrapKind::Ssh, Some(255)), "{error}");
+    assert!(error.to_string().contains("no-such-host.invalid: "), "{error}");
+}
+
+/// Goal: programs without a common protocol part with both versions named.
+#[test]
+fn version_mismatch_names_both() {
+    let mut far = Far::with_haul();
+    far.env = "AGENT_ECHO_VERSIONS=40-41".into();
+    let error = start(&far.spec()).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Version);
+    assert!(error.to_string().contains("40 to 41") && error.remedy.is_some(), "{error}");
+}
+
+/// Goal: a program named by path is used whatever bytes the path has; a wrong one is an error, not a reason
+/// to take another.
+#[test]
+fn remote_path_is_never_interpreted() {
+    let far = Far::with_haul();
+    let odd = far.home().join("it's \"$HOME\" `id` $(id) \\ ; * haul");
+    symlink(echo_program(), &odd).unwrap();
+    check_echo(start(&RemoteSpec { remote_haul: Some(odd), ..far.spec() }).0.unwrap());
+    symlink(echo_program(), far.home().join("tilde")).unwrap();
+    check_echo(start(&RemoteSpec { remote_haul: Some("~/tilde".into()), ..far.spec() }).0.unwrap());
+    for wrong in ["/nonexistent/haul", "/bin/true", "-n"] {
+        let error = start(&RemoteSpec { remote_haul: Some(wrong.into()), ..far.pushing() }).0.unwrap_err();
+        assert_eq!(error.kind, BootstrapKind::NoProgram, "{error}");
+    }
+}
+
+/// Goal: where haul is missing it is pushed once, announced once, into directories of the user alone, and
+/// what lies in the cache is checked before each use.
+#[test]
+fn push_is_cached_and_checked() {
+    let far = Far::new();
+    let pushes = |notes: &[String]| notes.iter().filter(|n| n.starts_with("pushing haul (")).count();
+    let (result, notes) = start(&far.pushing());
+    check_echo(result.unwrap());
+    assert_eq!((pushes(&notes), notes.len()), (1, 1), "{notes:?}");
+    let cached = far.cached();
+    let bytes = fs::read(echo_program()).unwrap();
+    assert!(fs::read(&cached).unwrap() == bytes);
+    for dir in cached.ancestors().skip(1).take(2) {
+        assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700, "{}", dir.display());
+    }
+
+    let (result, notes) = start(&far.pushing());
+    check_echo(result.unwrap());
+    assert!(notes.is_empty(), "{notes:?}");
+
+    let mut damaged = bytes.clone();
+    damaged[bytes.len() / 2] ^= 1;
+    fs::write(&cached, damaged).unwrap();
+    let (result, notes) = start(&far.pushing());
+    check_echo(result.unwrap());
+    assert_eq!(pushes(&notes), 1);
+    assert!(fs::read(far.cached()).unwrap() == bytes);
+}
+
+/// Goal: a push that arrives changed is refused, leaves nothing, and never runs.
+/// Method: the far end's `head` turns one byte.
+#[test]
+fn damaged_push_is_refused() {
+    let far = Far::new();
+    far.script("head", "/usr/bin/head \"$@\" | tr '\\000' '\\001'");
+    let error = start(&far.pushing()).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Push);
+    assert!(error.to_string().contains("damaged"), "{error}");
+    let left: Vec<_> =
+        fs::read_dir(far.home().join(".cache/haul")).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(fs::read_dir(&left[0]).unwrap().count(), 0);
+}
+
+/// Goal: a far end without `sha256sum` is served, and told about; a wrong size is still found.
+#[test]
+fn size_only_check_is_said() {
+    let mut far = Far::new();
+    far.path = far.dir.path().join("bin").display().to_string();
+    let tools = ["sh", "uname", "id", "ls", "mkdir", "wc", "mktemp", "head", "chmod", "mv", "rm"];
+    for tool in tools {
+        let at =
+            ["/usr/bin", "/bin"].map(|d| FsPath::new(d).join(tool)).into_iter().find(|p| p.exists()).unwrap();
+        symlink(at, far.dir.path().join("bin").join(tool)).unwrap();
+    }
+    for pushes in [1, 0] {
+        let (result, notes) = start(&far.pushing());
+        check_echo(result.unwrap());
+        assert_eq!(notes.len(), 1 + pushes, "{notes:?}");
+        assert!(notes.iter().any(|n| n.contains("only the size")), "{notes:?}");
+    }
+    fs::write(far.cached(), b"short").unwrap();
+    assert_eq!(start(&far.pushing()).1.len(), 2);
+}
+
+/// Goal: a cache that others can write to, or that is not a directory of ours, is not used.
+#[test]
+fn foreign_cache_is_refused() {
+    for mode in [0o770, 0o707, 0o777, 0o1777] {
+        let far = Far::new();
+        let cache = far.home().join(".cache/haul");
+        fs::create_dir_all(&cache).unwrap();
+        fs::set_permissions(&cache, fs::Permissions::from_mode(mode)).unwrap();
+        let error = start(&far.pushing()).0.unwrap_err();
+        assert_eq!(error.kind, BootstrapKind::Push, "{error}");
+        assert!(error.to_string().contains("chmod go-w"), "{error}");
+    }
+    let far = Far::new();
+    fs::create_dir_all(far.home().join(".cache/elsewhere")).unwrap();
+    symlink("elsewhere", far.home().join(".cache/haul")).unwrap();
+    assert_eq!(start(&far.pushing()).0.unwrap_err().kind, BootstrapKind::Push);
+    if rustix::process::getuid().is_root() {
+        let far = Far::new();
+        let cache = far.home().join(".cache/haul");
+        fs::create_dir_all(&cache).unwrap();
+        std::os::unix::fs::chown(&cache, Some(12345), None).unwrap();
+        assert_eq!(start(&far.pushing()).0.unwrap_err().kind, BootstrapKind::Push);
+    } else {
+        eprintln!("skipped: a cache of another user (needs root)");
+    }
+}
+
+/// Goal: a cache where programs may not run gives the remedy.
+#[test]
+fn noexec_cache_names_the_remedy() {
+    let far = Far::new();
+    let cache = far.home().join(".cache");
+    fs::create_dir(&cache).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "noexec,mode=700", "tmpfs"]).arg(&cache).output();
+    if !mounted.is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: cannot mount a tmpfs (needs root)");
+        return;
+    }
+    let result = start(&far.pushing()).0;
+    Command::new("umount").arg(&cache).status().unwrap();
+    let error = result.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Push);
+    assert!(error.to_string().contains("noexec") && error.remedy.unwrap().contains("XDG_CACHE_HOME"));
+}
+
+/// Goal: another CPU is found before anything is sent, and a program that does not start is said with its
+/// own words.
+#[test]
+fn program_that_cannot_run_is_explained() {
+    let far = Far::new();
+    far.script("uname", "case $1 in -m) echo vax;; *) echo Linux;; esac");
+    let (result, notes) = start(&far.pushing());
+    let error = result.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::NoProgram);
+    assert!(error.to_string().contains("vax") && notes.is_empty(), "{error}");
+
+    let far = Far::new();
+    let spec = RemoteSpec { push: Some("/bin/ls".into()), ..far.spec() };
+    let error = start(&spec).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Push, "{error}");
+    assert!(error.to_string().contains("exit code 2") && error.to_string().contains("--protocol"), "{error}");
+}
+
+/// Goal: `--no-push` leaves the far end as it is.
+#[test]
+fn no_push_is_obeyed() {
+    let far = Far::new();
+    let error = start(&far.spec()).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::NoProgram);
+    assert!(
+        error.to_string().contains("--no-push") && error.to_string().contains("--remote-haul"),
+        "{error}"
+    );
+    assert!(!far.home().join(".cache").exists());
+}
+
+/// Goal: a full disk while pushing is an error with its place, not a hang.
+#[test]
+fn full_disk_while_pushing_is_said() {
+    let far = Far::new();
+    far.script("head", "/usr/bin/head -c 1000; exit 1");
+    let error = start(&far.pushing()).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Push);
+    assert!(error.to_string().contains("quota"), "{error}");
+}
+
+/// Goal: strangers at the port do not disturb the session.
+/// Method: junk from several threads all the while that sessions are set up on a known port.
+#[test]
+fn strangers_do_not_disturb() {
+    let far = Far::with_haul();
+    let port = free_port();
+    let over = Arc::new(AtomicBool::new(false));
+    let strangers: Vec<_> = (0..2)
+        .map(|seed| {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let mut held = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    if let Ok(mut socket) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+                        let junk: Vec<u8> = (0..rng.usize(..200)).map(|_| rng.u8(..)).collect();
+                        let _ = socket.write_all(&junk);
+                        // Some stay open and silent.
+                        if held.len() < 10 && rng.bool() {
+                            held.push(socket);
+                        }
+                    }
+                    thread::yield_now();
+                }
+            })
+        })
+        .collect();
+    for _ in 0..5 {
+        let spec = RemoteSpec { ports: Some((port, port)), ..far.spec() };
+        check_echo(start(&spec).0.unwrap());
+    }
+    over.store(true, Ordering::Relaxed);
+    for stranger in strangers {
+        stranger.join().unwrap();
+    }
+}
+
+/// Goal: once the streams are up, the end of ssh loses nothing.
+#[test]
+fn loss_of_ssh_loses_nothing() {
+    let far = Far::with_haul();
+    let Connected { session, control, data, path, protect, protocol, remote_version, guard } =
+        start(&far.spec()).0.unwrap();
+    let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    drop(guard);
+    let other = start(&far.spec()).0.unwrap();
+    let guard = other.guard;
+    check_echo(Connected { session, control, data, path, protect, protocol, remote_version, guard });
+}
+
+/// Goal: input that cannot be meant is refused before anything runs.
+#[test]
+fn bad_input_is_refused_at_once() {
+    let far = Far::with_haul();
+    let spec = far.spec();
+    let bad = [
+        RemoteSpec { host: "-oProxyCommand=touch x".into(), ..spec.clone() },
+        RemoteSpec { host: "".into(), ..spec.clone() },
+        RemoteSpec { streams: 0, ..spec.clone() },
+        RemoteSpec { streams: 17, ..spec.clone() },
+        RemoteSpec { ports: Some((9, 8)), ..spec.clone() },
+        RemoteSpec { remote_haul: Some("a\nb".into()), ..spec },
+    ];
+    for spec in bad {
+        let error = start(&spec).0.unwrap_err();
+        assert_eq!(error.kind, BootstrapKind::Usage, "{error}");
+    }
+}

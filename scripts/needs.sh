@@ -1,0 +1,77 @@
+#!/bin/bash
+# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench]
+#
+# Debian and Ubuntu only; elsewhere it names the commands that are missing. What is there is left alone,
+# and when nothing is missing nothing is run.
+set -euo pipefail
+
+profile=${1:-test}
+
+# command:package, grouped by what needs them.
+build=(cc:gcc)
+demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
+test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux)
+bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
+
+case $profile in
+    build) wanted=("${build[@]}") ;;
+    demo) wanted=("${demo[@]}") ;;
+    test) wanted=("${test[@]}") ;;
+    bench) wanted=("${bench[@]}") ;;
+    *)
+        echo "needs.sh: no profile '$profile'; there are build, demo, test and bench" >&2
+        exit 2
+        ;;
+esac
+
+PATH=$PATH:/usr/sbin:/sbin
+
+if ! command -v cargo >/dev/null; then
+    echo "needs.sh: cargo is missing; install Rust 1.90 or later, for instance by https://rustup.rs" >&2
+    exit 1
+fi
+
+commands=() packages=()
+for pair in "${wanted[@]}"; do
+    command -v "${pair%%:*}" >/dev/null && continue
+    commands+=("${pair%%:*}")
+    [[ " ${packages[*]} " == *" ${pair##*:} "* ]] || packages+=("${pair##*:}")
+done
+if [ ${#packages[@]} -eq 0 ]; then
+    exit 0
+fi
+
+if ! command -v apt-get >/dev/null; then
+    echo "needs.sh: these commands are missing: ${commands[*]}" >&2
+    exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! sudo -n true 2>/dev/null; then
+        echo "needs.sh: not root; please run: sudo apt-get install ${packages[*]}" >&2
+        # Tests that lack something are skipped and counted; only a build that cannot work ends here.
+        [ "$profile" = test ] && command -v cc >/dev/null && exit 0
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+
+# A package that brings a daemon starts it when it is installed. None is wanted here: the tests start their
+# own sshd. The policy file says so to the package manager, and is removed again.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+fi
+
+echo "needs.sh: installing ${packages[*]}"
+log=$(mktemp)
+export DEBIAN_FRONTEND=noninteractive
+if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    echo "needs.sh: could not install ${packages[*]}" >&2
+    exit 1
+fi
+rm -f "$log"
