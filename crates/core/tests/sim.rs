@@ -17,7 +17,18 @@
 //! - no deadlock, and an end within a bound of steps;
 //! - after "complete" no journal and no temporary is left, and every name is on media.
 //!
-//! MUTANTS
+//! Each of these changes to the machines was seen to fail (seeds that fail of the first 10,000): directories
+//! not synced (7,624), temporaries' names not synced (1,659), acknowledged without journal (1,670), no journal
+//! sync (30), commit without sync (7,609), journal written on after a refusal (1), the pass of a seal ignored
+//! (10), a look begun before the last read believed (3), ctime change not settled by digest (207), discard
+//! while writes are under way (110) or a commit (15), credit of a lost stream kept (20), its objects not sent
+//! again (417), its buffers not counted back (5 of 40,000), more granted than there is (all), damaged payload
+//! taken (2,402), held parts read again (1,605), parts journaled under a fingerprint that was not verified (7),
+//! temporaries of the wrong run taken over (1), a second try begun before the journal forgot the first (4 of
+//! 40,000), withdrawals not journaled (1), a withdrawn generation acknowledged (10), complete before the last
+//! epoch (252), a crossing failure ignored (2), second tries waiting for the walk that waits for them (4).
+//! Not seen to fail: a file begun at once though its promised temporary is gone; a torn record that is
+//! believed is rare here (the tests of `journal` tear every byte).
 //!
 //! Left out: policies other than the default, directories that cannot be made, a source file that changes
 //! within one grain of its clock, two runs of one job at once, and re-joined control.
@@ -41,7 +52,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds that once failed.
-const KEPT: &[u64] = &[52_505, 60_113, 126_702];
+const KEPT: &[u64] = &[52_505, 60_113, 126_702, 1_255_512, 1_427_025];
 /// Seeds of a default run.
 const SEEDS: u64 = 40_000;
 

@@ -187,7 +187,11 @@ impl World {
             let bytes = std::mem::take(bytes);
             self.note(|| format!("sink writes {} bytes of journal", bytes.len()));
             self.journal.bytes.as_mut().expect("the journal was begun").extend_from_slice(&bytes);
-            return self.snk().journal_ops.insert(0, op);
+            self.snk().journal_ops.insert(0, op);
+            if !self.quiet && self.rng.u8(..16) == 0 {
+                self.power_cut();
+            }
+            return;
         }
         self.sink_do(op);
     }
@@ -250,6 +254,11 @@ impl World {
             SinkOp::SyncDirs { dirs } => {
                 let mut results = Vec::new();
                 for id in dirs {
+                    // What it was synced for failed meanwhile, and the directory was finished.
+                    if id != DirId::ROOT && !self.snk().dirs.contains_key(&id) {
+                        results.push((id, Err(failure(Stage::Sync, 0))));
+                        continue;
+                    }
                     let dir = self.enter(id);
                     if self.strikes(60) {
                         let inside: Vec<usize> =

@@ -350,22 +350,7 @@ impl World {
             Fate::None => {}
             Fate::KillSource => self.source_gone(false),
             Fate::KillSink => self.sink_gone(false),
-            Fate::PowerCut => {
-                let spare = !self.durable;
-                self.disk.power_cut(&mut self.rng, spare);
-                if self.journal.power_cut(&mut self.rng) {
-                    // A record that takes a file over voids what was said of it before; those that repeat it
-                    // may be torn off. That costs a re-send, never more.
-                    let held = std::mem::take(&mut self.s.held);
-                    held.into_iter().for_each(|entry| self.acks[entry] = None);
-                }
-                self.boot += 1;
-                if !self.durable {
-                    self.acks.fill(None);
-                }
-                self.judge_names();
-                self.sink_gone(false);
-            }
+            Fate::PowerCut => self.power_cut(),
             Fate::StopSource => {
                 if let Some(src) = &mut self.s.source {
                     src.machine.stop("test");
@@ -380,6 +365,24 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The sink's host loses power.
+    pub fn power_cut(&mut self) {
+        let spare = !self.durable;
+        self.disk.power_cut(&mut self.rng, spare);
+        if self.journal.power_cut(&mut self.rng) {
+            // A record that takes a file over voids what was said of it before; those that repeat it
+            // may be torn off. That costs a re-send, never more.
+            let held = std::mem::take(&mut self.s.held);
+            held.into_iter().for_each(|entry| self.acks[entry] = None);
+        }
+        self.boot += 1;
+        if !self.durable {
+            self.acks.fill(None);
+        }
+        self.judge_names();
+        self.sink_gone(false);
     }
 
     /// Something happens to a file at the source.
