@@ -1,7 +1,42 @@
 //! The simulator: both session machines against a simulated network and storage, with faults and crashes.
+//!
+//! In: a seed. Out: nothing, or a panic with the seed and what happened last.
+//! One run is a random tree, up to seven sessions that end as they end (killed, power cut, stopped, faults of
+//! storage and network, a source that changes), then a quiet one that must complete and one that must find
+//! all unchanged. `model` is what is copied, `disk` the sink's file system and journal with their caches,
+//! `link` the network, `source` and `sink` the engines and drivers of the two ends, `world` the run, `judge`
+//! what must hold. Messages and data headers cross as encoded frames.
+//!
+//! What is judged:
+//! - a file that is said to be done stands under its name with a content of the announced version, and is
+//!   there after a power cut at that instant; so is every extent that is said to be durable;
+//! - no final name ever shows a part or a mixture;
+//! - what a journal promises is in the temporary that is taken over for it;
+//! - buffers of either end stay within its memory, and each is freed once; entries stay within their limit;
+//! - blocks that were acknowledged are not read again, by any later session;
+//! - no deadlock, and an end within a bound of steps;
+//! - after "complete" no journal and no temporary is left, and every name is on media.
+//!
+//! Each of these changes to the machines was seen to fail (seeds that fail of the first 10,000): directories
+//! not synced (7,624), temporaries' names not synced (1,659), acknowledged without journal (1,670), no journal
+//! sync (30), commit without sync (7,609), journal written on after a refusal (1), the pass of a seal ignored
+//! (10), a look begun before the last read believed (3), ctime change not settled by digest (207), discard
+//! while writes are under way (110) or a commit (15), credit of a lost stream kept (20), its objects not sent
+//! again (417), its buffers not counted back (5 of 40,000), more granted than there is (all), damaged payload
+//! taken (2,402), held parts read again (1,605), parts journaled under a fingerprint that was not verified (7),
+//! temporaries of the wrong run taken over (1), a second try begun before the journal forgot the first (4 of
+//! 40,000), withdrawals not journaled (1), a withdrawn generation acknowledged (10), complete before the last
+//! epoch (252), a crossing failure ignored (2), second tries waiting for the walk that waits for them (4).
+//! A torn record believed: 10 of 30,000. Not seen to fail: a file begun at once though its promised temporary
+//! is gone.
+//!
+//! Left out: policies other than the default, directories that cannot be made, a source file that changes
+//! within one grain of its clock, two runs of one job at once, and re-joined control.
 
 #[path = "sim/disk.rs"]
 mod disk;
+#[path = "sim/judge.rs"]
+mod judge;
 #[path = "sim/link.rs"]
 mod link;
 #[path = "sim/model.rs"]
@@ -17,9 +52,9 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds that once failed.
-const KEPT: &[u64] = &[60_113, 126_702];
+const KEPT: &[u64] = &[52_505, 60_113, 126_702, 1_255_512, 1_427_025];
 /// Seeds of a default run.
-const SEEDS: u64 = 60_000;
+const SEEDS: u64 = 40_000;
 
 thread_local! {
     static PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
@@ -63,8 +98,8 @@ fn nothing_promised_is_lost() {
 /// Method: `HAUL_SIM_SEEDS` seeds (default 100,000), beginning at `HAUL_SIM_FIRST`; every failure is named.
 #[test]
 #[ignore = "takes as long as it is told"]
+#[expect(clippy::disallowed_methods, reason = "a long run is told how long")]
 fn nothing_promised_is_lost_in_long_runs() {
-    #[expect(clippy::disallowed_methods, reason = "core reads no environment; a long test run may")]
     let number = |name: &str, or: u64| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(or);
     let first = number("HAUL_SIM_FIRST", 1_000_000);
     let count = number("HAUL_SIM_SEEDS", 100_000);

@@ -245,9 +245,10 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Power is lost: of what was not synced a part is left, perhaps damaged.
-    pub fn power_cut(&mut self, rng: &mut Rng) {
-        let Some(bytes) = &mut self.bytes else { return };
+    /// Power is lost: of what was not synced a part is left, perhaps damaged. True if anything was not.
+    pub fn power_cut(&mut self, rng: &mut Rng) -> bool {
+        let Some(bytes) = &mut self.bytes else { return false };
+        let torn = bytes.len() > self.durable;
         let kept = rng.usize(self.durable..=bytes.len());
         bytes.truncate(kept);
         if kept > self.durable && rng.bool() {
@@ -255,5 +256,6 @@ impl JournalFile {
             bytes[at] ^= 1 << rng.u8(..8);
         }
         self.durable = bytes.len();
+        torn
     }
 }

@@ -215,20 +215,20 @@ impl Tree {
         let mut version = *versions.last().expect("at least one");
         version.ctime += 1;
         let (what, renewed) = match rng.u8(..10) {
-            0..4 => {
+            0..3 => {
                 version.key = version.key % KEYS + 1;
                 version.mtime += 1;
                 ("rewritten", true)
             }
-            4 | 5 => {
+            3 | 4 => {
                 version.len = LENGTHS[rng.usize(..LENGTHS.len())];
                 version.key = version.key % KEYS + 1;
                 version.mtime += 1;
                 version.ino += 1000;
                 ("replaced", true)
             }
-            6 | 7 => ("chmod", false),
-            8 => {
+            5 | 6 => ("chmod", false),
+            7 | 8 => {
                 version.key = version.key % KEYS + 1;
                 ("rewritten with its mtime set back", true)
             }

@@ -2,23 +2,22 @@
 
 use std::collections::HashMap;
 
-use haul_core::digest::Subtree;
 use haul_core::entry::Timestamp;
-use haul_core::ids::{BufferId, DirId, FileId, Generation};
+use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Extent, Failure, FileState, Message, Outcome, Policy, Stage, credit_cost};
+use haul_core::wire::{Failure, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
-use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, content, entry_of, mixed_node};
+use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, entry_of};
 use super::world::World;
 
-struct OpenFile {
+pub struct OpenFile {
     dir: DirKey,
     entry: usize,
-    file: usize,
+    pub file: usize,
     /// A commit of it failed: nothing can be written until it is discarded.
     failed: bool,
 }
@@ -31,13 +30,13 @@ struct Payload {
 
 pub struct SinkEnd {
     pub machine: Sink,
-    tag: u32,
+    pub tag: u32,
     old_tags: Vec<u32>,
     dirs: HashMap<DirId, (DirId, usize)>,
     pub ops: Vec<SinkOp>,
     pub journal_ops: Vec<SinkOp>,
     pub dones: Vec<SinkDone>,
-    open: HashMap<FileId, OpenFile>,
+    pub open: HashMap<FileId, OpenFile>,
     buffers: HashMap<BufferId, Payload>,
     next_buffer: u32,
     memory: u64,
@@ -49,7 +48,7 @@ fn failure(stage: Stage, errno: i32) -> Failure {
 }
 
 impl World {
-    fn snk(&mut self) -> &mut SinkEnd {
+    pub fn snk(&mut self) -> &mut SinkEnd {
         self.s.sink.as_mut().expect("the sink runs")
     }
 
@@ -178,7 +177,22 @@ impl World {
     }
 
     pub fn journal_exec(&mut self) {
-        let op = self.snk().journal_ops.remove(0);
+        let mut op = self.snk().journal_ops.remove(0);
+        if let SinkOp::Journal { bytes, .. } = &mut op
+            && !bytes.is_empty()
+            && !self.journal.broken
+            && self.rng.bool()
+        {
+            // Written, and not synced yet.
+            let bytes = std::mem::take(bytes);
+            self.note(|| format!("sink writes {} bytes of journal", bytes.len()));
+            self.journal.bytes.as_mut().expect("the journal was begun").extend_from_slice(&bytes);
+            self.snk().journal_ops.insert(0, op);
+            if !self.quiet && self.rng.u8(..16) == 0 {
+                self.power_cut();
+            }
+            return;
+        }
         self.sink_do(op);
     }
 
@@ -240,6 +254,11 @@ impl World {
             SinkOp::SyncDirs { dirs } => {
                 let mut results = Vec::new();
                 for id in dirs {
+                    // What it was synced for failed meanwhile, and the directory was finished.
+                    if id != DirId::ROOT && !self.snk().dirs.contains_key(&id) {
+                        results.push((id, Err(failure(Stage::Sync, 0))));
+                        continue;
+                    }
                     let dir = self.enter(id);
                     if self.strikes(60) {
                         let inside: Vec<usize> =
@@ -278,7 +297,7 @@ impl World {
                 SinkDone::Discard { id }
             }
             SinkOp::Journal { bytes, durable } => {
-                let result = if self.journal.broken || self.strikes(100) {
+                let result = if self.journal.broken || (!bytes.is_empty() && self.strikes(100)) {
                     Err(failure(Stage::Write, 5))
                 } else {
                     let journal = self.journal.bytes.as_mut().expect("the journal was begun");
@@ -358,8 +377,11 @@ impl World {
     }
 
     fn commit_part(&mut self, id: FileId, durable: bool) -> Result<(), Failure> {
-        let Some(open) = self.snk().open.get(&id) else { return Err(failure(Stage::Publish, 0)) };
+        let open = self.snk().open.get(&id).expect("a commit names open files");
         let (file, entry) = (open.file, open.entry);
+        if open.failed {
+            return Err(failure(Stage::Sync, 5));
+        }
         if durable {
             let good = !self.strikes(60);
             self.disk.sync_file(file, good);
@@ -375,7 +397,7 @@ impl World {
         let file = &publish.file;
         let temp = match file.size {
             0 => self.temp(file)?,
-            _ => self.snk().open.get(&file.id).map(|o| o.file).ok_or(failure(Stage::Publish, 0))?,
+            _ => self.snk().open.get(&file.id).expect("a commit names open files").file,
         };
         let OpenFile { dir, entry, .. } = self.snk().open[&file.id];
         assert_eq!(self.disk.files[temp].len, file.size, "entry {entry}: length at publication");
@@ -424,17 +446,20 @@ impl World {
         }
         let header = frame.header();
         let payload = header.payload_len();
+        let damage = !self.quiet && self.s.faults;
+        let good: Vec<bool> =
+            header.entries.iter().map(|_| !damage || self.rng.u16(..40) >= self.s.heat[3]).collect();
         let mut at = 0;
-        let parts = header.entries.iter().zip(frame.blocks).map(|(entry, blocks)| {
+        let parts = header.entries.iter().zip(frame.blocks).zip(&good).map(|((entry, mut blocks), good)| {
             assert_eq!(blocks.len(), blocks_of(u64::from(entry.len)), "payload of {entry:?}");
+            if !good {
+                blocks.fill(GARBAGE);
+            }
             let start = at;
             at += entry.len;
             (start, blocks)
         });
         let parts: Vec<_> = parts.collect();
-        let damage = !self.quiet && self.s.faults;
-        let good: Vec<bool> =
-            header.entries.iter().map(|_| !damage || self.rng.u16(..40) >= self.s.heat[3]).collect();
         self.note(|| format!("sink gets frame {} of {id}, good {good:?}: {header:?}", frame.seq));
         let now = self.now;
         let snk = self.snk();
@@ -491,98 +516,6 @@ impl World {
                     self.sink_gone(true);
                     return;
                 }
-            }
-        }
-    }
-
-    /// Holds what the sink says against what a power cut at this instant would leave.
-    fn judge(&mut self, message: &Message) {
-        match message {
-            Message::Done(items) => {
-                for item in items {
-                    if let Outcome::Done { root } = &item.outcome {
-                        self.judge_done(item.id, item.generation, *root);
-                    }
-                }
-            }
-            Message::Durable(extents) => extents.iter().for_each(|extent| self.judge_durable(extent)),
-            Message::State(states) => {
-                for (id, generation, state) in states {
-                    if let FileState::Held { subtrees, verify } = state {
-                        self.judge_held(*id, *generation, subtrees, *verify);
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn judge_done(&mut self, id: FileId, generation: Generation, root: Option<[u8; 32]>) {
-        let entry = self.entry(id);
-        self.s.done.push(entry);
-        let Some(version) = self.s.announced.get(&(id, generation)).copied() else {
-            // A link. A directory's own name is durable when its parent is finished.
-            return;
-        };
-        let node = match self.durable {
-            true => self.disk.survivor(&self.path_of(entry), (entry, None)),
-            false => self.disk.dir(self.tree.entries[entry].parent).live.get(&(entry, None)).copied(),
-        };
-        let Some(Node::File(file)) = node else {
-            panic!("entry {entry} is done, but its name is not: {node:?}")
-        };
-        let file = &self.disk.files[file];
-        let key = file.key(self.durable).unwrap_or(NOTHING);
-        let (len, mtime) = match self.durable {
-            true => (file.len_durable, file.mtime_durable),
-            false => (file.len, file.mtime),
-        };
-        assert_eq!((len, mtime), (version.len, version.mtime), "entry {entry} is done");
-        assert!(self.tree.had(entry, len, mtime, key), "entry {entry} is done with content {key}");
-        let expected = if len == 0 { content(1, 0).root } else { content(key, len).root };
-        assert_eq!(root, Some(expected), "root of entry {entry}");
-        self.acknowledge(entry, key, &version, 0..blocks_of(len));
-    }
-
-    fn judge_durable(&mut self, extent: &Extent) {
-        let entry = self.entry(extent.id);
-        let version = self.s.announced[&(extent.id, extent.generation)];
-        let first = (extent.offset / BLOCK) as usize;
-        let range = first..first + blocks_of(extent.len);
-        let Some(open) = self.snk().open.get(&extent.id) else {
-            panic!("durable, but no file is open for entry {entry}")
-        };
-        let (dir, number) = (open.dir, open.file);
-        let file = &self.disk.files[number];
-        let blocks = &file.blocks[range.clone()];
-        let key = if self.durable { blocks[0].durable } else { blocks[0].live };
-        let same = blocks.iter().all(|b| key == if self.durable { b.durable } else { b.live });
-        assert!(same && key != NOTHING, "entry {entry}: {extent:?} is not on media: {blocks:?}");
-        if self.durable {
-            let _ = dir;
-            let tag = self.snk().tag;
-            let node = self.disk.survivor(&self.path_of(entry), (entry, Some(tag)));
-            assert_eq!(node, Some(Node::File(number)), "entry {entry}: the temporary's name is not on media");
-        }
-        if key != GARBAGE {
-            self.acknowledge(entry, key, &version, range);
-        }
-    }
-
-    fn judge_held(&mut self, id: FileId, generation: Generation, subtrees: &[Subtree], verify: bool) {
-        let entry = self.entry(id);
-        let len = self.s.announced[&(id, generation)].len;
-        let file = &self.disk.files[self.s.sink.as_ref().expect("the sink runs").open[&id].file];
-        for subtree in subtrees {
-            let first = (subtree.offset / BLOCK) as usize;
-            let blocks = &file.blocks[first..first + blocks_of(subtree.len)];
-            let there = blocks.iter().all(|b| b.live != NOTHING && (!self.durable || b.durable == b.live));
-            assert!(there, "entry {entry}: held, but not there: {subtree:?} {blocks:?}");
-            let keys: Vec<u8> = blocks.iter().map(|b| b.live).collect();
-            // A part that was being written again from a source that had changed is compared first.
-            if !keys.contains(&GARBAGE) && !verify {
-                let cv = mixed_node(&keys, len, subtree.offset, subtree.len);
-                assert_eq!(cv, subtree.cv, "entry {entry}: held with another content: {keys:?}");
             }
         }
     }
