@@ -31,6 +31,12 @@ pub enum SessionEnd {
     Failed(Failure),
 }
 
+/// How often objects of one file are asked for again at most: on average every object once, and a small
+/// file some times more. Beyond that something is broken that no repetition mends.
+pub fn resends_max(size: u64, object_size: u32) -> u64 {
+    16 + size.div_ceil(u64::from(object_size.max(1)))
+}
+
 /// Entries announced and not yet ended, at most.
 pub const ENTRIES_MAX: u32 = 32 * 1024;
 /// Files up to this size travel whole in a bundle, bytes.

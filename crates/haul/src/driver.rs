@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use haul_core::entry::Name;
+use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
@@ -26,6 +26,8 @@ use crate::transport::stream::{ControlEvent, ControlHandle};
 pub(crate) mod dry;
 pub(crate) mod sink;
 pub(crate) mod source;
+#[cfg(test)]
+mod tests;
 
 /// Frames carry this fencing epoch until control can be re-joined.
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
@@ -37,6 +39,8 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A graceful stop may take this long.
 const STOP_MAX: Duration = Duration::from_secs(5);
+/// A deep tree has this many directories open at once, and there must be room for what lies in them.
+const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
 /// Progress is told this often, and a stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
 /// The other end's report is waited for this long.
@@ -138,7 +142,8 @@ impl Tally {
                 match kind {
                     Kind::File => {
                         self.files += 1;
-                        self.bytes += bytes;
+                        // In a dry run these are a peer's numbers.
+                        self.bytes = self.bytes.saturating_add(bytes);
                     }
                     Kind::Dir => self.dirs += 1,
                     Kind::Symlink => self.symlinks += 1,
@@ -268,8 +273,9 @@ pub(crate) fn expect<E, T>(
     let deadline = Instant::now() + SETUP_MAX;
     loop {
         let event = match mailbox.recv_deadline(deadline) {
-            Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => {
+            // Chatter must not hold off the deadline.
+            Ok(event) if Instant::now() < deadline => event,
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {
                 return Err(protocol("the other end did not answer in time during the set-up"));
             }
             Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
@@ -304,7 +310,14 @@ pub(crate) fn agree(ours: &Hello, theirs: &Hello) -> Result<Agreed, Failure> {
     if ours.session != theirs.session {
         return Err(protocol("the other end speaks of another session"));
     }
-    negotiate(ours, theirs).map_err(|e| protocol(e.to_string()))
+    let agreed = negotiate(ours, theirs).map_err(|e| protocol(e.to_string()))?;
+    if agreed.limits.entries < ENTRIES_MIN {
+        let entries = agreed.limits.entries;
+        return Err(protocol(format!(
+            "a limit of {entries} entries; fewer than {ENTRIES_MIN} may not do for a tree"
+        )));
+    }
+    Ok(agreed)
 }
 
 /// What this process used, for the report.
@@ -342,14 +355,20 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
     })
 }
 
-/// Sends the report of this end, waits for the other end's unless it came already, and closes control.
+/// Sends the report of this end, waits for the other end's unless it came already, and closes control. `lost`:
+/// there is no control stream any more, so that nothing can come.
 pub(crate) fn exchange_reports<E>(
     mailbox: &Receiver<E>,
     control: &mut ControlHandle,
     own: EndReport,
     mut far: Option<EndReport>,
+    lost: bool,
     pick: impl Fn(E) -> Option<ControlEvent>,
 ) -> Option<EndReport> {
+    if lost {
+        control.close();
+        return None;
+    }
     control.send(Message::Report(own));
     let deadline = Instant::now() + REPORT_MAX;
     while far.is_none()

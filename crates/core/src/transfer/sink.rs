@@ -7,14 +7,14 @@
 //! granted and its buffer is granted again only when it is free.
 //! Left out: target classes (one, "any", for now), holes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::digest::{Subtree, SubtreeSet, subtrees};
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint, Meta, Name, Timestamp};
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::journal::{Log, PathKey, Replayed};
 use crate::transfer::op::{BundleWrite, Existing, Found, LinkItem, LookupItem, SinkDone, SinkFile, SinkOp};
-use crate::transfer::{Ended, SessionEnd};
+use crate::transfer::{Ended, SessionEnd, resends_max};
 use crate::wire::{
     Announced, DataEntry, DataHeader, DoneItem, Extent, Failure, FileState, ITEMS_MAX, Message, Outcome,
     Policy, SUBTREES_MAX, Stage, Totals, credit_cost,
@@ -40,6 +40,8 @@ pub struct SinkConfig {
     pub files_open_max: u32,
     /// The tag in the names of this session's temporaries.
     pub tag: u32,
+    /// The names that may be announced in the destination root; `None`: any.
+    pub names: Option<HashSet<Name>>,
 }
 
 /// What the journal of an earlier run knew, and the log that this run goes on writing.
@@ -149,6 +151,8 @@ struct File {
     in_epoch: bool,
     /// A write failed for want of space: it cannot be completed in this run.
     broken: bool,
+    /// Objects that arrived damaged.
+    damaged: u64,
 }
 
 impl File {
@@ -209,6 +213,8 @@ pub struct Sink {
     files_open: u32,
     writes: u32,
     other_ops: u32,
+    /// Credit that the frames which came have cost.
+    received: u64,
     frames: BTreeMap<StreamId, u64>,
     frames_told: BTreeMap<StreamId, u64>,
     closed_streams: BTreeMap<StreamId, bool>,
@@ -244,6 +250,7 @@ impl Sink {
             files_open: 0,
             writes: 0,
             other_ops: 0,
+            received: 0,
             frames: BTreeMap::new(),
             frames_told: BTreeMap::new(),
             closed_streams: BTreeMap::new(),
@@ -340,10 +347,12 @@ impl Sink {
             Message::Trouble { path, failure } => {
                 self.actions.push_back(SinkAction::Trouble { path, failure })
             }
-            Message::End(totals) if self.end.is_none() => {
-                self.end = Some(totals);
-                self.counts.walked = true;
+            Message::End(totals) => {
                 self.dirs.end(DirId::ROOT);
+                if self.end.replace(totals).is_some() || !self.dirs.all_ended() {
+                    return self.violation("END came twice, or before the end of a directory");
+                }
+                self.counts.walked = true;
             }
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
             Message::Stop { .. } => self.begin_stop(SessionEnd::Stopped),
@@ -375,9 +384,22 @@ impl Sink {
             };
             let path = path.child(&entry.name);
             let known = self.files.get(&entry.id);
-            let again = known.is_some_and(|f| f.phase == Phase::Withdrawn && f.generation < entry.generation);
+            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.generation < entry.generation);
+            // The file holds its directory open: it must stay the same one.
+            let moved = again.is_some_and(|f| f.parent != entry.parent || f.name != entry.name);
+            let again = again.is_some();
+            if moved || (again && !matches!(entry.kind, EntryKind::File { .. })) {
+                return self.violation("a file announced again as something else");
+            }
             if entry.id <= self.announced_max && !again {
                 return self.violation("an entry announced twice, or out of order");
+            }
+            if !again && self.dirs.is_ended(entry.parent) {
+                return self.violation("an entry in a directory that is not open any more");
+            }
+            let names = self.config.names.as_ref().filter(|_| entry.parent == DirId::ROOT);
+            if names.is_some_and(|names| !names.contains(&entry.name)) {
+                return self.violation("an entry whose name is not among the sources");
             }
             self.announced_max = self.announced_max.max(entry.id);
             let Announced { id, generation, parent, name, meta, kind } = entry;
@@ -400,12 +422,13 @@ impl Sink {
                 EntryKind::File { fingerprint, object_size } => {
                     if again {
                         let old = self.files.remove(&id).expect("it is known");
-                        self.counts.bytes -= old.size();
+                        self.counts.bytes = self.counts.bytes.saturating_sub(old.size());
                     } else {
                         self.dirs.hold(parent);
                         self.counts.files += 1;
                     }
-                    self.counts.bytes += fingerprint.size;
+                    // A peer's numbers: their sum may be anything.
+                    self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
                     let partial = self.resume.partials.get(&path);
                     let adopt = match partial {
                         Some(partial) if partial.fingerprint.same_content(&fingerprint) => {
@@ -444,6 +467,7 @@ impl Sink {
                         adopt,
                         in_epoch: false,
                         broken: false,
+                        damaged: 0,
                     };
                     if again {
                         self.files.insert(id, file);
@@ -496,6 +520,10 @@ impl Sink {
         if file.phase == Phase::Committing {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
+        }
+        if file.phase == Phase::Looking && self.config.wait {
+            // The answer of the lookup would be taken for the next generation's.
+            return self.violation("a file was withdrawn before its state was told");
         }
         file.phase = Phase::Withdrawn;
         self.discard(id);
@@ -595,7 +623,7 @@ impl Sink {
             self.files_open -= 1;
         }
         self.counts.files_done += 1;
-        self.counts.bytes_done += file.size();
+        self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }
@@ -662,14 +690,17 @@ impl Sink {
         *self.frames.entry(stream).or_default() += 1;
         self.counts.payload += payload;
         let cost = credit_cost(payload);
-        match buffer {
-            Some(buffer) => {
-                self.buffers.insert(buffer, cost);
-            }
-            None => self.freed += cost,
+        if let Some(buffer) = buffer {
+            self.buffers.insert(buffer, cost);
         }
         if self.stop.is_some() || self.finished {
             return self.free(buffer);
+        }
+        self.received += cost;
+        if self.received > self.granted {
+            // The pool bounds payload; this bounds frames without any.
+            self.free(buffer);
+            return self.violation("more data than was granted");
         }
         self.deferred.push_back(Frame { header, buffer, good });
     }
@@ -712,6 +743,9 @@ impl Sink {
                 return;
             }
         }
+        if frame.buffer.is_none() {
+            self.freed += credit_cost(frame.header.payload_len());
+        }
         let mut start = 0;
         let mut bundle = Vec::new();
         let mut object = None;
@@ -723,12 +757,21 @@ impl Sink {
             if file.generation != entry.generation || file.phase != Phase::Open {
                 continue;
             }
-            if !fits(file, entry) {
+            let len = u64::from(entry.len);
+            // A whole file is one object; over parts that are being written it could only be somebody's trick.
+            let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
+            if !fits(file, entry) || over_parts {
                 self.violation("an object that does not fit its file");
                 break;
             }
-            let len = u64::from(entry.len);
             if !good {
+                file.damaged += 1;
+                if file.damaged > resends_max(file.size(), file.object_size) {
+                    let text =
+                        "too much of it arrived damaged; look for bad memory or a broken network device";
+                    self.fail_file(entry.id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
+                    continue;
+                }
                 self.counts.objects_resent += 1;
                 resend.push(Extent { id: entry.id, generation: entry.generation, offset: entry.offset, len });
                 continue;
@@ -919,11 +962,13 @@ impl Sink {
         if found.adopted {
             file.has_temp = true;
             self.files_open += 1;
-            let partial = self.resume.partials.remove(&file.path).expect("it was found there");
-            let verify = partial.fingerprint != file.fingerprint;
-            file.claimed = verify.then_some(partial.fingerprint);
+            // Two entries of one name, and the other took it.
+            let partial = self.resume.partials.remove(&file.path);
+            let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.fingerprint);
+            file.claimed = partial.as_ref().filter(|_| verify).map(|partial| partial.fingerprint);
             file.journaled = true;
-            let subtrees: Vec<Subtree> = partial.subtrees.iter().take(SUBTREES_MAX).collect();
+            let subtrees: Vec<Subtree> =
+                partial.iter().flat_map(|partial| partial.subtrees.iter()).take(SUBTREES_MAX).collect();
             for subtree in &subtrees {
                 let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
                 let _ = file.durable.insert(subtree.offset, subtree.len, subtree.cv);
@@ -997,6 +1042,11 @@ impl Sink {
     }
 
     fn take_deferred(&mut self) {
+        // No new entry comes after the end, so whoever waits for one would wait for ever.
+        if self.end.is_some() && self.stop.is_none() && self.waiting.keys().any(|id| *id > self.announced_max)
+        {
+            return self.violation("data of a file that was never announced");
+        }
         while self.stop.is_none() {
             // Small files hold a descriptor each until their epoch is over.
             if self.files_open >= self.config.files_open_max && !self.epochs.is_idle() {

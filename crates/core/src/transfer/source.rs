@@ -12,13 +12,14 @@ use crate::digest::{Subtree, SubtreeSet, subtrees};
 use crate::entry::{EntryKind, Fingerprint, Meta, Name};
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
-use crate::transfer::{BUNDLE_LEN_MAX, Ended, SMALL_LEN_MAX, SessionEnd};
+use crate::transfer::{BUNDLE_LEN_MAX, Ended, SMALL_LEN_MAX, SessionEnd, resends_max};
 use crate::wire::{
     ANNOUNCE_ENTRIES_MAX, Announced, BUNDLE_ENTRIES_MAX, DataEntry, DataHeader, DigestKind, Extent, Failure,
     FileState, ITEMS_MAX, Message, Outcome, Stage, Totals, announced_len, credit_cost,
 };
 
 mod streams;
+pub use streams::QUEUED_MAX;
 use streams::Streams;
 
 /// What the source machine must know before it starts.
@@ -124,6 +125,8 @@ struct File {
     pass: u16,
     tries: u8,
     queue: Queue,
+    /// How often the sink asked for objects of it again.
+    resends: u64,
 }
 
 /// Where a file waits to be read.
@@ -159,6 +162,16 @@ impl File {
     }
 }
 
+/// A frame that was read and waits for a stream.
+struct Ready {
+    header: DataHeader,
+    buffer: Option<BufferId>,
+    /// Credit that it takes at the sink.
+    cost: u64,
+    /// What its buffer takes here; more than `cost` when a bundle came out shorter than was asked.
+    held: u64,
+}
+
 /// The source of one session. One owner, no locks: feed it events, then drain [`Source::poll_action`].
 pub struct Source {
     config: SourceConfig,
@@ -180,7 +193,7 @@ pub struct Source {
     credit: u64,
     credit_used: u64,
     streams: Streams,
-    frames: VecDeque<(DataHeader, Option<BufferId>, u64)>,
+    frames: VecDeque<Ready>,
     announce: Vec<Announced>,
     announce_bytes: usize,
     dir_ends: Vec<DirId>,
@@ -287,6 +300,7 @@ impl Source {
                         pass: 0,
                         tries: 1,
                         queue: Queue::None,
+                        resends: 0,
                     },
                 );
             }
@@ -400,8 +414,8 @@ impl Source {
     }
 
     fn drop_frames(&mut self) {
-        for (_, buffer, cost) in std::mem::take(&mut self.frames) {
-            self.buffers_used -= cost;
+        for Ready { buffer, cost, held, .. } in std::mem::take(&mut self.frames) {
+            self.buffers_used -= held;
             self.credit_used -= cost;
             if let Some(buffer) = buffer {
                 self.actions.push_back(SourceAction::FreeBuffer(buffer));
@@ -435,10 +449,12 @@ impl Source {
             }
             Message::Durable(extents) => {
                 for extent in extents {
-                    let of = |file: &&mut File| file.generation == extent.generation;
-                    if let Some(file) = self.files.get_mut(&extent.id).filter(of) {
-                        file.durable += extent.len;
-                        self.counts.durable += extent.len;
+                    let file = self.files.get_mut(&extent.id);
+                    if let Some(file) = file.filter(|f| f.generation == extent.generation) {
+                        // Told twice or too much: it is never more than the file.
+                        let more = extent.len.min(file.size() - file.durable);
+                        file.durable += more;
+                        self.counts.durable += more;
                     }
                 }
             }
@@ -449,7 +465,7 @@ impl Source {
             }
             Message::Resend(extents) => {
                 for Extent { id, generation, offset, .. } in extents {
-                    self.send_again(id, generation, offset);
+                    self.handle_resend(id, generation, offset);
                 }
             }
             Message::StreamClosed { stream, frames } => self.handle_stream_closed(stream, frames),
@@ -486,7 +502,7 @@ impl Source {
             FileState::Unchanged => self.end_file(id, Ended::Unchanged, None),
             FileState::Skipped => self.end_file(id, Ended::Skipped, None),
             FileState::Held { subtrees, verify } => {
-                file.held = subtrees;
+                file.held = disjoint(subtrees, file.size());
                 if verify {
                     file.phase = Phase::Verifying;
                     let op =
@@ -553,6 +569,22 @@ impl Source {
         true
     }
 
+    /// The sink asks for an object again, for it arrived damaged.
+    fn handle_resend(&mut self, id: FileId, generation: Generation, offset: u64) {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        if !offset.is_multiple_of(u64::from(file.object_size)) || offset >= file.size().max(1) {
+            let text = "the sink asks for a part of a file that does not begin an object";
+            return self.finish(SessionEnd::Failed(protocol(text)));
+        }
+        file.resends += 1;
+        if file.resends > resends_max(file.size(), file.object_size) {
+            let text =
+                "the sink asked for it again and again; look for bad memory or a broken network device";
+            return self.fail_file(id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
+        }
+        self.send_again(id, generation, offset);
+    }
+
     /// An object was lost on the way or arrived damaged.
     fn send_again(&mut self, id: FileId, generation: Generation, offset: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
@@ -565,7 +597,11 @@ impl Source {
         self.counts.objects_resent += 1;
         if file.phase != Phase::Sending {
             // It was sealed, or is about to be, by a look that this read will come after.
-            file.pass += 1;
+            let Some(pass) = file.pass.checked_add(1) else {
+                let text = "it had to be sent again too often";
+                return self.fail_file(id, protocol(text));
+            };
+            file.pass = pass;
             if file.phase == Phase::Sealed {
                 self.unsealed += 1;
             }
@@ -611,6 +647,10 @@ impl Source {
             }
             match outcome {
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), None),
+                Outcome::Done { .. } if file.phase != Phase::Sealed => {
+                    let text = "the sink says that a file is done before all of it was sent and sealed";
+                    self.finish(SessionEnd::Failed(protocol(text)));
+                }
                 Outcome::Done { root } if root.is_some() && root == file.digest.root() => {
                     self.end_file(id, Ended::Copied, root);
                 }
@@ -750,7 +790,12 @@ impl Source {
                             };
                             let header = DataHeader { entries: vec![entry] };
                             let last = file.reads == 0 && file.queue == Queue::None;
-                            self.frames.push_back((header, Some(ok.buffer), cost));
+                            self.frames.push_back(Ready {
+                                header,
+                                buffer: Some(ok.buffer),
+                                cost,
+                                held: cost,
+                            });
                             if last {
                                 self.look(id);
                             }
@@ -904,7 +949,7 @@ impl Source {
                 Ok(_) | Err(_) => {}
             }
         }
-        // The frame may be shorter than what was asked; credit and buffer are counted as they were taken.
+        // The frame may be shorter than what was asked: its credit is too, its buffer is not.
         let asked_cost = credit_cost(asked);
         if entries.is_empty() || self.stopping {
             self.buffers_used -= asked_cost;
@@ -914,9 +959,8 @@ impl Source {
         }
         let header = DataHeader { entries };
         let cost = credit_cost(header.payload_len());
-        self.buffers_used -= asked_cost - cost;
         self.credit_used -= asked_cost - cost;
-        self.frames.push_back((header, Some(buffer), cost));
+        self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: asked_cost });
     }
 
     /// The next thing to do, or `None` until the next event.
@@ -955,9 +999,9 @@ impl Source {
     fn dispatch(&mut self) {
         while !self.frames.is_empty() {
             let Some(stream) = self.streams.free() else { return };
-            let (header, buffer, cost) = self.frames.pop_front().expect("not empty");
+            let Ready { header, buffer, cost, held } = self.frames.pop_front().expect("not empty");
             self.counts.payload += header.payload_len();
-            self.streams.push(stream, &header, cost);
+            self.streams.push(stream, &header, cost, held);
             self.actions.push_back(SourceAction::SendData { stream, header, buffer });
         }
     }
@@ -1094,6 +1138,21 @@ impl Source {
 
 fn protocol(text: &str) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+}
+
+/// What the sink may hold of a file of `size` bytes: nodes of its tree in order, none within another. Else it
+/// could have the same bytes hashed thousands of times.
+fn disjoint(subtrees: Vec<Subtree>, size: u64) -> Vec<Subtree> {
+    let mut set = SubtreeSet::new(size);
+    let mut end = 0;
+    let mut keep = |s: &Subtree| {
+        let fits = s.offset >= end && s.len > 0 && set.insert(s.offset, s.len, s.cv).is_ok();
+        if fits {
+            end = s.offset + s.len;
+        }
+        fits
+    };
+    subtrees.into_iter().filter(|s| keep(s)).collect()
 }
 
 /// Bytes of entries in one announcement, at most.

@@ -84,7 +84,8 @@ impl World {
             times: true,
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
-        let config = SinkConfig { policy, memory, entries_max, wait, files_open_max, tag };
+        let names = None;
+        let config = SinkConfig { policy, memory, entries_max, wait, files_open_max, tag, names };
         let old_tags = replayed.tags.clone();
         self.s.sink = Some(SinkEnd {
             machine: Sink::new(config, Resume { replayed, log, next_slot }),

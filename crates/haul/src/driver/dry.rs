@@ -109,7 +109,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     if let Err(failure) = &result {
         control.send(Message::Abort(failure.clone()));
     }
-    let far = exchange_reports(&mailbox, &mut control, own, None, Some);
+    let far = exchange_reports(&mailbox, &mut control, own, None, false, Some);
     let end = match result {
         Ok(()) => SessionEnd::Complete,
         Err(failure) => SessionEnd::Failed(failure),

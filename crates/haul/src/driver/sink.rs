@@ -1,6 +1,6 @@
 //! The sink's driver: streams on one side, storage engine and journal on the other, `transfer::sink` between.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -91,7 +91,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
-    let far = exchange_reports(&mailbox, &mut control, own, session.far, control_of);
+    let (far, lost) = (session.far, session.lost);
+    let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
     session.owner.release();
     Report {
         end,
@@ -118,6 +119,7 @@ struct Setup {
     rename: Option<Name>,
     resumed: bool,
     tag: u32,
+    names: Option<HashSet<Name>>,
 }
 
 fn set_up(
@@ -171,7 +173,22 @@ fn set_up(
     journal.replace(&bytes)?;
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
-    Ok(Setup { tree, owner, journal, resume, limits: agreed.limits, policy, wait, rename, resumed, tag })
+    let names = names_of(&roots, rename.as_ref());
+    let limits = agreed.limits;
+    Ok(Setup { tree, owner, journal, resume, limits, policy, wait, rename, resumed, tag, names })
+}
+
+/// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
+/// contents of a directory, whose names only the source knows.
+fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<HashSet<Name>> {
+    if let Some(name) = rename {
+        return Some(HashSet::from([name.clone()]));
+    }
+    let name = |root: &SourceRoot| match root {
+        SourceRoot::Named { name, .. } => Some(name.clone()),
+        SourceRoot::Contents { .. } => None,
+    };
+    roots.iter().map(name).collect()
 }
 
 /// What the journal in `place` is worth; `None` if there is none.
@@ -267,6 +284,18 @@ fn fresh_tag() -> u32 {
     u32::from_le_bytes(bytes) & 0x3fff_ffff
 }
 
+/// The path of an entry below the destination root.
+fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -> Vec<u8> {
+    let mut names = vec![name];
+    let mut at = parent;
+    // Ends at the root, for a parent is always announced before its child.
+    while let Some((parent, name)) = places.get(&at) {
+        names.push(name);
+        at = *parent;
+    }
+    names.into_iter().rev().fold(Vec::new(), |path, name| join(&path, name))
+}
+
 struct Session {
     machine: Sink,
     tree: Arc<SinkTree>,
@@ -274,7 +303,8 @@ struct Session {
     owner: Arc<Owner>,
     receivers: HashMap<StreamId, DataReceiver>,
     buffers: HashMap<BufferId, Buffer>,
-    paths: HashMap<DirId, Vec<u8>>,
+    /// Parent and name of each directory; a path is put together only when it is told.
+    places: HashMap<DirId, (DirId, Name)>,
     dirs: HashMap<FileId, ()>,
     not_kept: Arc<crate::storage::sink::NotKeptCounters>,
     meter: Arc<Meter>,
@@ -283,6 +313,8 @@ struct Session {
     far: Option<EndReport>,
     greeting: Message,
     resumed: bool,
+    /// The control stream is gone.
+    lost: bool,
 }
 
 impl Session {
@@ -320,6 +352,8 @@ impl Session {
         let engine = WriteEngine::new(config, meter.clone(), post)
             .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
         let pool = Pool::new(request.memory);
+        #[cfg(test)]
+        super::tests::keep_pool(&pool);
         let mut receivers = HashMap::new();
         for (stream, link) in data {
             let sender = sender.clone();
@@ -335,6 +369,7 @@ impl Session {
             wait: setup.wait,
             files_open_max: fds_open_max() as u32,
             tag: setup.tag,
+            names: setup.names,
         };
         Ok(Session {
             machine: Sink::new(config, setup.resume),
@@ -344,13 +379,14 @@ impl Session {
             owner: setup.owner,
             receivers,
             buffers: HashMap::new(),
-            paths: HashMap::from([(DirId::ROOT, Vec::new())]),
+            places: HashMap::new(),
             dirs: HashMap::new(),
             meter,
             tally: Tally::default(),
             far: None,
             greeting,
             resumed: setup.resumed,
+            lost: false,
         })
     }
 
@@ -416,7 +452,10 @@ impl Session {
                 pulse.heard();
                 self.machine.handle_message(message, now);
             }
-            Event::Control(ControlEvent::Lost(text)) => self.machine.handle_control_lost(&text),
+            Event::Control(ControlEvent::Lost(text)) => {
+                self.lost = true;
+                self.machine.handle_control_lost(&text);
+            }
             Event::Recv(RecvEvent::Data { stream, header, buffer, good, .. }) => {
                 let id = buffer.as_ref().map(Buffer::id);
                 if let Some(buffer) = buffer {
@@ -436,13 +475,12 @@ impl Session {
         while let Some(action) = self.machine.poll_action() {
             match action {
                 SinkAction::RegisterDir { id, parent, name } => {
-                    let path = join(self.paths.get(&parent).map_or(&[][..], |path| path), &name);
-                    self.paths.insert(id, path);
+                    self.places.insert(id, (parent, name.clone()));
                     self.dirs.insert(id.as_file(), ());
                     self.tree.register(id, parent, name);
                 }
                 SinkAction::ForgetDir { id } => {
-                    self.paths.remove(&id);
+                    self.places.remove(&id);
                     self.tree.forget(id);
                 }
                 SinkAction::Submit(op) => {
@@ -467,8 +505,8 @@ impl Session {
                         None if root.is_none() && end == Ended::Copied => Kind::Symlink,
                         None => Kind::File,
                     };
-                    let paths = &self.paths;
-                    let path = || join(paths.get(&parent).map_or(&[][..], |path| path), &name);
+                    let places = &self.places;
+                    let path = || path_of(places, parent, &name);
                     self.tally.count(watch, kind, &end, root, bytes, path);
                 }
                 SinkAction::Trouble { path, failure } => self.tally.fail(watch, path.to_vec(), &failure),

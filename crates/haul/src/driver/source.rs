@@ -1,6 +1,6 @@
 //! The source's driver: walk, storage engine and streams on one side, `transfer::source` on the other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
 use haul_core::ids::{BufferId, FileId, StreamId};
 use haul_core::stage::Stage;
-use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{SourceDone, SourceOp};
-use haul_core::transfer::source::{Source, SourceAction, SourceConfig};
+use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
+use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, Policy, Stage as FailureStage, credit_cost,
+    EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage, credit_cost,
 };
 
 use super::{
@@ -26,7 +26,7 @@ use crate::meter::Meter;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{PreadEngine, wall_clock};
-use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
+use crate::storage::walk::{BATCH_ITEMS_MAX, NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
 
@@ -86,6 +86,10 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         }
     };
     let end = session.drive(&mailbox, &control, watch);
+    if let SessionEnd::Failed(failure) = &end {
+        // The sink closes its epoch at once instead of when it notices.
+        control.send(Message::Abort(failure.clone()));
+    }
     session.walk.cancel();
     for sender in session.senders.values_mut() {
         match end {
@@ -96,7 +100,8 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let counts = session.machine.counts();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
-    let far = exchange_reports(&mailbox, &mut control, own, session.far, control_of);
+    let (far, lost) = (session.far, session.lost);
+    let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
     Report {
         end,
         tally: session.tally,
@@ -159,12 +164,13 @@ fn set_up(
         times: true,
     };
     let announced = source_roots(&roots).map_err(|e| walk_failure(e.to_string()))?;
+    let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     control.send(Message::Sources { roots: announced, policy });
     let (wait, rename, resumed) = expect(mailbox, control, control_of, |message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
         _ => Ok(None),
     })?;
-    if rename.is_some() && roots.len() != 1 {
+    if rename.is_some() && !single {
         return Err(protocol("the sink renames a source that is not a single file"));
     }
     let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
@@ -177,6 +183,8 @@ struct Session {
     engine: PreadEngine,
     walk: Walk,
     walked: bool,
+    /// What was walked and waits for room among the open entries: at most one batch.
+    ahead: VecDeque<WalkItem>,
     rename: Option<Name>,
     senders: HashMap<StreamId, DataSender>,
     pool: Pool,
@@ -188,6 +196,8 @@ struct Session {
     far: Option<EndReport>,
     not_kept: [u64; NotKept::COUNT],
     buffers_short: bool,
+    /// The control stream is gone.
+    lost: bool,
 }
 
 impl Session {
@@ -207,14 +217,16 @@ impl Session {
         let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, wall_clock())
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
-            entries_max: setup.limits.entries,
+            // A batch of the walk is handed in whole.
+            entries_max: setup.limits.entries.saturating_sub(BATCH_ITEMS_MAX as u32).max(1),
             memory: request.memory,
             reads_max: u32::from(request.readers) * 2,
             wait: setup.wait,
         });
         let mut senders = HashMap::new();
-        // A frame that a stream's thread still holds when the machine has written it off.
-        let slack = (data.len() as u64 + 1) * credit_cost(u64::from(setup.object_size));
+        // Frames that a stream's thread still holds when the machine has written them off.
+        let frame_len = u64::from(setup.object_size).max(BUNDLE_LEN_MAX);
+        let slack = data.len() as u64 * u64::from(QUEUED_MAX) * credit_cost(frame_len);
         for (stream, link) in data {
             let sender = sender.clone();
             let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
@@ -226,15 +238,19 @@ impl Session {
         let object_size = setup.object_size;
         let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
             .map_err(|e| protocol(format!("starting the walk: {e}")))?;
+        let pool = Pool::new(request.memory + slack);
+        #[cfg(test)]
+        super::tests::keep_pool(&pool);
         Ok(Session {
             machine,
             tree,
             engine,
             walk,
             walked: false,
+            ahead: VecDeque::new(),
             rename: setup.rename.clone(),
             senders,
-            pool: Pool::new(request.memory + slack),
+            pool,
             buffers: HashMap::new(),
             kinds: HashMap::new(),
             meter,
@@ -242,6 +258,7 @@ impl Session {
             far: None,
             not_kept: [0; NotKept::COUNT],
             buffers_short: false,
+            lost: false,
         })
     }
 
@@ -252,6 +269,7 @@ impl Session {
         let mut teller = Teller::new();
         let nothing = never();
         loop {
+            self.handle_walk(watch);
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
@@ -261,8 +279,7 @@ impl Session {
             self.meter.set_idle(Stage::SourceHost, blocked);
             self.meter.set_idle(Stage::Network, blocked);
             let wait = clock.until(self.machine.next_deadline(), TICK);
-            let walk =
-                if self.machine.wants_entries() && !self.walked { self.walk.items() } else { &nothing };
+            let walk = if self.ahead.is_empty() && !self.walked { self.walk.items() } else { &nothing };
             select! {
                 recv(mailbox) -> event => if let Ok(event) = event {
                     self.handle(event, &clock, &mut pulse);
@@ -272,7 +289,7 @@ impl Session {
                     }
                 },
                 recv(walk) -> items => match items {
-                    Ok(items) => self.handle_walk(items, watch),
+                    Ok(items) => self.ahead.extend(items),
                     Err(_) => {
                         self.walked = true;
                         self.machine.handle_control_lost("the walk of the sources ended before its end");
@@ -309,8 +326,10 @@ impl Session {
         }
     }
 
-    fn handle_walk(&mut self, items: Vec<WalkItem>, watch: &Watch) {
-        for item in items {
+    /// Hands walked items to the machine, as long as it has room for another entry.
+    fn handle_walk(&mut self, watch: &Watch) {
+        while self.machine.wants_entries() || matches!(self.ahead.front(), Some(WalkItem::DirEnd(_))) {
+            let Some(item) = self.ahead.pop_front() else { break };
             match item {
                 WalkItem::Entry(mut entry) => {
                     if let Some(name) = &self.rename {
@@ -360,7 +379,10 @@ impl Session {
                 pulse.heard();
                 self.machine.handle_message(message);
             }
-            Event::Control(ControlEvent::Lost(text)) => self.machine.handle_control_lost(&text),
+            Event::Control(ControlEvent::Lost(text)) => {
+                self.lost = true;
+                self.machine.handle_control_lost(&text);
+            }
             Event::Send(SendEvent::Sent { stream, seq, .. }) => self.machine.handle_sent(stream, seq),
             Event::Send(SendEvent::Lost { stream, .. }) => self.machine.handle_stream_lost(stream),
         }

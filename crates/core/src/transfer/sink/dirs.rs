@@ -63,10 +63,20 @@ impl Dirs {
         self.dirs.len() == 1 && self.dirs[&DirId::ROOT].holds == 0
     }
 
-    /// The path key of a directory in which entries may still be announced.
+    /// The path key of a directory that is not finished.
     pub(super) fn path(&self, dir: DirId) -> Option<PathKey> {
         // A withdrawn file comes again after its directory ended; the file holds the directory open.
         self.dirs.get(&dir).map(|d| d.path)
+    }
+
+    /// No more entries may come in `dir`.
+    pub(super) fn is_ended(&self, dir: DirId) -> bool {
+        self.dirs.get(&dir).is_none_or(|d| d.ended)
+    }
+
+    /// No more entries may come anywhere.
+    pub(super) fn all_ended(&self) -> bool {
+        self.dirs.values().all(|d| d.ended)
     }
 
     pub(super) fn depth(&self, dir: DirId) -> usize {

@@ -9,11 +9,14 @@ use crate::ids::{FileId, Generation, StreamId};
 use crate::wire::DataHeader;
 
 /// Frames given to one stream and not yet taken by the network, at most.
-const QUEUED_MAX: u32 = 2;
+pub const QUEUED_MAX: u32 = 2;
 
 struct InFlight {
     seq: u64,
+    /// Credit.
     cost: u64,
+    /// What its buffer counts.
+    held: u64,
     sent: bool,
     objects: Vec<(FileId, Generation, u64)>,
 }
@@ -46,12 +49,12 @@ impl Streams {
     }
 
     /// A frame goes to a stream.
-    pub(super) fn push(&mut self, id: StreamId, header: &DataHeader, cost: u64) {
+    pub(super) fn push(&mut self, id: StreamId, header: &DataHeader, cost: u64, held: u64) {
         let stream = self.streams.get_mut(&id).expect("free() named it");
         stream.next_seq += 1;
         stream.queued += 1;
         let objects = header.entries.iter().map(|e| (e.id, e.generation, e.offset)).collect();
-        stream.in_flight.push_back(InFlight { seq: stream.next_seq, cost, sent: false, objects });
+        stream.in_flight.push_back(InFlight { seq: stream.next_seq, cost, held, sent: false, objects });
     }
 
     /// The network took a frame; returns what its buffer counted.
@@ -60,9 +63,9 @@ impl Streams {
         let Some(frame) = stream.in_flight.iter_mut().find(|f| f.seq == seq && !f.sent) else { return 0 };
         frame.sent = true;
         stream.queued -= 1;
-        let cost = frame.cost;
+        let held = frame.held;
         stream.trim();
-        cost
+        held
     }
 
     /// The sink took `count` frames from this stream in all.
@@ -94,7 +97,7 @@ impl Streams {
         let (mut objects, mut buffers, mut credit) = (Vec::new(), 0, 0);
         for frame in std::mem::take(&mut stream.in_flight) {
             if !frame.sent {
-                buffers += frame.cost;
+                buffers += frame.held;
             }
             if frame.seq > frames {
                 credit += frame.cost;
