@@ -415,6 +415,8 @@ fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<Sink
                         fault::os_at(Stage::Sync, "sync", &path, errno, root)
                     })?;
                     match &mut store {
+                        // Only the journal knows the tag of what could not be removed; the next run will.
+                        Some(_) if sink.files.left_any() => Ok(()),
                         Some(store) => store.remove(),
                         None => Ok(()),
                     }
