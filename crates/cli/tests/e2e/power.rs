@@ -7,7 +7,7 @@
 //! journal would hide one that is missing elsewhere, so half of the runs keep their journal on another file
 //! system (`--state`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -76,11 +76,11 @@ struct Copy {
 }
 
 impl Copy {
-    fn new(kind: Kind, seed: u64, big: usize) -> Copy {
+    fn new(kind: Kind, seed: u64, entries: usize, big: usize) -> Copy {
         let room = Room::new();
         let disk = Disk::new(&room, "disk", kind);
         let data = room.at("data");
-        tree::mixed(&data, seed, big);
+        tree::mixed(&data, seed, entries, big);
         room.dir("state");
         let (_, bytes) = tree::totals(&data);
         Copy { room, disk, data, bytes }
@@ -113,10 +113,11 @@ impl Copy {
 
 /// Goal: after exit 0 everything is there, byte for byte, with times and modes, whatever happens next.
 /// Method: the power is cut as soon as the program has ended. With the sync of files removed from the engine
-/// this fails at the content of files; with the syncs of directories removed, it fails at missing names.
+/// this fails at the content of files; with the syncs of directories removed, it fails at missing names. (The
+/// sync of an epoch's directories alone is not missed here, for those of finished directories follow.)
 fn exit_0_survives_a_cut(kind: Kind) {
     for round in 0..cuts() {
-        let copy = Copy::new(kind, seed() + round, 9 << 20);
+        let copy = Copy::new(kind, seed() + round, 300, 9 << 20);
         let elsewhere = round % 2 == 0;
         copy.haul(&[], elsewhere).run().sane().exits(0);
         copy.cut_and_power_on();
@@ -161,10 +162,44 @@ fn the_destination_itself_is_synced() {
     assert!(made < synced && synced < over, "{trace}");
 }
 
+/// Goal: a file is synced before its name, and the name before the journal says so.
+/// Method: the order of the calls by strace, for a cut shows this of the last epoch only. Without the epoch's sync
+/// of directories this fails.
+#[test]
+fn names_are_synced_before_the_journal_says_so() {
+    need!("strace");
+    let room = Room::new();
+    let (data, sink, trace) = (room.dir("data"), room.dir("sink"), room.at("trace"));
+    tree::plain(&data, seed(), 300, 9 << 20);
+    let copy = Way::Here.cp(&["-r"], &[&data], &sink);
+    copy.traced("fsync,/^rename,pwrite64", &trace).run().sane().exits(0);
+    let trace = String::from_utf8_lossy(&fs::read(&trace).expect("read the trace")).into_owned();
+    let (mut synced, mut unsynced, mut names) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for line in trace.lines() {
+        // The path of the call's first descriptor, and the name behind it.
+        let Some((call, rest)) = line.split_once('<').filter(|(call, _)| call.contains('(')) else {
+            continue;
+        };
+        let path = rest.split('>').next().expect("a path").to_owned();
+        if call.contains("fsync(") {
+            unsynced.remove(&path);
+            synced.insert(path);
+        } else if call.contains("rename") && !rest.contains("\".haul~") {
+            let temporary = rest.split('"').nth(1).expect("a name");
+            assert!(synced.contains(&format!("{path}/{temporary}")), "no sync before {line}");
+            unsynced.insert(path);
+            names += 1;
+        } else if call.contains("pwrite64(") && path.contains("/.haul~") && !path.contains(".own.") {
+            assert!(unsynced.is_empty(), "{unsynced:?} not synced before {}", &line[..line.len().min(200)]);
+        }
+    }
+    assert_eq!(names, 301);
+}
+
 /// Goal: `--durability=none` promises nothing, and says so; a durable run makes good what was lost.
 /// Method: the same cut; something must be missing, or the rig and the test above show nothing.
 fn no_durability_may_lose(kind: Kind) {
-    let copy = Copy::new(kind, seed(), 9 << 20);
+    let copy = Copy::new(kind, seed(), 300, 9 << 20);
     copy.haul(&["--durability=none"], false).run().sane().exits(0);
     assert_same(&copy.data, &copy.copy(), ALL);
     copy.cut_and_power_on();
@@ -221,43 +256,48 @@ fn assert_owner_is_known(dir: &Path) {
 
 /// Goal: a cut at any moment loses nothing that was acknowledged, nothing torn has a name, and the same command
 /// completes without sending again what was acknowledged.
-/// Method: cuts spread over the bytes written, or right after the first entry was acknowledged; half of the runs
-/// are killed, the others meet the errors that follow. Every byte compared after the rerun and one more cut.
+/// Method: cuts spread over the bytes written, or when so many entries were acknowledged. Most runs are killed
+/// before: XFS syncs a directory without an error after its shutdown, which no machine without power sees. The
+/// others go on with the errors that follow. Every byte compared after the rerun and one more cut.
 fn a_cut_at_any_moment_loses_nothing_acknowledged(kind: Kind) {
+    // So many that they need several epochs.
+    const ENTRIES: usize = 2000;
     let cuts = cuts();
     let mut rng = fastrand::Rng::with_seed(seed());
     let (mut hits, mut kept_total) = (0, 0);
     for round in 0..cuts {
-        let copy = Copy::new(kind, seed() + round, 64 << 20);
+        let copy = Copy::new(kind, seed() + round, ENTRIES, 64 << 20);
         tree::settle(&copy.data);
-        let (elsewhere, killed) = (round % 2 == 1, round / 2 % 2 == 0);
-        let at_first_word = round % 3 != 0;
+        let (elsewhere, killed) = (round % 2 == 1, round % 4 != 2);
+        let after_words = (round % 3 != 0).then(|| rng.usize(1..ENTRIES));
         // Not before the journal is begun: a run that never began has nothing to resume.
         let moment = (copy.bytes * round / cuts + rng.u64(0..copy.bytes / cuts)).max(1 << 20);
-        // One writer, so that the run has several epochs.
         let mut run = copy.haul(&["-v", "--writers=1", "--object-size=1MiB"], elsewhere).start();
         let mark = run.mark.clone();
         let mut pids = Vec::new();
         let hit = run.until(|run| {
-            if at_first_word {
-                return !acknowledged(&run.stdout()).is_empty();
+            if let Some(words) = after_words {
+                let acknowledged = acknowledged(&run.stdout());
+                return acknowledged.len() > words && acknowledged.values().any(|bytes| *bytes > 0);
             }
             if pids.is_empty() {
                 pids = run.near();
             }
             procs::written(&pids) >= moment
         });
-        copy.disk.cut();
         hits += u64::from(hit);
         if killed {
             run.signal(Signal::KILL);
+            procs::wait_gone(&mark);
         }
-        let first = run.wait().sane();
+        let kept = acknowledged(&run.stdout());
+        copy.disk.cut();
+        run.wait().sane();
         procs::wait_gone(&mark);
         copy.disk.power_on();
-        let kept = assert_kept(&copy, &acknowledged(&first.stdout));
+        let kept = assert_kept(&copy, &kept);
         kept_total += kept;
-        if first.status.code() == Some(0) {
+        if !hit {
             assert_same(&copy.data, &copy.copy(), ALL);
             continue;
         }
@@ -271,9 +311,7 @@ fn a_cut_at_any_moment_loses_nothing_acknowledged(kind: Kind) {
         let sent = again.number("bytes_sent");
         let told = format!("{sent} of {} bytes sent, {kept} were acknowledged", copy.bytes);
         assert!(sent <= copy.bytes - kept, "{told}");
-        if std::env::var_os("HAUL_TEST_TELL").is_some() {
-            eprintln!("{kind:?} {round}: killed {killed}, elsewhere {elsewhere}, {told}");
-        }
+        eprintln!("{kind:?} {round}: killed {killed}, elsewhere {elsewhere}, {told}");
     }
     assert!(hits > 0, "no cut of {cuts} hit a run");
     assert!(kept_total > 0 || cuts < 4, "no run of {cuts} acknowledged anything before its cut");

@@ -90,9 +90,9 @@ pub fn plain(root: &Path, seed: u64, files: usize, big: usize) {
     age_directories(root, &mut rng);
 }
 
-/// A tree of many small files beside empty ones, empty and nested directories, links, several modes, and one
-/// file of `big` bytes and some more. Which and how many depends on the seed.
-pub fn mixed(root: &Path, seed: u64, big: usize) {
+/// A tree of `entries` small files, empty ones, empty directories and links with several modes in nested
+/// directories, and one file of `big` bytes and some more.
+pub fn mixed(root: &Path, seed: u64, entries: usize, big: usize) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut dirs = vec![root.to_owned()];
     fs::create_dir_all(root).expect("make the tree's root");
@@ -101,7 +101,7 @@ pub fn mixed(root: &Path, seed: u64, big: usize) {
         fs::create_dir(&dir).expect("make a directory");
         dirs.push(dir);
     }
-    for index in 0..rng.usize(100..400) {
+    for index in 0..entries {
         let path = rng.choice(&dirs).expect("at least the root").join(format!("e{index:03}"));
         match rng.u32(0..10) {
             0 => symlink(format!("target of {index}"), path).expect("make a symlink"),
