@@ -10,7 +10,8 @@ profile=${1:-test}
 # command:package, grouped by what needs them.
 build=(cc:gcc)
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
-test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux)
+test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux
+    prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs)
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
 
 case $profile in

@@ -20,5 +20,7 @@ static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let args = args::Args::parse();
+    // Without the handler such a file still ends the run; it does so by the signal.
+    let _ = signals::outlive_size_limits();
     std::process::exit(command::run(args.command));
 }

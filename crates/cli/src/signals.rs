@@ -6,7 +6,7 @@
 //! - Signals right after the first are the same wish: `timeout` and terminals send theirs twice.
 //! - SIGHUP never counts as a second wish: a lost terminal sends it as often as it likes.
 //!
-//! SIGPIPE is ignored by Rust's runtime.
+//! SIGPIPE is ignored by Rust's runtime; [`outlive_size_limits`] does as much for SIGXFSZ.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{flag, low_level};
 
 /// Exit codes of an interrupted run.
@@ -55,6 +55,15 @@ impl Asked {
             _ => CODE_TERM,
         }
     }
+}
+
+/// A file over the limit of `ulimit -f` fails with EFBIG, alone and by name, instead of ending the process. A
+/// handler, for programs that haul starts would inherit that the signal is ignored.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn outlive_size_limits() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// Installs the handlers. `stop` is called at most once, on a thread of its own; it may block for a while, the

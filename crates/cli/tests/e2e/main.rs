@@ -5,7 +5,7 @@
 //! [`need!`]; what is missing skips it, aloud, or fails it where `HAUL_TEST_REQUIRE` lists the need.
 //!
 //! Environment: `HAUL_TEST_BIN` tests that program instead of the built one, `HAUL_TEST_KILLS` sets how many
-//! kills each kill test makes, `HAUL_TEST_SEED` their seed, `HAUL_TEST_REQUIRE` a comma-separated list of
+//! kills each kill test makes, `HAUL_TEST_CUTS` the same for power cuts, `HAUL_TEST_SEED` their seed, `HAUL_TEST_REQUIRE` a comma-separated list of
 //! needs (or `all`) whose absence is an error, `HAUL_TEST_SKIPS` a file that gets one line for each skip.
 
 #[macro_use]
@@ -14,6 +14,7 @@ mod support;
 mod copy;
 mod masks;
 mod names;
+mod power;
 mod reach;
 mod resume;
 mod trouble;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 #[macro_use]
 pub mod needs;
 pub mod compare;
+pub mod disk;
 pub mod mount;
 pub mod netns;
 pub mod procs;

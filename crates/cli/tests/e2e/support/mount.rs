@@ -1,7 +1,9 @@
-//! A small file system that can be full.
+//! Small file systems that can be full.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use super::Room;
 
 /// A tmpfs; unmounted on drop.
 pub struct Tmpfs {
@@ -32,4 +34,42 @@ impl Drop for Tmpfs {
         // Lazily: a haul that was killed a moment ago may still hold it.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
+}
+
+/// A btrfs on a loop device, with quotas.
+pub struct Btrfs {
+    at: PathBuf,
+    _backing: Tmpfs,
+}
+
+impl Btrfs {
+    /// Makes one in the room and mounts it at an existing directory.
+    pub fn mount(room: &Room, at: &Path) -> Btrfs {
+        let backing = room.dir("btrfs-backing");
+        let _backing = Tmpfs::mount(&backing, "size=512m");
+        let image = backing.join("image");
+        std::fs::File::create(&image).and_then(|file| file.set_len(512 << 20)).expect("make an image");
+        let (image, mount) = (image.to_string_lossy().into_owned(), at.to_string_lossy().into_owned());
+        run(&["mkfs.btrfs", "-q", &image]);
+        run(&["mount", "-o", "loop", &image, &mount]);
+        let btrfs = Btrfs { at: at.to_owned(), _backing };
+        run(&["btrfs", "quota", "enable", &mount]);
+        btrfs
+    }
+
+    /// Limits what may be written: `16M` say, or `none`.
+    pub fn limit(&self, most: &str) {
+        run(&["btrfs", "qgroup", "limit", most, "0/5", &self.at.to_string_lossy()]);
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+fn run(line: &[&str]) {
+    let output = Command::new(line[0]).args(&line[1..]).output().expect("run a program");
+    assert!(output.status.success(), "{line:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -6,9 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
+use super::disk::{self, Kind};
+
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
-/// The needs: `root`, `netns`, `sshd`, `strace`, `tmpfs`, `setpriv`, `b3sum`.
+/// The needs: `root`, `netns`, `sshd`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
+/// `xfs` and `ext4` (a loop device with it that can be shut down), `btrfs`, `prlimit`.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -57,9 +60,22 @@ fn probe(need: &str) -> bool {
         "strace" => works("strace", &["-qq", "-f", "-o", "/dev/null", "true"]),
         "tmpfs" => root && works("unshare", &["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]),
         "setpriv" => root && works("setpriv", &["--reuid=65534", "--clear-groups", "true"]),
+        "xfs" => root && exists("mkfs.xfs") && exists("xfs_io") && disk::can_be_cut(Kind::Xfs),
+        "ext4" => root && exists("mkfs.ext4") && exists("xfs_io") && disk::can_be_cut(Kind::Ext4),
+        "btrfs" => root && exists("mkfs.btrfs") && kernel_knows("btrfs"),
+        "prlimit" => works("prlimit", &["--fsize=1000000", "true"]),
         "b3sum" => works("b3sum", &["--version"]),
         _ => panic!("no need is called {need}"),
     }
+}
+
+/// Whether the kernel has this file system, or can load it.
+fn kernel_knows(name: &str) -> bool {
+    let known = || std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !known().split_whitespace().any(|word| word == name) {
+        works("modprobe", &[name]);
+    }
+    known().split_whitespace().any(|word| word == name)
 }
 
 fn probe_netns() -> bool {

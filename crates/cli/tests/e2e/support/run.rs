@@ -69,6 +69,18 @@ impl Haul {
         self.wrapped(strace_args(injections))
     }
 
+    /// Runs under strace, which writes these calls, with the paths of descriptors, to a file.
+    pub fn traced(self, calls: &str, to: &Path) -> Haul {
+        let calls = format!("trace={calls}");
+        let words = ["strace", "-f", "-qq", "-y", "-s", "4096", "-e", "signal=none", "-e", &calls, "-o"];
+        self.wrapped(words).wrapped([to])
+    }
+
+    /// Runs under this limit of `prlimit`.
+    pub fn limited(self, limit: &str) -> Haul {
+        self.wrapped(["prlimit", limit])
+    }
+
     /// Runs as a user who may not do everything. The program is copied into `room`, where that user can reach it.
     pub fn run_by_nobody(mut self, room: &Room) -> Haul {
         let copy = room.at("haul-of-nobody");
@@ -170,6 +182,11 @@ impl Running {
     /// What it has said on stderr so far.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&super::read(self.room.at("stderr"))).into_owned()
+    }
+
+    /// What it has said on stdout so far; the last line may be half of one.
+    pub fn stdout(&self) -> Vec<u8> {
+        super::read(self.room.at("stdout"))
     }
 
     /// Waits for its end.

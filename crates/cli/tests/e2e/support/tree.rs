@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::set_mode;
+use super::{procs, set_mode};
 
 const MIB: usize = 1 << 20;
 
@@ -88,6 +88,51 @@ pub fn plain(root: &Path, seed: u64, files: usize, big: usize) {
         random_file(&root.join("big"), &mut rng, big);
     }
     age_directories(root, &mut rng);
+}
+
+/// A tree of `entries` small files, empty ones, empty directories and links with several modes in nested
+/// directories, and one file of `big` bytes and some more.
+pub fn mixed(root: &Path, seed: u64, entries: usize, big: usize) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut dirs = vec![root.to_owned()];
+    fs::create_dir_all(root).expect("make the tree's root");
+    for index in 0..rng.usize(8..24) {
+        let dir = rng.choice(&dirs).expect("at least the root").join(format!("d{index:02}"));
+        fs::create_dir(&dir).expect("make a directory");
+        dirs.push(dir);
+    }
+    for index in 0..entries {
+        let path = rng.choice(&dirs).expect("at least the root").join(format!("e{index:03}"));
+        match rng.u32(0..10) {
+            0 => symlink(format!("target of {index}"), path).expect("make a symlink"),
+            1 => random_file(&path, &mut rng, 0),
+            2 => fs::create_dir(path).expect("make a directory"),
+            _ => {
+                let len = rng.usize(0..16384);
+                random_file(&path, &mut rng, len);
+                set_mode(&path, rng.choice([0o400, 0o600, 0o644, 0o755]).expect("four"));
+            }
+        }
+    }
+    let len = big + rng.usize(1..100_000);
+    random_file(&root.join("big"), &mut rng, len);
+    age_directories(root, &mut rng);
+}
+
+/// Waits until the tree's ctimes say that it is old. A source that has just changed is looked at once more
+/// before it is believed, and a test of what is lost at a moment must not see that wait.
+pub fn settle(root: &Path) {
+    let newest = directories(root).iter().map(PathBuf::as_path).chain([root]).map(newest_in).max();
+    let newest = newest.expect("at least the root");
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+    procs::wait_until(Duration::from_secs(10), || now() > newest + 3);
+}
+
+/// Seconds since 1970.
+fn newest_in(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).expect("list a directory").map(|entry| entry.expect("list a directory"));
+    let times = entries.map(|entry| entry.metadata().expect("look at a file")).map(|data| data.ctime());
+    times.max().map_or(0, i64::unsigned_abs)
 }
 
 /// How many files, and how many bytes in them, lie below `root`.

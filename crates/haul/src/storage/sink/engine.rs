@@ -28,7 +28,7 @@ use super::files::Files;
 use super::journal::Journal;
 use super::names::tag_bits;
 use super::tree::SinkTree;
-use super::{fault, lock};
+use super::{fault, lock, tree};
 use crate::buffer::Buffer;
 use crate::meter::Meter;
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
@@ -407,7 +407,16 @@ fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<Sink
                         // As in finished directories; the root is never finished.
                         let _ = remove_tagged_in(sink.tree.jail(), sink.tree.root(), &sink.old_tags);
                     }
+                    // An epoch syncs the parents of files and links; of an empty directory at the top nothing
+                    // but this puts the name on media. The journal's own sync may be elsewhere.
+                    let root = sink.tree.root();
+                    tree::sync_dir(root).map_err(|errno| {
+                        let path = sink.tree.path_of_dir(DirId::ROOT);
+                        fault::os_at(Stage::Sync, "sync", &path, errno, root)
+                    })?;
                     match &mut store {
+                        // Only the journal knows the tag of what could not be removed; the next run will.
+                        Some(_) if sink.files.left_any() => Ok(()),
                         Some(store) => store.remove(),
                         None => Ok(()),
                     }

@@ -645,6 +645,27 @@ fn journal_keeps_its_order() {
     assert!(kept.expect("set").still_owner().is_err(), "given up");
 }
 
+/// Goal: the journal outlives a run that could not remove one of its temporaries, for it alone knows their tag.
+/// Method: a directory in the temporary's place; the file is discarded, then the job ends.
+#[test]
+fn journal_stays_while_temporaries_do() {
+    let mut bench = Bench::with(|config| {
+        let place = JobDir::open(&config_root(config), JobKey::new(&[1; 16])).expect("a place");
+        let owner = Arc::new(place.acquire(0, "test", &Patience::default()).expect("ours"));
+        let mut journal = Journal::new(owner);
+        journal.replace(b"head").expect("replaced");
+        config.journal = Some(journal);
+    });
+    let f = file(1, DirId::ROOT, "f", 2);
+    bench.write(&f, 0, b"x").expect("written");
+    fs::remove_file(bench.temp("f", TAG)).expect("rm");
+    fs::create_dir(bench.temp("f", TAG)).expect("mkdir");
+    bench.run(SinkOp::Discard { id: f.id }, b"");
+    assert_eq!(bench.run(SinkOp::RemoveJournal, b""), SinkDone::RemoveJournal { result: Ok(()) });
+    let key = JobKey::new(&[1; 16]);
+    assert_eq!(fs::read(bench.root.join(format!(".haul~{}", key.as_str()))).expect("read"), b"head");
+}
+
 /// Goal: when space or inodes run out, the failure says which, and what is left; nothing is published.
 /// Method: tmpfs of 1 MiB, and one of 16 inodes.
 #[test]

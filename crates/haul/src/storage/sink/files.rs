@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{Name, Timestamp};
@@ -26,6 +27,8 @@ pub(super) struct Files {
     tag: u32,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
     grain: OnceLock<u32>,
+    /// A temporary of this session could not be removed.
+    left: AtomicBool,
 }
 
 /// A file being written.
@@ -48,7 +51,7 @@ enum State {
 
 impl Files {
     pub(super) fn new(tree: Arc<SinkTree>, tag: u32) -> Files {
-        Files { tree, tag, open: Mutex::default(), grain: OnceLock::new() }
+        Files { tree, tag, open: Mutex::default(), grain: OnceLock::new(), left: AtomicBool::new(false) }
     }
 
     /// The temporary's name for `name` in this session.
@@ -105,12 +108,18 @@ impl Files {
     pub(super) fn close(&self, id: FileId, remove: bool) {
         let Some(open) = lock(&self.open).remove(&id) else { return };
         let was = std::mem::replace(&mut *lock(&open.state), State::Closed);
-        if let (State::Open(_), true) = (was, remove)
-            && let Ok(dir) = self.tree.dirfd(open.parent)
-        {
-            // What cannot be removed now is found by its tag later.
-            let _ = self.tree.jail().unlink(&dir, &open.temp);
+        if let (State::Open(_), true) = (was, remove) {
+            let dir = self.tree.dirfd(open.parent).ok();
+            let gone = dir.map(|dir| self.tree.jail().unlink(&dir, &open.temp));
+            if !matches!(gone, Some(Ok(()) | Err(Errno::NOENT))) {
+                self.left.store(true, Ordering::Release);
+            }
         }
+    }
+
+    /// Whether a temporary of this session could not be removed. By its tag in the journal a later run finds it.
+    pub(super) fn left_any(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     fn entry(&self, file: &SinkFile) -> Arc<OpenFile> {

@@ -259,7 +259,10 @@ impl JobDir {
             OwnerInfo { epoch, what: what.chars().take(WHAT_CHARS_MAX).collect(), ..(*self.here).clone() };
         info.since =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let made = write_all_at(&fd, &encode(&info), 0).and_then(|()| rustix::fs::fstat(&fd));
+        // Synced, for after a power cut an empty file would have to be watched until it looks dead.
+        let made = write_all_at(&fd, &encode(&info), 0)
+            .and_then(|()| retry_on_intr(|| rustix::fs::fdatasync(&fd)))
+            .and_then(|()| rustix::fs::fstat(&fd));
         let stat = match made {
             Ok(stat) => stat,
             Err(errno) => {
