@@ -26,7 +26,7 @@ use crate::meter::Meter;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{PreadEngine, wall_clock};
-use crate::storage::walk::{BATCH_ITEMS_MAX, NotKeptWhat, Walk, WalkItem};
+use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
 
@@ -217,8 +217,7 @@ impl Session {
         let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, wall_clock())
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
-            // A batch of the walk is handed in whole.
-            entries_max: setup.limits.entries.saturating_sub(BATCH_ITEMS_MAX as u32).max(1),
+            entries_max: setup.limits.entries,
             memory: request.memory,
             reads_max: u32::from(request.readers) * 2,
             wait: setup.wait,
