@@ -233,7 +233,9 @@ fn rust_files(path: &Path) -> Vec<PathBuf> {
 
 /// Those of them that are no test files.
 fn sources(path: &Path) -> Vec<PathBuf> {
-    let is_test = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with("tests.rs"));
+    let is_test = |path: &PathBuf| {
+        path.to_str().is_some_and(|path| path.ends_with("tests.rs") || path.contains("/tests/"))
+    };
     rust_files(path).into_iter().filter(|path| !is_test(path)).collect()
 }
 

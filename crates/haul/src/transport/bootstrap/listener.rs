@@ -228,16 +228,15 @@ fn receive(socket: TcpStream, desk: &Arc<Desk>) {
         desk.strays.fetch_add(1, Ordering::Relaxed);
         return;
     }
+    // A stray until it has shown that it is ours: one that says nothing would else be counted too late.
+    desk.strays.fetch_add(1, Ordering::Relaxed);
     let at_desk = Arc::clone(desk);
     let spawned = thread::Builder::new().name("haul-join".into()).spawn(move || {
-        if at_desk.admit(socket).is_none() {
-            at_desk.strays.fetch_add(1, Ordering::Relaxed);
-        }
+        let _ = at_desk.admit(socket);
         at_desk.strangers.fetch_sub(1, Ordering::Relaxed);
     });
     if spawned.is_err() {
         desk.strangers.fetch_sub(1, Ordering::Relaxed);
-        desk.strays.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -256,6 +255,9 @@ impl Desk {
             if std::mem::replace(&mut taken[usize::from(name.stream.0)], true) {
                 answer = Joined::BadStream;
             }
+        }
+        if answer == Joined::Accepted {
+            self.strays.fetch_sub(1, Ordering::Relaxed);
         }
         link.writer.write_all(&answer.encode(name.stream, name.epoch)).ok()?;
         link.writer.flush().ok()?;
