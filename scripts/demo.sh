@@ -42,7 +42,7 @@ say "$files files, $((bytes / 1000000)) MB, one of them of $BIG_MIB MiB"
 
 copy=("$HAUL" cp -r -e "$SSH" "$LAB/data" "$FAR_ADDRESS:$LAB/sink")
 say "\$ haul cp -r data far:sink"
-near "${copy[@]}" --json >"$LAB/first.json" &
+near_exec "${copy[@]}" --json >"$LAB/first.json" &
 run=$!
 held=0
 while kill -0 "$run" 2>/dev/null; do
@@ -55,6 +55,10 @@ if ! kill -KILL "$run" 2>/dev/null; then
     exit 1
 fi
 wait "$run" 2>/dev/null || true
+if tail -n 1 "$LAB/first.json" | grep -q '"event":"summary"'; then
+    echo "demo: the copy went on although it was killed" >&2
+    exit 1
+fi
 say "killed with SIGKILL when the far end had written $((held / 1000000)) MB"
 # The far end notices, closes what is open and leaves.
 for _ in $(seq 300); do

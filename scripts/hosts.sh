@@ -41,7 +41,12 @@ loopback_up() {
 }
 
 near() {
-    if [ -n "$NEAR_NS" ]; then nsenter --net="/run/netns/$NEAR_NS" "$@"; else "$@"; fi
+    (near_exec "$@")
+}
+
+# The same in place of this shell: in the background, `$!` is then the program's own process id.
+near_exec() {
+    if [ -n "$NEAR_NS" ]; then exec nsenter --net="/run/netns/$NEAR_NS" "$@"; else exec "$@"; fi
 }
 
 # The process ids of what serves the far end; shells and sshd do not count.
@@ -98,7 +103,7 @@ END
     "$@" /usr/sbin/sshd -D -e -f "$LAB/sshd_config" 2>"$LAB/sshd.log" &
     SSHD_PID=$!
     for _ in $(seq 200); do
-        grep -q 'Server listening' "$LAB/sshd.log" && break
+        grep -qs 'Server listening' "$LAB/sshd.log" && break
         sleep 0.05
     done
     SSH="ssh -F none -p $port -i $LAB/user_key -o IdentitiesOnly=yes -o UserKnownHostsFile=$LAB/known_hosts"

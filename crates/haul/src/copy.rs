@@ -24,7 +24,7 @@ use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
 use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, rss_max, sink, source};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
-use crate::storage::sink::raise_nofile;
+use crate::storage::descriptors::raise_nofile;
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::memory;

@@ -7,6 +7,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 
 use crate::buffer::Buffer;
 
+pub mod descriptors;
 pub mod jail;
 pub mod sink;
 pub mod source;

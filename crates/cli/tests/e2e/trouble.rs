@@ -299,3 +299,20 @@ fn ssh_that_fails_speaks_for_itself() {
         .exits(1)
         .says("denied");
 }
+
+/// Goal: a low limit on open files slows a copy at most: no entry fails for want of descriptors.
+/// Method: 6,000 small files, which are all open until their epoch ends, and a deep chain of directories, under a
+/// limit of 600 descriptors.
+#[test]
+fn few_descriptors_are_enough() {
+    need!("prlimit");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 40, 6000, 100);
+    let deep = (0..40).fold(data.clone(), |dir, level| dir.join(format!("level {level}")));
+    fs::create_dir_all(&deep).expect("make the chain");
+    fs::write(deep.join("bottom"), b"bottom").expect("write the bottom");
+    let copy = Way::Here.cp(&["-r"], &[contents(&data)], &sink);
+    copy.limited("--nofile=600").run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+}

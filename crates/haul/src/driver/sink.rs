@@ -26,9 +26,10 @@ use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::PathBytes;
 use crate::meter::Meter;
+use crate::storage::descriptors::budget;
 use crate::storage::sink::owner::boot_id;
 use crate::storage::sink::{
-    AcquireError, EngineConfig, JobDir, JobKey, Journal, Owner, Patience, SinkTree, WriteEngine, fds_open_max,
+    AcquireError, EngineConfig, JobDir, JobKey, Journal, Owner, Patience, SinkTree, WriteEngine,
 };
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
 use crate::transport::Link;
@@ -367,7 +368,7 @@ impl Session {
             memory: request.memory,
             entries_max: setup.limits.entries,
             wait: setup.wait,
-            files_open_max: fds_open_max() as u32,
+            files_open_max: budget().sink_files as u32,
             tag: setup.tag,
             names: setup.names,
         };

@@ -2,7 +2,7 @@
 //!
 //! What must hold: a file has one temporary, also when its first writes come at once; the descriptor that
 //! wrote stays open until the file is committed or discarded, for only through it are failed write-backs seen.
-//! The session bounds how many are open (`fds_open_max`).
+//! The session bounds how many are open (`descriptors::budget`).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -20,10 +20,9 @@ use rustix::io::Errno;
 
 use super::fault;
 use super::lock;
+use crate::storage::descriptors::budget;
 use crate::storage::jail::Jail;
 
-/// Directory descriptors that are kept open unless asked otherwise.
-pub const DIR_FDS_MAX: usize = 256;
 /// Longest path in a message, bytes; longer ones lose their beginning.
 const SHOWN_PATH_LEN_MAX: usize = 600;
 
@@ -95,7 +94,7 @@ impl SinkTree {
             root_ino,
             nodes: Mutex::default(),
             recent: Mutex::new(Recent {
-                fds_max: DIR_FDS_MAX,
+                fds_max: budget().sink_dirs,
                 tick: 0,
                 by_tick: BTreeMap::new(),
                 of_dir: HashMap::new(),

@@ -17,11 +17,6 @@ use haul_core::ids::{DirId, FileId, Generation};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-/// Directory descriptors kept for reuse.
-const DIRS_OPEN_MAX: usize = 256;
-/// File descriptors kept between the reads of a file.
-const FILES_OPEN_MAX: usize = 512;
-
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
 /// contents are the source), or in one that the walk announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +65,8 @@ struct EntryNode {
 
 impl SourceTree {
     pub fn new() -> SourceTree {
-        SourceTree::with_limits(DIRS_OPEN_MAX, FILES_OPEN_MAX)
+        let shares = crate::storage::descriptors::budget();
+        SourceTree::with_limits(shares.source_dirs, shares.source_files)
     }
 
     /// A tree that keeps at most this many descriptors of directories and of files open.
