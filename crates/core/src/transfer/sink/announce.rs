@@ -1,0 +1,147 @@
+//! Announcements: entries that the source will send, directories and links to make.
+//!
+//! In: what the source announces. Out: open entries; lookups, directories and links for the engine.
+//! Invariants: ids rise, parents are open, names of the root are among those agreed, nothing is deeper or more than
+//! the limits; a file that comes again is the one that was withdrawn, under a higher generation.
+//! Left out: what stands at the destination already (`lookup`).
+
+use std::collections::BTreeMap;
+
+use super::file::{File, Phase};
+use super::{Link, Sink, SinkAction};
+use crate::digest::SubtreeSet;
+use crate::entry::{DEPTH_MAX, EntryKind};
+use crate::ids::{DirId, Generation};
+use crate::transfer::op::{LinkItem, LookupItem, SinkFile, SinkOp};
+use crate::wire::Announced;
+
+impl Sink {
+    pub(super) fn handle_announce(&mut self, entries: Vec<Announced>) {
+        let (mut lookups, mut made, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in entries {
+            if self.files.len() + self.links.len() + self.dirs.len() > self.config.entries_max as usize {
+                return self.violation("more entries announced than the limit that was agreed");
+            }
+            let is_file = matches!(entry.kind, EntryKind::File { .. });
+            let known = self.files.contains_key(&entry.id) || self.links.contains_key(&entry.id);
+            if is_file && !known && entry.generation > Generation(0) && entry.id <= self.announced_max {
+                // It failed here, and the source had not heard of that yet.
+                continue;
+            }
+            let Some(path) = self.dirs.path(entry.parent) else {
+                return self.violation("an entry in a directory that is not open");
+            };
+            let path = path.child(&entry.name);
+            let known = self.files.get(&entry.id);
+            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.generation < entry.generation);
+            // The file holds its directory open: it must stay the same one.
+            let moved = again.is_some_and(|f| f.parent != entry.parent || f.name != entry.name);
+            let again = again.is_some();
+            if moved || (again && !matches!(entry.kind, EntryKind::File { .. })) {
+                return self.violation("a file announced again as something else");
+            }
+            if entry.id <= self.announced_max && !again {
+                return self.violation("an entry announced twice, or out of order");
+            }
+            if !again && self.dirs.is_ended(entry.parent) {
+                return self.violation("an entry in a directory that is not open any more");
+            }
+            let names = self.config.names.as_ref().filter(|_| entry.parent == DirId::ROOT);
+            if names.is_some_and(|names| !names.contains(&entry.name)) {
+                return self.violation("an entry whose name is not among the sources");
+            }
+            self.announced_max = self.announced_max.max(entry.id);
+            let Announced { id, generation, parent, name, meta, kind } = entry;
+            match kind {
+                EntryKind::Dir => {
+                    if again || self.dirs.depth(parent) >= DEPTH_MAX {
+                        return self.violation("a directory deeper than the limit");
+                    }
+                    self.dirs.add(id.as_dir(), parent, name.clone(), path, meta);
+                    self.actions.push_back(SinkAction::RegisterDir { id: id.as_dir(), parent, name });
+                    made.push(id.as_dir());
+                }
+                EntryKind::Symlink { target } => {
+                    self.dirs.hold(parent);
+                    let file = SinkFile { id, parent, name: name.clone(), size: 0 };
+                    let (owner, no_replace) = (self.config.policy.owner, self.config.policy.no_clobber);
+                    links.push(LinkItem { file, target, meta, owner, no_replace });
+                    self.links.insert(id, Link { parent, name, generation });
+                }
+                EntryKind::File { fingerprint, object_size } => {
+                    if again {
+                        let old = self.files.remove(&id).expect("it is known");
+                        self.counts.bytes = self.counts.bytes.saturating_sub(old.size());
+                    } else {
+                        self.dirs.hold(parent);
+                        self.counts.files += 1;
+                    }
+                    // A peer's numbers: their sum may be anything.
+                    self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
+                    let partial = self.resume.partials.get(&path);
+                    let adopt = match partial {
+                        Some(partial) if partial.fingerprint.same_content(&fingerprint) => {
+                            // Only a later run can have taken the temporary over; what an earlier one
+                            // left under this name is not what the journal speaks of.
+                            let tags = &self.resume.tags;
+                            let own = tags.iter().position(|tag| *tag == partial.tag);
+                            let later = own.map_or(&[][..], |own| &tags[own + 1..]);
+                            later.iter().copied().chain([partial.tag]).collect()
+                        }
+                        _ => Vec::new(),
+                    };
+                    let mut file = File {
+                        generation,
+                        parent,
+                        name,
+                        path,
+                        meta,
+                        fingerprint,
+                        object_size,
+                        phase: Phase::Looking,
+                        digest: SubtreeSet::new(fingerprint.size),
+                        durable: SubtreeSet::new(fingerprint.size),
+                        writing: BTreeMap::new(),
+                        written: Vec::new(),
+                        has_temp: false,
+                        claimed: None,
+                        journaled: false,
+                        // A crash must not leave the new temporary under an old promise.
+                        waits_journal: again,
+                        in_commit: false,
+                        writes: 0,
+                        pass_max: 0,
+                        sealed: None,
+                        slot: None,
+                        adopt,
+                        in_epoch: false,
+                        broken: false,
+                        damaged: 0,
+                    };
+                    if again {
+                        self.files.insert(id, file);
+                        self.epochs.begin_after(id, generation);
+                        continue;
+                    }
+                    if self.config.wait {
+                        let adopt = file.adopt.pop();
+                        lookups.push(LookupItem { file: file.sink_file(id), adopt });
+                    } else {
+                        file.phase = Phase::Open;
+                    }
+                    self.files.insert(id, file);
+                    self.wake(id);
+                }
+            }
+        }
+        if !made.is_empty() {
+            self.submit(SinkOp::MakeDirs { dirs: made });
+        }
+        if !lookups.is_empty() {
+            self.submit(SinkOp::Lookup { items: lookups });
+        }
+        if !links.is_empty() {
+            self.submit(SinkOp::MakeLinks { items: links });
+        }
+    }
+}

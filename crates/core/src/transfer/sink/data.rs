@@ -1,0 +1,261 @@
+//! Data: from a frame that arrived to bytes in the temporary.
+//!
+//! In: frames whose digests the stream's thread checked, streams that end, completions of writes. Out: writes, objects
+//! asked for again, buffers that are free.
+//! Invariants: more than was granted is a violation; a frame waits until its entries are announced and looked up; an
+//! object is written only if it has its place and length and its chaining values fit the file's tree; a buffer is free
+//! when its write is over, or at once when nothing of its frame is wanted.
+//! Left out: holes.
+
+use super::file::{File, Phase};
+use super::{Sink, SinkAction};
+use crate::digest::{Subtree, subtrees};
+use crate::ids::{BufferId, FileId, StreamId, Time};
+use crate::transfer::op::{BundleWrite, SinkOp};
+use crate::transfer::resends_max;
+use crate::wire::{DataEntry, DataHeader, Extent, Failure, Message, Stage, credit_cost};
+
+/// Stands for the buffer of a bundle without payload.
+const NO_BUFFER: BufferId = BufferId(u32::MAX);
+
+/// A data frame that waits for an announcement, a lookup or a free descriptor.
+pub(super) struct Frame {
+    pub(super) header: DataHeader,
+    pub(super) buffer: Option<BufferId>,
+    pub(super) good: Vec<bool>,
+}
+
+impl Sink {
+    /// A data frame arrived; `good[i]` says whether the payload of entry `i` fits its digest.
+    pub fn handle_data(
+        &mut self,
+        stream: StreamId,
+        header: DataHeader,
+        buffer: Option<BufferId>,
+        good: Vec<bool>,
+        now: Time,
+    ) {
+        self.handle_tick(now);
+        let payload = header.payload_len();
+        *self.frames.entry(stream).or_default() += 1;
+        self.counts.payload += payload;
+        let cost = credit_cost(payload);
+        if let Some(buffer) = buffer {
+            self.buffers.insert(buffer, cost);
+        }
+        if self.stop.is_some() || self.finished {
+            return self.free(buffer);
+        }
+        self.received += cost;
+        if self.received > self.granted {
+            // The pool bounds payload; this bounds frames without any.
+            self.free(buffer);
+            return self.violation("more data than was granted");
+        }
+        self.deferred.push_back(Frame { header, buffer, good });
+    }
+
+    /// A data stream ended after `frames` data frames.
+    pub fn handle_stream_lost(&mut self, stream: StreamId, frames: u64) {
+        let told = self.closed_streams.insert(stream, true);
+        if told != Some(true) {
+            self.actions.push_back(SinkAction::Send(Message::StreamClosed { stream, frames }));
+        }
+    }
+
+    /// The source lost it; its receiver is closed and then says how far it got.
+    pub(super) fn close_stream(&mut self, stream: StreamId) {
+        if self.closed_streams.contains_key(&stream) {
+            return;
+        }
+        self.closed_streams.insert(stream, false);
+        self.actions.push_back(SinkAction::CloseStream(stream));
+    }
+
+    pub(super) fn take_deferred(&mut self) {
+        // No new entry comes after the end, so whoever waits for one would wait for ever.
+        if self.end.is_some() && self.stop.is_none() && self.waiting.keys().any(|id| *id > self.announced_max)
+        {
+            return self.violation("data of a file that was never announced");
+        }
+        while self.stop.is_none() {
+            // Small files hold a descriptor each until their epoch is over.
+            if self.files_open >= self.config.files_open_max && !self.epochs.is_idle() {
+                break;
+            }
+            let Some(frame) = self.deferred.pop_front() else { break };
+            self.take_frame(frame);
+        }
+    }
+
+    /// Takes up one frame: writes what is wanted, drops the rest.
+    fn take_frame(&mut self, frame: Frame) {
+        // An entry that is not announced yet (its announcement is on another stream), or is being looked up.
+        for entry in &frame.header.entries {
+            let early = match self.files.get(&entry.id) {
+                None => entry.id > self.announced_max,
+                Some(file) => file.generation < entry.generation || file.phase == Phase::Looking,
+            };
+            if early {
+                self.waiting_count += 1;
+                self.waiting.entry(entry.id).or_default().push(frame);
+                return;
+            }
+        }
+        if frame.buffer.is_none() {
+            self.freed += credit_cost(frame.header.payload_len());
+        }
+        let mut start = 0;
+        let mut bundle = Vec::new();
+        let mut object = None;
+        let mut resend = Vec::new();
+        for (entry, good) in frame.header.entries.iter().zip(&frame.good) {
+            let at = start;
+            start += entry.len;
+            let Some(file) = self.files.get_mut(&entry.id) else { continue };
+            if file.generation != entry.generation || file.phase != Phase::Open {
+                continue;
+            }
+            let len = u64::from(entry.len);
+            // A whole file is one object; over parts that are being written it could only be somebody's trick.
+            let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
+            if !fits(file, entry) || over_parts {
+                self.violation("an object that does not fit its file");
+                break;
+            }
+            if !good {
+                file.damaged += 1;
+                if file.damaged > resends_max(file.size(), file.object_size) {
+                    let text =
+                        "too much of it arrived damaged; look for bad memory or a broken network device";
+                    self.fail_file(entry.id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
+                    continue;
+                }
+                self.counts.objects_resent += 1;
+                resend.push(Extent { id: entry.id, generation: entry.generation, offset: entry.offset, len });
+                continue;
+            }
+            file.pass_max = file.pass_max.max(entry.pass);
+            self.confirm(entry.id);
+            let Some(file) = self.files.get_mut(&entry.id) else { continue };
+            if entry.sealed {
+                file.sealed = file.sealed.max(Some(entry.pass));
+            }
+            let duplicate =
+                if file.size() == 0 { file.has_temp } else { file.digest.covers(entry.offset, len) };
+            if duplicate {
+                self.try_complete(entry.id);
+                continue;
+            }
+            if !take_digest(file, entry) {
+                self.violation("chaining values that do not fit the file's tree");
+                break;
+            }
+            if !file.has_temp {
+                file.has_temp = true;
+                self.files_open += 1;
+            }
+            file.writes += 1;
+            let sink_file = file.sink_file(entry.id);
+            if entry.root {
+                bundle.push(BundleWrite { file: sink_file, start: at });
+            } else {
+                object = Some((sink_file, entry.offset, entry.len, at));
+            }
+        }
+        if !resend.is_empty() {
+            self.actions.push_back(SinkAction::Send(Message::Resend(resend)));
+        }
+        let buffer = frame.buffer;
+        if !bundle.is_empty() {
+            self.writes += 1;
+            let buffer = buffer.unwrap_or(NO_BUFFER);
+            self.actions.push_back(SinkAction::Submit(SinkOp::WriteBundle { buffer, items: bundle }));
+        } else if let (Some((file, offset, len, start)), Some(buffer)) = (object, buffer) {
+            self.writes += 1;
+            self.actions.push_back(SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, start }));
+        } else {
+            self.free(buffer);
+        }
+    }
+
+    pub(super) fn free(&mut self, buffer: Option<BufferId>) {
+        if let Some(buffer) = buffer {
+            self.freed += self.buffers.remove(&buffer).unwrap_or(0);
+            self.actions.push_back(SinkAction::FreeBuffer(buffer));
+        }
+    }
+
+    pub(super) fn buffer_freed(&mut self, buffer: BufferId) {
+        self.freed += self.buffers.remove(&buffer).unwrap_or(0);
+    }
+
+    pub(super) fn handle_written(&mut self, id: FileId, offset: u64, len: u64, result: Result<(), Failure>) {
+        if let Some(drain) = self.drains.get_mut(&id).filter(|d| d.writes > 0) {
+            drain.writes -= 1;
+            return self.check_drain(id);
+        }
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.writes > 0) else { return };
+        file.writes -= 1;
+        let mut subtrees = file.writing.remove(&offset);
+        if let Err(failure) = result {
+            file.broken = true;
+            return self.fail_file(id, failure);
+        }
+        self.counts.written += len;
+        // A whole file whose seal is still to come (its ctime is young, say) is made durable with its epoch
+        // like a part of one, so that an end before the seal does not cost it.
+        let unsealed = file.sealed.is_none_or(|pass| pass < file.pass_max);
+        if let Some(root) = file.digest.root().filter(|_| unsealed && len > 0 && len == file.size()) {
+            subtrees = Some(vec![Subtree { offset: 0, len, cv: root }]);
+        }
+        if let Some(subtrees) = subtrees {
+            file.written.extend(subtrees);
+            file.in_epoch = true;
+            self.epochs.add_dirty(id, len, self.now);
+        }
+        self.try_complete(id);
+    }
+}
+
+/// The object has the place and length that the file's object size gives it.
+fn fits(file: &File, entry: &DataEntry) -> bool {
+    let (size, object_size) = (file.size(), u64::from(file.object_size));
+    let len = u64::from(entry.len);
+    if entry.hole {
+        return false;
+    }
+    if entry.root {
+        return entry.offset == 0 && len == size;
+    }
+    entry.offset < size
+        && entry.offset.is_multiple_of(object_size)
+        && len == object_size.min(size - entry.offset)
+        && entry.tail == (entry.offset + len == size)
+}
+
+/// Puts the entry's chaining values into the file's tree; false if they do not fit.
+fn take_digest(file: &mut File, entry: &DataEntry) -> bool {
+    let len = u64::from(entry.len);
+    if entry.root {
+        let [root] = entry.cvs[..] else { return false };
+        return if len == 0 {
+            file.digest.root() == Some(root)
+        } else {
+            file.digest.insert(0, len, root).is_ok()
+        };
+    }
+    let ranges: Vec<(u64, u64)> = subtrees(entry.offset, len, entry.tail).collect();
+    if ranges.len() != entry.cvs.len() {
+        return false;
+    }
+    let parts = ranges.iter().zip(&entry.cvs).map(|((offset, len), cv)| Subtree {
+        offset: *offset,
+        len: *len,
+        cv: *cv,
+    });
+    let parts: Vec<Subtree> = parts.collect();
+    let fits = parts.iter().all(|s| file.digest.insert(s.offset, s.len, s.cv).is_ok());
+    file.writing.insert(entry.offset, parts);
+    fits
+}

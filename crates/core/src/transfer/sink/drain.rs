@@ -1,0 +1,107 @@
+//! Files that are given up: what was written of them is removed.
+//!
+//! In: withdrawals, failures, a stop. Out: temporaries to remove; promises that the journal takes back.
+//! Invariants: a temporary is removed only when no write and no commit of it is under way; its directory stays held, and
+//! the next generation waits, until it is gone.
+//! Left out: debris of earlier jobs, which the engine removes.
+
+use super::file::{File, Phase};
+use super::{Sink, protocol};
+use crate::digest::SubtreeSet;
+use crate::ids::{DirId, FileId, Generation};
+use crate::transfer::Ended;
+use crate::transfer::op::SinkOp;
+use crate::wire::Failure;
+
+/// The temporary of a file that was given up: it is removed when nothing is under way on it any more.
+pub(super) struct Drain {
+    pub(super) writes: u32,
+    pub(super) in_commit: bool,
+    /// The file ended; its directory is held until the temporary is gone.
+    pub(super) release: Option<DirId>,
+}
+
+impl Sink {
+    pub(super) fn handle_withdraw(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+        retry: bool,
+        failure: Option<Failure>,
+    ) {
+        // A file that was withdrawn before may be given up under a generation that was never announced.
+        let names = |f: &&mut File| {
+            f.generation == generation || (f.phase == Phase::Withdrawn && f.generation < generation)
+        };
+        let Some(file) = self.files.get_mut(&id).filter(names) else { return };
+        if file.phase == Phase::Committing {
+            // A seal was sent for it before, so the source may not take it back.
+            return self.violation("a sealed file was withdrawn");
+        }
+        if file.phase == Phase::Looking && self.config.wait {
+            // The answer of the lookup would be taken for the next generation's.
+            return self.violation("a file was withdrawn before its state was told");
+        }
+        file.phase = Phase::Withdrawn;
+        self.discard(id);
+        if !retry {
+            let failure = failure.unwrap_or_else(|| protocol("the source gave it up"));
+            self.end_file(id, Ended::Failed(failure), None);
+        }
+    }
+
+    /// Removes what was written of a file and tells the journal.
+    pub(super) fn discard(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.written.clear();
+        file.digest = SubtreeSet::new(file.size());
+        file.durable = SubtreeSet::new(file.size());
+        let promised = self.resume.partials.remove(&file.path).is_some() || file.journaled;
+        file.claimed = None;
+        file.journaled = false;
+        let slot = file.slot.take();
+        if promised {
+            let (path, fingerprint, object_size) = (file.path, file.fingerprint, file.object_size);
+            self.epochs.withdraw(slot, path, fingerprint, object_size, self.config.tag);
+        }
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.writing.clear();
+        if file.has_temp {
+            file.has_temp = false;
+            self.files_open -= 1;
+            let writes = std::mem::take(&mut file.writes);
+            let in_commit = std::mem::take(&mut file.in_commit);
+            self.drains.insert(id, Drain { writes, in_commit, release: None });
+            self.check_drain(id);
+        }
+    }
+
+    /// Removes the temporary of a file that was given up, when its last write and its commit are over.
+    pub(super) fn check_drain(&mut self, id: FileId) {
+        if self.drains.get(&id).is_some_and(|d| d.writes == 0 && !d.in_commit) {
+            self.submit(SinkOp::Discard { id });
+        }
+    }
+
+    /// The temporary is gone; the next generation of the file may begin.
+    pub(super) fn drained(&mut self, id: FileId) {
+        let Some(drain) = self.drains.remove(&id) else { return };
+        if let Some(dir) = drain.release {
+            self.dirs.release(dir);
+        }
+        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking && !f.waits_journal) {
+            self.look_up_or_open(id);
+        }
+    }
+
+    /// Before a stop: removes temporaries of which nothing is durable; a resume could not use them.
+    pub(super) fn sweep(&mut self) {
+        let useless = self.files.iter().filter(|(_, f)| f.has_temp && f.durable.covered() == 0);
+        let mut useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
+        // The order of a hash map differs from run to run, and a simulation must not.
+        useless.sort_unstable();
+        for id in useless {
+            self.discard(id);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! How entries come to their end: sealed, complete, failed.
+//!
+//! In: seals, results of files, links and directories. Out: files for the next epoch, entries that ended, what the
+//! source is told of them.
+//! Invariants: an entry ends once; its directory is released with it, or with its temporary if that is still to be
+//! removed; a full or read-only file system ends the run and not the file.
+//! Left out: publication (`epoch`).
+
+use super::file::Phase;
+use super::{Sink, SinkAction};
+use crate::ids::{DirId, FileId, Generation};
+use crate::transfer::{Ended, SessionEnd};
+use crate::wire::{DoneItem, Failure, Outcome};
+
+impl Sink {
+    pub(super) fn seal(&mut self, id: FileId, generation: Generation, pass: u16) {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        file.sealed = file.sealed.max(Some(pass));
+        self.confirm(id);
+        self.try_complete(id);
+    }
+
+    /// The source goes on with a file: what is held of it, it has compared.
+    pub(super) fn confirm(&mut self, id: FileId) {
+        let now = self.now;
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.claimed.is_some()) else { return };
+        file.claimed = None;
+        // The journal hears of it under a new slot.
+        if file.slot.take().is_some() {
+            file.in_epoch = true;
+            self.epochs.add_dirty(id, 0, now);
+        }
+    }
+
+    pub(super) fn try_complete(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id).filter(|f| f.is_complete()) {
+            file.phase = Phase::Committing;
+            file.in_epoch = true;
+            self.epochs.add_complete(id, self.now);
+        }
+    }
+
+    /// Ends a file: it is over and forgotten.
+    pub(super) fn end_file(&mut self, id: FileId, end: Ended, root: Option<[u8; 32]>) {
+        let Some(file) = self.files.remove(&id) else { return };
+        if file.has_temp {
+            self.files_open -= 1;
+        }
+        self.counts.files_done += 1;
+        self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
+        if end == Ended::Unchanged {
+            self.counts.unchanged += 1;
+        }
+        match self.drains.get_mut(&id) {
+            Some(drain) => drain.release = Some(file.parent),
+            None => self.dirs.release(file.parent),
+        }
+        let bytes = file.size();
+        let (parent, name) = (file.parent, file.name);
+        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root, bytes });
+        for frame in self.waiting.remove(&id).unwrap_or_default() {
+            self.waiting_count -= 1;
+            self.deferred.push_back(frame);
+        }
+    }
+
+    /// Ends a file that failed here and tells the source.
+    pub(super) fn fail_file(&mut self, id: FileId, failure: Failure) {
+        if self.is_fatal(&failure) {
+            return;
+        }
+        let Some(file) = self.files.get(&id) else { return };
+        let generation = file.generation;
+        self.discard(id);
+        self.done.push(DoneItem { id, generation, outcome: Outcome::Failed(failure.clone()) });
+        self.end_file(id, Ended::Failed(failure), None);
+    }
+
+    /// A full or read-only file system ends the run; what is durable stays resumable.
+    pub(super) fn is_fatal(&mut self, failure: &Failure) -> bool {
+        const ENOSPC: i32 = 28;
+        const EROFS: i32 = 30;
+        const EDQUOT: i32 = 122;
+        if !matches!(failure.errno, ENOSPC | EROFS | EDQUOT) {
+            return false;
+        }
+        if self.stop.is_none() {
+            let missing = self.counts.bytes.saturating_sub(self.counts.bytes_done.max(self.counts.written));
+            let text = match failure.errno {
+                EROFS => failure.text.clone(),
+                _ => format!(
+                    "{}; at least {missing} more bytes are needed; free space and run the same command again",
+                    failure.text
+                )
+                .into(),
+            };
+            let failure = Failure { text, ..failure.clone() };
+            self.begin_stop(SessionEnd::Failed(failure));
+        }
+        true
+    }
+
+    pub(super) fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {
+        let Some(link) = self.links.remove(&id) else { return };
+        self.dirs.release(link.parent);
+        let (outcome, end) = ends(result);
+        self.done.push(DoneItem { id, generation: link.generation, outcome });
+        let (parent, name) = (link.parent, link.name);
+        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
+    }
+
+    pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<(), Failure>) {
+        let Some(gone) = self.dirs.remove(dir) else { return };
+        let result = match gone.failure {
+            Some(failure) => Err(failure),
+            None => result,
+        };
+        let (outcome, end) = ends(result);
+        let id = dir.as_file();
+        self.done.push(DoneItem { id, generation: Generation(0), outcome });
+        let (parent, name) = (gone.parent, gone.name);
+        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
+        self.actions.push_back(SinkAction::ForgetDir { id: dir });
+    }
+}
+
+fn ends(result: Result<(), Failure>) -> (Outcome, Ended) {
+    match result {
+        Ok(()) => (Outcome::Done { root: None }, Ended::Copied),
+        Err(failure) => (Outcome::Failed(failure.clone()), Ended::Failed(failure)),
+    }
+}

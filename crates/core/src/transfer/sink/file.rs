@@ -1,0 +1,88 @@
+//! A file that was announced to the sink: where it stands between its announcement and its end.
+//!
+//! In: nothing; the other parts of the machine write its fields. Out: whether it is complete.
+//! Invariants: it is complete only when every object is written, its digest tree is whole and a seal came after the
+//! last read.
+//! Left out: the steps from phase to phase, which are beside their events.
+
+use std::collections::BTreeMap;
+
+use crate::digest::{Subtree, SubtreeSet};
+use crate::entry::{Fingerprint, Meta, Name};
+use crate::ids::{DirId, FileId, Generation};
+use crate::journal::PathKey;
+use crate::transfer::op::SinkFile;
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum Phase {
+    /// What stands at the destination is being looked up.
+    Looking,
+    /// Objects are taken.
+    Open,
+    /// Handed to an epoch for publication.
+    Committing,
+    /// The source withdrew this generation; another comes.
+    Withdrawn,
+}
+
+pub(super) struct File {
+    pub(super) generation: Generation,
+    pub(super) parent: DirId,
+    pub(super) name: Name,
+    pub(super) path: PathKey,
+    pub(super) meta: Meta,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) object_size: u32,
+    pub(super) phase: Phase,
+    /// Everything that arrived whole, or is held from an earlier run.
+    pub(super) digest: SubtreeSet,
+    /// What is on media.
+    pub(super) durable: SubtreeSet,
+    /// Chaining values of objects that are being written, by the object's offset.
+    pub(super) writing: BTreeMap<u64, Vec<Subtree>>,
+    /// Written in the open epoch.
+    pub(super) written: Vec<Subtree>,
+    /// A temporary exists: something was written or taken over.
+    pub(super) has_temp: bool,
+    /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
+    /// them yet: until then the journal must not say that they are of the announced version.
+    pub(super) claimed: Option<Fingerprint>,
+    /// The journal may promise parts of it.
+    pub(super) journaled: bool,
+    /// It begins when the journal has taken back what it promised of it.
+    pub(super) waits_journal: bool,
+    /// A commit of it is under way.
+    pub(super) in_commit: bool,
+    pub(super) writes: u32,
+    pub(super) pass_max: u16,
+    pub(super) sealed: Option<u16>,
+    pub(super) slot: Option<u32>,
+    /// Tags under which the temporary of an earlier run may be found; the last is tried next.
+    pub(super) adopt: Vec<u32>,
+    pub(super) in_epoch: bool,
+    /// A write failed for want of space: it cannot be completed in this run.
+    pub(super) broken: bool,
+    /// Objects that arrived damaged.
+    pub(super) damaged: u64,
+}
+
+impl File {
+    pub(super) fn size(&self) -> u64 {
+        self.fingerprint.size
+    }
+    pub(super) fn sink_file(&self, id: FileId) -> SinkFile {
+        SinkFile { id, parent: self.parent, name: self.name.clone(), size: self.size() }
+    }
+    /// It is of this generation, and the source did not withdraw it.
+    pub(super) fn is_of(&self, generation: Generation) -> bool {
+        self.generation == generation && self.phase != Phase::Withdrawn
+    }
+    pub(super) fn is_complete(&self) -> bool {
+        self.phase == Phase::Open
+            && !self.broken
+            && self.digest.is_complete()
+            && self.writes == 0
+            && self.has_temp
+            && self.sealed.is_some_and(|pass| pass >= self.pass_max)
+    }
+}

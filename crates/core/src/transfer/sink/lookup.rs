@@ -1,0 +1,134 @@
+//! What stands at the destination already, and what of it is taken over.
+//!
+//! In: what a lookup found; what the journal of an earlier run promised. Out: the state that the source is told; files
+//! that are open for data.
+//! Invariants: a temporary is taken over only under a tag that the journal knows; where the journal promises parts that
+//! are not found, it takes the promise back before a new temporary is made.
+//! Left out: the looking itself, which is the engine's.
+
+use super::Sink;
+use super::file::{File, Phase};
+use crate::digest::Subtree;
+use crate::entry::Timestamp;
+use crate::ids::{FileId, Generation};
+use crate::transfer::Ended;
+use crate::transfer::op::{Existing, Found, LookupItem, SinkOp};
+use crate::wire::{Failure, FileState, SUBTREES_MAX, Stage};
+
+impl Sink {
+    pub(super) fn look_up_or_open(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if self.config.wait {
+            let adopt = file.adopt.pop();
+            let item = LookupItem { file: file.sink_file(id), adopt };
+            self.submit(SinkOp::Lookup { items: vec![item] });
+        } else {
+            file.phase = Phase::Open;
+            self.wake(id);
+        }
+    }
+
+    pub(super) fn handle_found(&mut self, id: FileId, result: Result<Found, Failure>) {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Looking) else { return };
+        let found = match result {
+            Ok(found) => found,
+            Err(failure) => return self.fail_file(id, failure),
+        };
+        let policy = self.config.policy;
+        let verdict = match found.existing {
+            Existing::Dir => {
+                let text = "a directory stands there; nothing was removed";
+                let failure = Failure { stage: Stage::Create, errno: 21, text: text.into() };
+                return self.fail_file(id, failure);
+            }
+            Existing::Nothing => None,
+            Existing::Other => policy.no_clobber.then_some(Ended::Skipped),
+            Existing::File { size, mtime, grain } => {
+                let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
+                let finished_before =
+                    self.resume.done.get(&file.path).is_some_and(|mark| mark.matches(&file.fingerprint));
+                if fits && (!policy.force || finished_before) {
+                    Some(Ended::Unchanged)
+                } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {
+                    Some(Ended::Skipped)
+                } else {
+                    None
+                }
+            }
+        };
+        let generation = file.generation;
+        if let Some(end) = verdict {
+            if found.adopted {
+                file.has_temp = true;
+                self.files_open += 1;
+                self.discard(id);
+            }
+            let state = if end == Ended::Skipped { FileState::Skipped } else { FileState::Unchanged };
+            self.states.push((id, generation, state));
+            return self.end_file(id, end, None);
+        }
+        if found.adopted {
+            file.has_temp = true;
+            self.files_open += 1;
+            // Two entries of one name, and the other took it.
+            let partial = self.resume.partials.remove(&file.path);
+            let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.fingerprint);
+            file.claimed = partial.as_ref().filter(|_| verify).map(|partial| partial.fingerprint);
+            file.journaled = true;
+            let subtrees: Vec<Subtree> =
+                partial.iter().flat_map(|partial| partial.subtrees.iter()).take(SUBTREES_MAX).collect();
+            for subtree in &subtrees {
+                let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
+                let _ = file.durable.insert(subtree.offset, subtree.len, subtree.cv);
+            }
+            file.in_epoch = true;
+            self.epochs.add_dirty(id, 0, self.now);
+            self.counts.written += file.durable.covered();
+            self.states.push((id, generation, FileState::Held { subtrees, verify }));
+        } else if let Some(tag) = file.adopt.pop() {
+            let item = LookupItem { file: file.sink_file(id), adopt: Some(tag) };
+            return self.submit(SinkOp::Lookup { items: vec![item] });
+        } else if self.resume.partials.contains_key(&file.path) {
+            // The journal promises parts of it that cannot be found. A new temporary would be taken for them
+            // by the next run, so the journal takes it back before one is made.
+            file.waits_journal = true;
+            self.discard(id);
+            return self.epochs.begin_after(id, generation);
+        } else {
+            self.states.push((id, generation, FileState::Fresh));
+        }
+        let file = self.files.get_mut(&id).expect("it is there");
+        file.phase = Phase::Open;
+        self.wake(id);
+    }
+
+    /// The journal promises nothing of this file any more: it begins afresh.
+    pub(super) fn begin(&mut self, id: FileId, generation: Generation) {
+        let waits = |f: &&mut File| f.generation == generation && f.phase == Phase::Looking;
+        let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
+        file.waits_journal = false;
+        if self.stop.is_none() && !self.drains.contains_key(&id) {
+            self.look_up_or_open(id);
+        }
+    }
+
+    /// Frames that waited for this file are taken up.
+    pub(super) fn wake(&mut self, id: FileId) {
+        if self.files.get(&id).is_none_or(|f| f.phase != Phase::Looking) {
+            for frame in self.waiting.remove(&id).unwrap_or_default() {
+                self.waiting_count -= 1;
+                self.deferred.push_back(frame);
+            }
+        }
+    }
+}
+
+/// Times are equal at the destination's grain (nanoseconds).
+fn same_time(source: Timestamp, sink: Timestamp, grain: u32) -> bool {
+    if source == sink {
+        return true;
+    }
+    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
+    let grain = i128::from(grain.max(1));
+    total(source).div_euclid(grain) == total(sink).div_euclid(grain)
+}

@@ -1,0 +1,199 @@
+//! Completions of the source's storage engine.
+//!
+//! In: what was read, looked at, hashed, compared or refreshed. Out: frames that wait for a stream; the next step
+//! of the file.
+//! Invariants: what comes back for an old generation changes no file; every buffer that came is put into a frame or
+//! freed, and what it and its credit counted goes with it.
+//! Left out: what a look means for the file (`seal`).
+
+use super::file::{Phase, Queue};
+use super::read::Ready;
+use super::{Source, SourceAction};
+use crate::digest::subtrees;
+use crate::ids::{BufferId, FileId, Generation, Time};
+use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
+use crate::wire::{DataEntry, DataHeader, DigestKind, Failure, Message, Stage, credit_cost};
+
+impl Source {
+    /// A completion of the storage engine.
+    pub fn handle_done(&mut self, done: SourceDone, now: Time) {
+        match done {
+            SourceDone::Read { id, generation, offset, len, result } => {
+                self.reads -= 1;
+                let cost = credit_cost(u64::from(len));
+                let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
+                if let Some(file) = current {
+                    file.reads -= 1;
+                    match result {
+                        Ok(ok) if file.phase == Phase::Sending && !self.stopping => {
+                            let tail = offset + u64::from(len) == file.size();
+                            let root = offset == 0 && tail;
+                            if root {
+                                let _ = file.digest.insert(0, file.size(), ok.cvs[0]);
+                            } else {
+                                for ((start, part), cv) in subtrees(offset, u64::from(len), tail).zip(&ok.cvs)
+                                {
+                                    let _ = file.digest.insert(start, part, *cv);
+                                }
+                            }
+                            let entry = DataEntry {
+                                id,
+                                generation,
+                                offset,
+                                len,
+                                root,
+                                hole: false,
+                                tail,
+                                sealed: false,
+                                pass: file.pass,
+                                digest: DigestKind::Blake3,
+                                cvs: ok.cvs,
+                            };
+                            let header = DataHeader { entries: vec![entry] };
+                            let last = file.reads == 0 && file.queue == Queue::None;
+                            self.frames.push_back(Ready {
+                                header,
+                                buffer: Some(ok.buffer),
+                                cost,
+                                held: cost,
+                            });
+                            if last {
+                                self.look(id);
+                            }
+                            return;
+                        }
+                        Ok(ok) => self.actions.push_back(SourceAction::FreeBuffer(ok.buffer)),
+                        Err(failure) if failure.stage == Stage::Changed => self.changed(id, Some(failure)),
+                        Err(failure) => self.fail_file(id, failure),
+                    }
+                } else if let Ok(ok) = result {
+                    self.actions.push_back(SourceAction::FreeBuffer(ok.buffer));
+                }
+                self.buffers_used -= cost;
+                self.credit_used -= cost;
+            }
+            SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
+            SourceDone::Look { id, generation, result } => {
+                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Looking) {
+                    return;
+                }
+                match result {
+                    Ok(look) => self.handle_look(id, look, now),
+                    Err(failure) => self.fail_file(id, failure),
+                }
+            }
+            SourceDone::HashFile { id, generation, result } => {
+                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Hashing) {
+                    return;
+                }
+                match result {
+                    Ok(root) if self.files.get(&id).and_then(|f| f.digest.root()) == Some(root) => {
+                        self.seal(id)
+                    }
+                    Ok(_) => self.changed(id, None),
+                    Err(failure) => self.fail_file(id, failure),
+                }
+            }
+            SourceDone::Verify { id, generation, result } => {
+                if !self.is_in(id, generation, Phase::Verifying) {
+                    return;
+                }
+                match result {
+                    Ok(true) => self.believe_held(id),
+                    Ok(false) => {
+                        // Same size and mtime, other content: start it afresh under the next generation.
+                        let Some(file) = self.files.get_mut(&id) else { return };
+                        let message =
+                            Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
+                        file.generation = Generation(file.generation.0 + 1);
+                        file.held.clear();
+                        file.phase = Phase::Refreshing;
+                        let generation = file.generation;
+                        self.unsealed -= 1;
+                        self.refreshing += 1;
+                        self.actions.push_back(SourceAction::Send(message));
+                        self.actions.push_back(SourceAction::Submit(SourceOp::Refresh { id, generation }));
+                    }
+                    Err(failure) => self.fail_file(id, failure),
+                }
+            }
+            SourceDone::Refresh { id, generation, result } => {
+                if !self.is_in(id, generation, Phase::Refreshing) {
+                    return;
+                }
+                match result {
+                    Ok((fingerprint, meta)) => self.announce_again(id, fingerprint, meta),
+                    Err(failure) => self.fail_file(id, failure),
+                }
+            }
+        }
+    }
+
+    fn is_in(&self, id: FileId, generation: Generation, phase: Phase) -> bool {
+        self.files.get(&id).is_some_and(|f| f.generation == generation && f.phase == phase)
+    }
+
+    fn handle_bundle(
+        &mut self,
+        buffer: BufferId,
+        items: Vec<(BundleFile, Result<crate::transfer::op::BundleOk, Failure>)>,
+        now: Time,
+    ) {
+        self.reads -= 1;
+        let asked: u64 = items.iter().map(|(file, _)| u64::from(file.size)).sum();
+        let mut entries = Vec::with_capacity(items.len());
+        for (BundleFile { id, generation, size }, result) in items {
+            let sending = self.is_in(id, generation, Phase::Sending);
+            match result {
+                // Its payload lies in the buffer, so it must be in the frame: the sink drops what it does
+                // not want.
+                Ok(ok) if ok.look != Look::Changed => {
+                    let mut pass = 0;
+                    if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
+                        file.reads -= 1;
+                        pass = file.pass;
+                        let _ = file.digest.insert(0, u64::from(size), ok.root);
+                    }
+                    entries.push(DataEntry {
+                        id,
+                        generation,
+                        offset: 0,
+                        len: size,
+                        root: true,
+                        hole: false,
+                        tail: true,
+                        sealed: sending && ok.look == Look::Same,
+                        pass,
+                        digest: DigestKind::Blake3,
+                        cvs: vec![ok.root],
+                    });
+                    if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
+                        if ok.look == Look::Same {
+                            file.phase = Phase::Sealed;
+                            self.unsealed -= 1;
+                        } else {
+                            file.phase = Phase::Looking;
+                            self.handle_look(id, ok.look, now);
+                        }
+                    }
+                }
+                Ok(_) if sending => self.changed(id, None),
+                Err(failure) if sending && failure.stage == Stage::Changed => self.changed(id, Some(failure)),
+                Err(failure) if sending => self.fail_file(id, failure),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        // The frame may be shorter than what was asked: its credit is too, its buffer is not.
+        let asked_cost = credit_cost(asked);
+        if entries.is_empty() || self.stopping {
+            self.buffers_used -= asked_cost;
+            self.credit_used -= asked_cost;
+            self.actions.push_back(SourceAction::FreeBuffer(buffer));
+            return;
+        }
+        let header = DataHeader { entries };
+        let cost = credit_cost(header.payload_len());
+        self.credit_used -= asked_cost - cost;
+        self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: asked_cost });
+    }
+}

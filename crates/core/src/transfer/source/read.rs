@@ -1,0 +1,168 @@
+//! What is read next, and what was read on its way to a stream.
+//!
+//! In: queues of files, the grant, free buffers and slots. Out: reads to make; frames for free streams.
+//! Invariants: a read starts only when a slot, a grant and a buffer could be had for it; what it took of grant and
+//! buffers goes on with its frame, or is given back when there is none. Small and large files take turns.
+//! Left out: queues per storage target (one target for now), spill.
+
+use super::file::{File, Phase, Queue};
+use super::{Source, SourceAction};
+use crate::ids::{BufferId, Generation};
+use crate::transfer::BUNDLE_LEN_MAX;
+use crate::transfer::op::{BundleFile, SourceOp};
+use crate::wire::{BUNDLE_ENTRIES_MAX, DataHeader, credit_cost};
+
+/// Bundles smaller than this wait for more files while other reads are under way.
+const BUNDLE_ENTRIES_MIN: usize = 64;
+
+/// A frame that was read and waits for a stream.
+pub(super) struct Ready {
+    pub(super) header: DataHeader,
+    pub(super) buffer: Option<BufferId>,
+    /// Credit that it takes at the sink.
+    pub(super) cost: u64,
+    /// What its buffer takes here; more than `cost` when a bundle came out shorter than was asked.
+    pub(super) held: u64,
+}
+
+impl Source {
+    /// Starts reads while a grant, a slot and a buffer can be had.
+    pub(super) fn schedule(&mut self) {
+        if self.stopping {
+            return;
+        }
+        while self.reads < self.config.reads_max {
+            let small_first = self.prefer_small || self.large.is_empty();
+            let mut started = small_first && self.read_bundle();
+            started = started || self.read_object();
+            started = started || (!small_first && self.read_bundle());
+            if !started {
+                break;
+            }
+            self.prefer_small = !self.prefer_small;
+        }
+        // "Tried once more at the end": when nothing else is left to be read.
+        // Or when the walk cannot go on for them.
+        let walked = self.unsealed == 0 && (self.totals.is_some() || !self.wants_entries());
+        if walked || self.retries.len() >= self.config.entries_max as usize / 2 {
+            for id in std::mem::take(&mut self.retries) {
+                let Some(file) = self.files.get_mut(&id) else { continue };
+                file.phase = Phase::Refreshing;
+                self.refreshing += 1;
+                file.generation = Generation(file.generation.0 + 1);
+                let op = SourceOp::Refresh { id, generation: file.generation };
+                self.actions.push_back(SourceAction::Submit(op));
+            }
+        }
+    }
+
+    fn room(&self, len: u64) -> bool {
+        let cost = credit_cost(len);
+        self.credit_used + cost <= self.credit && self.buffers_used + cost <= self.config.memory
+    }
+
+    fn take(&mut self, len: u64) {
+        let cost = credit_cost(len);
+        self.credit_used += cost;
+        self.buffers_used += cost;
+        self.reads += 1;
+    }
+
+    fn read_object(&mut self) -> bool {
+        while let Some(&id) = self.large.front() {
+            let ready = |f: &&mut File| f.phase == Phase::Sending && f.queue == Queue::Large;
+            let Some(file) = self.files.get_mut(&id).filter(ready) else {
+                self.large.pop_front();
+                continue;
+            };
+            let len = u64::from(file.object_size).min(file.size());
+            if !self.room(len) {
+                return false;
+            }
+            let file = self.files.get_mut(&id).expect("it is there");
+            let Some((offset, len)) = file.next_object() else {
+                file.queue = Queue::None;
+                self.large.pop_front();
+                continue;
+            };
+            file.reads += 1;
+            if !file.has_unread() {
+                file.queue = Queue::None;
+                self.large.pop_front();
+            }
+            let file = &self.files[&id];
+            let tail = offset + u64::from(len) == file.size();
+            let generation = file.generation;
+            let op = SourceOp::Read { id, generation, offset, len, tail, whole: tail && offset == 0 };
+            self.take(u64::from(len));
+            self.actions.push_back(SourceAction::Submit(op));
+            return true;
+        }
+        false
+    }
+
+    fn read_bundle(&mut self) -> bool {
+        let plenty = self.small.len() >= BUNDLE_ENTRIES_MIN || self.small_bytes >= BUNDLE_LEN_MAX / 2;
+        let more_will_come = self.totals.is_none() && self.wants_entries();
+        if self.small.is_empty() || (!plenty && more_will_come && self.reads > 0) {
+            return false;
+        }
+        let mut files = Vec::new();
+        let mut bytes = 0;
+        while let Some(&id) = self.small.front() {
+            let waits = self.files.get_mut(&id).filter(|f| f.queue == Queue::Small);
+            let Some(file) = waits else {
+                self.small.pop_front();
+                continue;
+            };
+            if file.phase != Phase::Sending {
+                // A read that was under way when it was queued again has served it.
+                file.queue = Queue::None;
+                self.small_bytes -= file.size();
+                self.small.pop_front();
+                continue;
+            }
+            let size = file.size();
+            let full =
+                files.len() >= BUNDLE_ENTRIES_MAX || (!files.is_empty() && bytes + size > BUNDLE_LEN_MAX);
+            if full || !self.room(bytes + size) {
+                break;
+            }
+            bytes += size;
+            self.small.pop_front();
+            self.small_bytes -= size;
+            let file = self.files.get_mut(&id).expect("it is there");
+            file.queue = Queue::None;
+            file.reads += 1;
+            let size = u32::try_from(size).expect("a small file");
+            files.push(BundleFile { id, generation: file.generation, size });
+        }
+        if files.is_empty() {
+            return false;
+        }
+        self.take(bytes);
+        self.actions.push_back(SourceAction::Submit(SourceOp::ReadBundle { files }));
+        true
+    }
+
+    /// Gives finished reads to free streams.
+    pub(super) fn dispatch(&mut self) {
+        while !self.frames.is_empty() {
+            let Some(stream) = self.streams.free() else { return };
+            let Ready { header, buffer, cost, held } = self.frames.pop_front().expect("not empty");
+            self.counts.payload += header.payload_len();
+            self.streams.push(stream, &header, cost, held);
+            self.actions.push_back(SourceAction::SendData { stream, header, buffer });
+        }
+    }
+
+    pub(super) fn drop_frames(&mut self) {
+        for Ready { buffer, cost, held, .. } in std::mem::take(&mut self.frames) {
+            self.buffers_used -= held;
+            self.credit_used -= cost;
+            if let Some(buffer) = buffer {
+                self.actions.push_back(SourceAction::FreeBuffer(buffer));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! From the last read of a file to its seal, and back when it changed or has to be sent again.
+//!
+//! In: what a look found, what the sink lost or got damaged, a new fingerprint. Out: looks and hashes to make, seals,
+//! files withdrawn and announced again.
+//! Invariants: a seal is of a look that came after the last read of its pass; a file that changed is tried once more
+//! and then reported; the sink may ask for objects again only so often.
+//! Left out: when the second tries begin (`read`).
+
+use super::file::{Phase, Queue};
+use super::{Source, SourceAction, protocol};
+use crate::digest::SubtreeSet;
+use crate::entry::{EntryKind, Fingerprint, Meta};
+use crate::ids::{FileId, Generation, Time};
+use crate::transfer::op::{Look, SourceOp};
+use crate::transfer::{SessionEnd, resends_max};
+use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
+
+/// A file that changed is tried once more.
+const TRIES_MAX: u8 = 2;
+
+impl Source {
+    /// Asks for the fingerprint, now that everything was read.
+    pub(super) fn look(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.phase = Phase::Looking;
+        if file.checking {
+            // What it will say may be of a moment before the last read.
+            file.look_again = true;
+            return;
+        }
+        file.checking = true;
+        let op = SourceOp::Look { id, generation: file.generation };
+        self.actions.push_back(SourceAction::Submit(op));
+    }
+
+    /// A look or a hash came back; false if what it says is too old.
+    pub(super) fn checked(&mut self, id: FileId, generation: Generation) -> bool {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return false };
+        file.checking = false;
+        if std::mem::take(&mut file.look_again) {
+            if file.phase == Phase::Looking {
+                self.look(id);
+            }
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn handle_look(&mut self, id: FileId, look: Look, now: Time) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        match look {
+            Look::Same => self.seal(id),
+            Look::Recent { wait } => {
+                self.looks.insert((now.after(wait), id), file.generation);
+            }
+            Look::MetaOnly => {
+                file.phase = Phase::Hashing;
+                file.checking = true;
+                let op = SourceOp::HashFile { id, generation: file.generation };
+                self.actions.push_back(SourceAction::Submit(op));
+            }
+            Look::Changed => self.changed(id, None),
+        }
+    }
+
+    pub(super) fn seal(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.phase = Phase::Sealed;
+        self.unsealed -= 1;
+        self.sealed.push((id, file.generation, file.pass));
+        if self.sealed.len() >= ITEMS_MAX {
+            self.flush_sealed();
+        }
+    }
+
+    pub(super) fn flush_sealed(&mut self) {
+        if !self.sealed.is_empty() {
+            let sealed = std::mem::take(&mut self.sealed);
+            self.actions.push_back(SourceAction::Send(Message::Sealed(sealed)));
+        }
+    }
+
+    /// Every file is sealed or ended.
+    pub(super) fn all_sealed(&self) -> bool {
+        self.unsealed == 0 && self.retries.is_empty() && self.refreshing == 0
+    }
+
+    /// The sink asks for an object again, for it arrived damaged.
+    pub(super) fn handle_resend(&mut self, id: FileId, generation: Generation, offset: u64) {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        if !offset.is_multiple_of(u64::from(file.object_size)) || offset >= file.size().max(1) {
+            let text = "the sink asks for a part of a file that does not begin an object";
+            return self.finish(SessionEnd::Failed(protocol(text)));
+        }
+        file.resends += 1;
+        if file.resends > resends_max(file.size(), file.object_size) {
+            let text =
+                "the sink asked for it again and again; look for bad memory or a broken network device";
+            return self.fail_file(id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
+        }
+        self.send_again(id, generation, offset);
+    }
+
+    /// An object was lost on the way or arrived damaged.
+    pub(super) fn send_again(&mut self, id: FileId, generation: Generation, offset: u64) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if file.generation != generation || offset >= file.size().max(1) {
+            return;
+        }
+        if matches!(file.phase, Phase::Retry | Phase::Refreshing | Phase::AwaitState | Phase::Verifying) {
+            return;
+        }
+        self.counts.objects_resent += 1;
+        if file.phase != Phase::Sending {
+            // It was sealed, or is about to be, by a look that this read will come after.
+            let Some(pass) = file.pass.checked_add(1) else {
+                let text = "it had to be sent again too often";
+                return self.fail_file(id, protocol(text));
+            };
+            file.pass = pass;
+            if file.phase == Phase::Sealed {
+                self.unsealed += 1;
+            }
+            file.phase = Phase::Sending;
+        }
+        if file.is_small() {
+            if file.queue == Queue::None {
+                file.queue = Queue::Small;
+                self.small_bytes += file.size();
+                self.small.push_back(id);
+            }
+        } else {
+            if !file.again.contains(&offset) {
+                file.again.push_back(offset);
+            }
+            if file.queue == Queue::None {
+                file.queue = Queue::Large;
+                self.large.push_back(id);
+            }
+        }
+    }
+
+    /// The file changed while it was read: once more at the end, then it is reported.
+    pub(super) fn changed(&mut self, id: FileId, failure: Option<Failure>) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if matches!(file.phase, Phase::Retry | Phase::Refreshing) {
+            return;
+        }
+        if file.tries >= TRIES_MAX {
+            let failure = failure.unwrap_or(Failure {
+                stage: Stage::Changed,
+                errno: 0,
+                text: "the source changed while it was read, twice; the destination is as it was".into(),
+            });
+            return self.fail_file(id, Failure { stage: Stage::Changed, ..failure });
+        }
+        file.tries += 1;
+        if file.queue == Queue::Small {
+            self.small_bytes -= file.size();
+        }
+        file.queue = Queue::None;
+        file.again.clear();
+        file.phase = Phase::Retry;
+        self.unsealed -= 1;
+        self.retries.push(id);
+        let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
+        self.flush_announcements();
+        self.actions.push_back(SourceAction::Send(message));
+    }
+
+    /// Announces a file again under the next generation.
+    pub(super) fn announce_again(&mut self, id: FileId, fingerprint: Fingerprint, meta: Meta) {
+        let wait = self.config.wait;
+        let Some(file) = self.files.get_mut(&id) else { return };
+        self.counts.bytes = self.counts.bytes - file.size() + fingerprint.size;
+        self.counts.durable -= std::mem::take(&mut file.durable);
+        file.fingerprint = fingerprint;
+        file.meta = meta;
+        file.digest = SubtreeSet::new(fingerprint.size);
+        file.cursor = 0;
+        file.again.clear();
+        file.pass = 0;
+        file.reads = 0;
+        file.checking = false;
+        file.look_again = false;
+        file.phase = Phase::AwaitState;
+        self.refreshing -= 1;
+        self.unsealed += 1;
+        let entry = Announced {
+            id,
+            generation: file.generation,
+            parent: file.parent,
+            name: file.name.clone(),
+            meta,
+            kind: EntryKind::File { fingerprint, object_size: file.object_size },
+        };
+        self.push_announcement(entry);
+        if !wait {
+            self.start_sending(id);
+        }
+    }
+}
