@@ -302,7 +302,7 @@ fn ssh_that_fails_speaks_for_itself() {
 
 /// Goal: a low limit on open files slows a copy at most: no entry fails for want of descriptors.
 /// Method: 6,000 small files, which are all open until their epoch ends, and a deep chain of directories, under a
-/// limit of 600 descriptors.
+/// limit of 1,024 descriptors.
 #[test]
 fn few_descriptors_are_enough() {
     need!("prlimit");
@@ -313,6 +313,6 @@ fn few_descriptors_are_enough() {
     fs::create_dir_all(&deep).expect("make the chain");
     fs::write(deep.join("bottom"), b"bottom").expect("write the bottom");
     let copy = Way::Here.cp(&["-r"], &[contents(&data)], &sink);
-    copy.limited("--nofile=600").run().sane().exits(0);
+    copy.limited("--nofile=1024").run().sane().exits(0);
     assert_same(&data, &sink, BELOW);
 }

@@ -9,6 +9,7 @@
 //! `drain`; target classes (one, "any", for now).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use crate::entry::Name;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
@@ -114,6 +115,9 @@ struct Link {
     generation: Generation,
 }
 
+/// After a stop was asked for, frames that are on their way are still taken for this long.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+
 /// The sink of one session. One owner, no locks: feed it events, then drain [`Sink::poll_action`].
 pub struct Sink {
     config: SinkConfig,
@@ -142,6 +146,8 @@ pub struct Sink {
     states: Vec<(FileId, Generation, FileState)>,
     end: Option<Totals>,
     stop: Option<SessionEnd>,
+    /// A stop was asked for; it begins then.
+    stop_at: Option<Time>,
     removing_journal: bool,
     swept: bool,
     finished: bool,
@@ -178,6 +184,7 @@ impl Sink {
             states: Vec::new(),
             end: None,
             stop: None,
+            stop_at: None,
             removing_journal: false,
             swept: false,
             finished: false,
@@ -195,17 +202,21 @@ impl Sink {
 
     /// When [`Sink::handle_tick`] is due, if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.epochs.deadline()
+        [self.epochs.deadline(), self.stop_at.filter(|_| self.stop.is_none())].into_iter().flatten().min()
     }
 
     /// Time passed.
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
+        if self.stop_at.is_some_and(|at| self.now >= at) {
+            self.begin_stop(SessionEnd::Stopped);
+        }
     }
 
-    /// Ends in good order: closes the open epoch and keeps the journal.
+    /// Ends in good order: takes what is on its way for [`STOP_GRACE`], closes the open epoch and keeps the
+    /// journal.
     pub fn stop(&mut self) {
-        self.begin_stop(SessionEnd::Stopped);
+        self.stop_at.get_or_insert(self.now.after(STOP_GRACE));
     }
 
     fn begin_stop(&mut self, end: SessionEnd) {
@@ -272,7 +283,7 @@ impl Sink {
                 self.counts.walked = true;
             }
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
-            Message::Stop { .. } => self.begin_stop(SessionEnd::Stopped),
+            Message::Stop { .. } => self.stop(),
             Message::Abort(failure) => self.begin_stop(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SinkAction::Send(Message::Pong(n))),
             Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
@@ -403,7 +414,7 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(Message::Done(items)));
         }
         let owed = self.config.memory + self.freed - self.granted;
-        if owed >= (self.config.memory / 8).max(1) && self.stop.is_none() {
+        if owed >= (self.config.memory / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
             self.granted += owed;
             self.actions.push_back(SinkAction::Send(Message::Grant { class: 0, total: self.granted }));
             if self.frames != self.frames_told {

@@ -79,11 +79,15 @@ impl Sink {
             return self.violation("data of a file that was never announced");
         }
         while self.stop.is_none() {
-            // Small files hold a descriptor each until their epoch is over.
-            if self.files_open >= self.config.files_open_max && !self.epochs.is_idle() {
+            // Small files hold a descriptor each until their epoch is over. When neither a write nor an epoch
+            // will free one, a frame is taken beyond the bound: it may complete what is open.
+            let Some(frame) = self.deferred.front() else { break };
+            let more = u32::try_from(frame.header.entries.len()).expect("a bundle is bounded");
+            let freeing = self.writes > 0 || !self.epochs.is_idle();
+            if freeing && self.files_open + more > self.config.files_open_max {
                 break;
             }
-            let Some(frame) = self.deferred.pop_front() else { break };
+            let frame = self.deferred.pop_front().expect("it was there");
             self.take_frame(frame);
         }
     }

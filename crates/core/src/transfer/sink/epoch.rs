@@ -130,10 +130,10 @@ impl Sink {
         if self.epochs.closing.is_some() || self.epochs.open.since.is_none() {
             return;
         }
-        let nothing_comes = self.writes == 0 && self.deferred.is_empty();
+        // What is still deferred waits for descriptors, which this epoch holds.
+        let starved = !self.deferred.is_empty();
         let last = self.end.is_some() || self.stop.is_some();
-        let full = self.files_open >= self.config.files_open_max;
-        if (nothing_comes && (last || full)) || self.epochs.is_due(self.now) {
+        if (self.writes == 0 && (last || starved)) || self.epochs.is_due(self.now) {
             self.close_epoch();
         }
     }
