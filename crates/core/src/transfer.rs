@@ -7,7 +7,7 @@ pub mod op;
 pub mod sink;
 pub mod source;
 
-use crate::wire::Failure;
+use crate::wire::{Failure, Stage};
 
 /// How an entry ended, for the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,11 @@ pub enum SessionEnd {
     Stopped,
     /// The session cannot go on; the journal keeps what is durable.
     Failed(Failure),
+}
+
+/// The other end, or the way to it, did not do what the protocol says.
+fn protocol(text: &str) -> Failure {
+    Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
 }
 
 /// How often objects of one file are asked for again at most: on average every object once, and a small

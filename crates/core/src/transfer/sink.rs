@@ -15,8 +15,8 @@ use crate::entry::Name;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::journal::{Log, Replayed};
 use crate::transfer::op::{SinkDone, SinkOp};
-use crate::transfer::{Ended, SessionEnd};
-use crate::wire::{DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Stage, Totals};
+use crate::transfer::{Ended, SessionEnd, protocol};
+use crate::wire::{DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Totals};
 
 mod announce;
 mod data;
@@ -459,7 +459,3 @@ impl Sink {
 /// Entries in one `FILE_STATE` and in one `FILE_DONE`, so that they stay far below the frame limit.
 const STATES_PER_MESSAGE: usize = 1024;
 const DONE_PER_MESSAGE: usize = 512;
-
-fn protocol(text: &str) -> Failure {
-    Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
-}

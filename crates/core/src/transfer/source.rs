@@ -12,10 +12,9 @@ use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SessionEnd};
+use crate::transfer::{Ended, SessionEnd, protocol};
 use crate::wire::{
-    ANNOUNCE_ENTRIES_MAX, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Stage, Totals,
-    announced_len,
+    ANNOUNCE_ENTRIES_MAX, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Totals, announced_len,
 };
 
 mod answer;
@@ -421,10 +420,6 @@ impl Source {
             self.actions.push_back(SourceAction::Send(Message::End(totals)));
         }
     }
-}
-
-fn protocol(text: &str) -> Failure {
-    Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
 }
 
 /// Bytes of entries in one announcement, at most.

@@ -5,12 +5,12 @@
 //! the next generation waits, until it is gone.
 //! Left out: debris of earlier jobs, which the engine removes.
 
+use super::Sink;
 use super::file::{File, Phase};
-use super::{Sink, protocol};
 use crate::digest::SubtreeSet;
 use crate::ids::{DirId, FileId, Generation};
-use crate::transfer::Ended;
 use crate::transfer::op::SinkOp;
+use crate::transfer::{Ended, protocol};
 use crate::wire::Failure;
 
 /// The temporary of a file that was given up: it is removed when nothing is under way on it any more.

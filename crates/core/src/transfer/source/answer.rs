@@ -7,11 +7,11 @@
 //! Left out: parts that were lost or damaged (`seal`).
 
 use super::file::{Phase, Queue};
-use super::{Source, SourceAction, protocol};
+use super::{Source, SourceAction};
 use crate::digest::{Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SessionEnd};
+use crate::transfer::{Ended, SessionEnd, protocol};
 use crate::wire::{Failure, FileState, Message, Outcome, Stage};
 
 impl Source {
@@ -67,19 +67,9 @@ impl Source {
 
     pub(super) fn handle_entry_done(&mut self, id: FileId, generation: Generation, outcome: Outcome) {
         if self.dirs.remove(&id.as_dir()).is_some() {
-            let end = match outcome {
-                Outcome::Done { .. } => Ended::Copied,
-                Outcome::Failed(failure) => Ended::Failed(failure),
-            };
-            self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0 });
-            self.actions.push_back(SourceAction::Submit(SourceOp::ForgetDir { id: id.as_dir() }));
+            self.end_other(id, outcome, SourceOp::ForgetDir { id: id.as_dir() });
         } else if self.links.remove(&id).is_some() {
-            let end = match outcome {
-                Outcome::Done { .. } => Ended::Copied,
-                Outcome::Failed(failure) => Ended::Failed(failure),
-            };
-            self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0 });
-            self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));
+            self.end_other(id, outcome, SourceOp::Forget { id });
         } else if let Some(file) = self.files.get(&id) {
             // What failed at the sink is over there, even if it is to begin again here.
             let failed = matches!(outcome, Outcome::Failed(_)) && generation < file.generation;
@@ -103,6 +93,16 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// Ends a directory or a link; `forget` is what the engine is told.
+    fn end_other(&mut self, id: FileId, outcome: Outcome, forget: SourceOp) {
+        let end = match outcome {
+            Outcome::Done { .. } => Ended::Copied,
+            Outcome::Failed(failure) => Ended::Failed(failure),
+        };
+        self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0 });
+        self.actions.push_back(SourceAction::Submit(forget));
     }
 
     fn end_file(&mut self, id: FileId, end: Ended, root: Option<[u8; 32]>) {

@@ -7,12 +7,12 @@
 //! Left out: when the second tries begin (`read`).
 
 use super::file::{Phase, Queue};
-use super::{Source, SourceAction, protocol};
+use super::{Source, SourceAction};
 use crate::digest::SubtreeSet;
 use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{Look, SourceOp};
-use crate::transfer::{SessionEnd, resends_max};
+use crate::transfer::{SessionEnd, protocol, resends_max};
 use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
 
 /// A file that changed is tried once more.
