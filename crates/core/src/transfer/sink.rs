@@ -233,7 +233,15 @@ impl Sink {
 
     /// The control stream is gone: the session closes its epoch and ends.
     pub fn handle_control_lost(&mut self, text: &str) {
-        self.begin_stop(SessionEnd::Failed(protocol(text)));
+        self.peer_ends(SessionEnd::Failed(protocol(text)));
+    }
+
+    /// The source ends the session: what came whole until now is worth keeping.
+    fn peer_ends(&mut self, end: SessionEnd) {
+        if !self.finished {
+            self.take_deferred();
+        }
+        self.begin_stop(end);
     }
 
     fn violation(&mut self, text: &str) {
@@ -284,7 +292,7 @@ impl Sink {
             }
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
             Message::Stop { .. } => self.stop(),
-            Message::Abort(failure) => self.begin_stop(SessionEnd::Failed(failure)),
+            Message::Abort(failure) => self.peer_ends(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SinkAction::Send(Message::Pong(n))),
             Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
             Message::Announce(_) | Message::DirEnd(_) => {}

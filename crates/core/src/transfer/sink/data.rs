@@ -73,8 +73,11 @@ impl Sink {
     }
 
     pub(super) fn take_deferred(&mut self) {
-        // No new entry comes after the end, so whoever waits for one would wait for ever.
-        if self.end.is_some() && self.stop.is_none() && self.waiting.keys().any(|id| *id > self.announced_max)
+        // No new entry comes after the end, so data of an unknown one would wait for ever. Its id may also be one
+        // that the announcements left out.
+        if self.end.is_some()
+            && self.stop.is_none()
+            && self.waiting.keys().any(|id| !self.files.contains_key(id))
         {
             return self.violation("data of a file that was never announced");
         }
