@@ -305,7 +305,15 @@ impl Sink {
 
     /// The control stream is gone: the session closes its epoch and ends.
     pub fn handle_control_lost(&mut self, text: &str) {
-        self.begin_stop(SessionEnd::Failed(protocol(text)));
+        self.peer_ends(SessionEnd::Failed(protocol(text)));
+    }
+
+    /// The source ends the session: what came whole until now is worth keeping.
+    fn peer_ends(&mut self, end: SessionEnd) {
+        if !self.finished {
+            self.take_deferred();
+        }
+        self.begin_stop(end);
     }
 
     fn violation(&mut self, text: &str) {
@@ -355,8 +363,8 @@ impl Sink {
                 self.counts.walked = true;
             }
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
-            Message::Stop { .. } => self.begin_stop(SessionEnd::Stopped),
-            Message::Abort(failure) => self.begin_stop(SessionEnd::Failed(failure)),
+            Message::Stop { .. } => self.peer_ends(SessionEnd::Stopped),
+            Message::Abort(failure) => self.peer_ends(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SinkAction::Send(Message::Pong(n))),
             Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
             Message::Announce(_) | Message::DirEnd(_) => {}
@@ -1042,8 +1050,11 @@ impl Sink {
     }
 
     fn take_deferred(&mut self) {
-        // No new entry comes after the end, so whoever waits for one would wait for ever.
-        if self.end.is_some() && self.stop.is_none() && self.waiting.keys().any(|id| *id > self.announced_max)
+        // No new entry comes after the end, so data of an unknown one would wait for ever. Its id may also be one
+        // that the announcements left out.
+        if self.end.is_some()
+            && self.stop.is_none()
+            && self.waiting.keys().any(|id| !self.files.contains_key(id))
         {
             return self.violation("data of a file that was never announced");
         }
