@@ -26,6 +26,7 @@ use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, rss_max, 
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
+use crate::storage::source::wall_clock;
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::memory;
 
@@ -258,7 +259,7 @@ fn source_request(
     memory: u64,
 ) -> SourceRequest {
     let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
-    SourceRequest { sources, options: options.clone(), home, memory, readers }
+    SourceRequest { sources, options: options.clone(), home, memory, readers, clock: wall_clock() }
 }
 
 fn sink_request(

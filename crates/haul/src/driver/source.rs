@@ -25,7 +25,7 @@ use crate::job::{Durability, Options, PathBytes};
 use crate::meter::Meter;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
-use crate::storage::source::{PreadEngine, wall_clock};
+use crate::storage::source::{PreadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
@@ -55,6 +55,8 @@ pub(crate) struct SourceRequest {
     /// Payload bytes in buffers, at most.
     pub(crate) memory: u64,
     pub(crate) readers: u16,
+    /// Tells whether a change of a file could hide in the grain of its ctime.
+    pub(crate) clock: WallClock,
 }
 
 /// Runs the source end of a session until it is over.
@@ -214,7 +216,7 @@ impl Session {
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
         let readers = usize::from(request.readers);
-        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, wall_clock())
+        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, request.clock.clone())
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use haul_core::entry::Timestamp;
 use haul_core::ids::StreamId;
 use haul_core::transfer::SessionEnd;
 
@@ -23,6 +24,7 @@ use super::source::SourceRequest;
 use super::{Links, Report, Watch, sink, source};
 use crate::buffer::Pool;
 use crate::job::{Durability, Options, PathBytes};
+use crate::storage::source::wall_clock;
 use crate::transport::{Link, memory};
 
 mod evil;
@@ -189,7 +191,12 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
     let options = Options { recursive: true, durability: Durability::None, ..Options::default() };
     let sources =
         sources.iter().map(|path| PathBytes(path.as_os_str().as_encoded_bytes().to_vec())).collect();
-    SourceRequest { sources, options, home: None, memory: MEMORY, readers: 2 }
+    // The files of a test are too young for their ctime to tell changes apart, and a test has no time to wait.
+    let clock = Arc::new(|| {
+        let now = wall_clock()();
+        Timestamp { secs: now.secs + 10, ..now }
+    });
+    SourceRequest { sources, options, home: None, memory: MEMORY, readers: 2, clock }
 }
 
 /// `path/`: the contents of a directory.

@@ -218,11 +218,11 @@ impl Evil {
         }
     }
 
-    /// Plays a source up to the destination's answer.
+    /// Plays a source up to the first grant.
     pub(super) fn greet_sink(&mut self) {
         self.say(Message::Hello(hello()));
         self.say(sources(vec![all()]));
-        self.until(|message| matches!(message, Message::Destination { .. }).then_some(()));
+        self.until(|message| matches!(message, Message::Grant { .. }).then_some(()));
     }
 
     /// Plays a sink up to the first word of the source about what comes.
