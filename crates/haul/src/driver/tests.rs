@@ -55,7 +55,9 @@ fn count_panics() {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if thread::current().name().is_some_and(|name| name.starts_with("haul-")) {
+            // Tests of engines plant panics; those say that they are on purpose.
+            let planted = info.payload_as_str().is_some_and(|text| text.contains("on purpose"));
+            if !planted && thread::current().name().is_some_and(|name| name.starts_with("haul-")) {
                 PANICS.fetch_add(1, Ordering::SeqCst);
             }
             before(info);

@@ -599,14 +599,14 @@ fn panics_complete_the_operation() {
     let asked = bad.clone();
     let mut bench = Bench::with(|config| {
         config.still_owner = Arc::new(move || {
-            assert!(!asked.load(Ordering::SeqCst), "planted");
+            assert!(!asked.load(Ordering::SeqCst), "on purpose");
             Ok(())
         });
     });
     let files: Vec<_> = (0..100).map(|i| file(1 + i, DirId::ROOT, &format!("f{i}"), 0)).collect();
     let items: Vec<_> = files.iter().map(|f| whole(f, META)).collect();
     for result in bench.commit(items.clone()) {
-        assert_eq!(&*result.expect_err("panicked").text, "internal error: planted");
+        assert_eq!(&*result.expect_err("panicked").text, "internal error: on purpose");
     }
     assert!(matches!(bench.run(SinkOp::RemoveJournal, b""), SinkDone::RemoveJournal { result: Err(_) }));
     bad.store(false, Ordering::SeqCst);
