@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::ids::StreamId;
-use haul_core::stage::verdict;
+use haul_core::stage::{StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{EndReport, NotKept, STREAMS_MAX, SourceRoot};
 
@@ -412,6 +412,12 @@ fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &d
     }
 }
 
+/// Buffers, and so grants, held the rate down: the source waited most of the time, but nobody behind it was busy.
+fn memory_limited(stages: &[StageTime; 5]) -> bool {
+    let (_, _, blocked) = stages[0].shares();
+    blocked > 0.5 && stages[1..].iter().all(|stage| stage.shares().0 < 0.5)
+}
+
 fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
     let Joined { near, local, protect, path, streams } = joined;
     let far: EndReport = match (&local, near.far) {
@@ -438,7 +444,11 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
     let is_remote = local.is_none();
     let mut chosen = near.chosen;
     chosen.extend(local.map(|far| far.chosen).unwrap_or_default());
-    chosen.push(("streams".into(), streams.to_string()));
+    let why = match request.options.streams {
+        Some(_) => "as asked",
+        None => "the default, until the path is measured",
+    };
+    chosen.push(("streams".into(), format!("{streams} ({why})")));
     Summary {
         status,
         files: tally.files,
@@ -465,7 +475,7 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
         strays: near.own.strays + far.strays,
         resumed: near.resumed,
         error,
-        memory_limited: near.memory_limited,
+        memory_limited: memory_limited(&stages),
         chosen,
     }
 }

@@ -86,8 +86,6 @@ pub(crate) struct Report {
     pub(crate) far: Option<EndReport>,
     pub(crate) resumed: bool,
     pub(crate) chosen: Vec<(String, String)>,
-    /// Waiting for buffers or grants held the source back.
-    pub(crate) memory_limited: bool,
 }
 
 impl Report {
@@ -100,7 +98,6 @@ impl Report {
             far: None,
             resumed: false,
             chosen: Vec::new(),
-            memory_limited: false,
         }
     }
 }

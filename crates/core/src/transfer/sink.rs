@@ -115,6 +115,8 @@ struct Link {
     generation: Generation,
 }
 
+/// The name is taken.
+const EEXIST: i32 = 17;
 /// After a stop was asked for, frames that are on their way are still taken for this long.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
@@ -346,6 +348,9 @@ impl Sink {
                 for (id, result) in results {
                     match result {
                         Ok(()) => self.epochs.add_link(id, self.now),
+                        Err(Failure { errno: EEXIST, .. }) if self.config.policy.no_clobber => {
+                            self.skip_link(id);
+                        }
                         Err(failure) => {
                             if !self.is_fatal(&failure) {
                                 self.end_link(id, Err(failure));

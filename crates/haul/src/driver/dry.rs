@@ -115,5 +115,5 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
         Err(failure) => SessionEnd::Failed(failure),
     };
     debug_assert!(totals.is_some() || end != SessionEnd::Complete);
-    Report { end, tally, own, far, resumed: false, chosen: Vec::new(), memory_limited: false }
+    Report { end, tally, own, far, resumed: false, chosen: Vec::new() }
 }

@@ -102,10 +102,9 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         far,
         resumed: session.resumed,
         chosen: vec![
-            ("writers".into(), request.writers.to_string()),
-            ("sink buffers".into(), format!("{} bytes", request.memory)),
+            ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
+            ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
         ],
-        memory_limited: false,
     }
 }
 

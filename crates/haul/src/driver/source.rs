@@ -104,15 +104,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
-    Report {
-        end,
-        tally: session.tally,
-        own,
-        far,
-        resumed: setup.resumed,
-        chosen: setup.chosen(request),
-        memory_limited: session.buffers_short,
-    }
+    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen: setup.chosen(request) }
 }
 
 /// What was agreed before the first entry.
@@ -129,10 +121,18 @@ struct Setup {
 impl Setup {
     fn chosen(&self, request: &SourceRequest) -> Vec<(String, String)> {
         let text = |name: &str, value: String| (name.to_owned(), value);
+        let asked = |set: bool, default: &'static str| if set { "as asked" } else { default };
+        let options = &request.options;
+        let object = match options.object_size {
+            Some(size) if size > self.object_size => "the most that a quarter of the buffers can hold",
+            size => asked(size.is_some(), "the default"),
+        };
+        let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
+        let memory = asked(options.memory.is_some(), "64 objects of 4 MiB, at most an eighth of the memory");
         vec![
-            text("object size", format!("{} bytes", self.object_size)),
-            text("readers", request.readers.to_string()),
-            text("source buffers", format!("{} bytes", request.memory)),
+            text("object size", format!("{} bytes ({object})", self.object_size)),
+            text("readers", format!("{} ({readers})", request.readers)),
+            text("source buffers", format!("{} bytes ({memory})", request.memory)),
         ]
     }
 }
@@ -197,7 +197,6 @@ struct Session {
     /// The other end's report, if it came with its last messages.
     far: Option<EndReport>,
     not_kept: [u64; NotKept::COUNT],
-    buffers_short: bool,
     /// The control stream is gone.
     lost: bool,
 }
@@ -258,7 +257,6 @@ impl Session {
             tally: Tally::default(),
             far: None,
             not_kept: [0; NotKept::COUNT],
-            buffers_short: false,
             lost: false,
         })
     }

@@ -101,9 +101,18 @@ impl Sink {
     }
 
     pub(super) fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {
+        let (outcome, end) = ends(result);
+        self.close_link(id, outcome, end);
+    }
+
+    /// `--no-clobber` found something under the link's name.
+    pub(super) fn skip_link(&mut self, id: FileId) {
+        self.close_link(id, Outcome::Done { root: None }, Ended::Skipped);
+    }
+
+    fn close_link(&mut self, id: FileId, outcome: Outcome, end: Ended) {
         let Some(link) = self.links.remove(&id) else { return };
         self.dirs.release(link.parent);
-        let (outcome, end) = ends(result);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
         self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
