@@ -179,8 +179,9 @@ mod tests {
     fn child(prelude: &str, times: &str) -> (Child, BufReader<ChildStdout>) {
         let name = "signals::tests::child_of_the_signal_tests";
         let script = format!("{prelude}; exec \"$0\" --exact {name} --nocapture");
-        let mut child = Command::new("sh")
-            .args(["-c", &script])
+        // Whoever runs the tests in the background may have left SIGINT ignored.
+        let mut child = Command::new("env")
+            .args(["--default-signal=INT,TERM,HUP", "sh", "-c", &script])
             .arg(std::env::current_exe().unwrap())
             .env(CHILD, times)
             .stdin(Stdio::piped())

@@ -99,8 +99,10 @@ impl Haul {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mark = format!("near-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let room = Room::new();
-        let line: Vec<&OsStr> =
-            self.wrapper.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]).collect();
+        // Whoever runs the tests in the background may have left SIGINT ignored.
+        let env = ["env", "--default-signal=INT,TERM,HUP"].map(OsStr::new);
+        let wrapper = self.wrapper.iter().map(OsString::as_os_str);
+        let line: Vec<&OsStr> = env.into_iter().chain(wrapper).chain([self.program.as_os_str()]).collect();
         let mut command = Command::new(line[0]);
         command.args(&line[1..]).args(&self.args);
         // A home of its own, and no agent, configuration or locale of whoever runs the tests.
