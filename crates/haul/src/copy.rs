@@ -22,7 +22,7 @@ use haul_core::wire::{EndReport, NotKept, STREAMS_MAX, SourceRoot};
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
-use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, rss_max, sink, source};
+use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
@@ -139,6 +139,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             Ok(remote.joined(near))
         }
         (Some(host), None) => {
+            let typed = sources.clone();
             let ask = AgentRequest {
                 role: Role::Source,
                 sources,
@@ -148,7 +149,10 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             let (links, remote) = connect(request, host, &ask, observer)?;
             let near = match request.dry_run {
                 true => dry::run(links, &destination.0, memory, watch),
-                false => sink::run(links, &here(destination), watch),
+                false => {
+                    let asked = Some((typed, policy(&request.options)));
+                    sink::run(links, &SinkRequest { asked, ..here(destination) }, watch)
+                }
             };
             Ok(remote.joined(near))
         }
@@ -271,7 +275,15 @@ fn sink_request(
 ) -> SinkRequest {
     // More writers than processors: most of their time goes into waiting for syncs.
     let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, 32));
-    SinkRequest { destination, state_dir: options.state_dir.clone(), home, memory, writers, what }
+    SinkRequest {
+        destination,
+        state_dir: options.state_dir.clone(),
+        home,
+        memory,
+        writers,
+        what,
+        asked: None,
+    }
 }
 
 /// Processors that this process may use.

@@ -14,11 +14,12 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, STREAMS_MAX, Stage, VERSION, VERSION_MIN,
-    negotiate,
+    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, Policy, STREAMS_MAX, Stage, VERSION,
+    VERSION_MIN, negotiate,
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
+use crate::job::{Durability, Options};
 use crate::meter::Meter;
 use crate::transport::Link;
 use crate::transport::stream::{ControlEvent, ControlHandle};
@@ -290,6 +291,18 @@ pub(crate) fn expect<E, T>(
             }
             Some(ControlEvent::Lost(text)) => return Err(protocol(text)),
         }
+    }
+}
+
+/// The user's choices that the sink must know.
+pub(crate) fn policy(options: &Options) -> Policy {
+    Policy {
+        durable: options.durability == Durability::Disk,
+        force: options.force,
+        no_clobber: options.no_clobber,
+        update: options.update,
+        owner: options.archive,
+        times: true,
     }
 }
 

@@ -59,6 +59,9 @@ pub(crate) struct SinkRequest {
     pub(crate) writers: u16,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
+    /// Where this is the near end: the sources as typed and the choices of the user, against which the far
+    /// end's word is held.
+    pub(crate) asked: Option<(Vec<PathBytes>, Policy)>,
 }
 
 /// Runs the sink end of a session until it is over.
@@ -140,6 +143,11 @@ fn set_up(
         Message::Sources { roots, policy } => Ok(Some((roots, policy))),
         _ => Ok(None),
     })?;
+    if let Some((typed, own)) = &request.asked
+        && !(policy == *own && roots.iter().all(|root| was_asked(root, typed)))
+    {
+        return Err(protocol("the far end wants to send what was not asked for"));
+    }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
@@ -212,6 +220,18 @@ fn replay(place: &JobDir, durable: bool) -> Result<Option<haul_core::journal::Re
         Failure { stage: FailureStage::Create, errno: 0, text: text.into() }
     };
     finished.map(Some).map_err(failed)
+}
+
+/// A source root that follows from what was typed: the last component of a path, or contents where it ends in
+/// none. What `~` is called is known to the far end alone.
+fn was_asked(root: &SourceRoot, typed: &[PathBytes]) -> bool {
+    typed.iter().any(|path| {
+        let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        match root {
+            SourceRoot::Named { name, .. } => name.as_bytes() == last || path.0 == b"~",
+            SourceRoot::Contents { .. } => matches!(last, b"" | b"." | b".."),
+        }
+    })
 }
 
 /// The destination root, and the new name of a single file.
@@ -514,5 +534,34 @@ impl Session {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod asked_tests {
+    use super::*;
+
+    /// Goal: a far end can send under the names that follow from the command, and no others.
+    /// Method: paths as typed against roots that a source may claim.
+    #[test]
+    fn only_what_was_typed_is_taken() {
+        let typed =
+            |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
+        let named =
+            |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
+        let contents = SourceRoot::Contents { names_hash: [0; 32], names: 1 };
+        let paths = typed(&["a/data", "~/x y", "/only/this"]);
+        for good in ["data", "x y", "this"] {
+            assert!(was_asked(&named(good), &paths));
+        }
+        for bad in [".bashrc", "a", "only", "dat"] {
+            assert!(!was_asked(&named(bad), &paths), "{bad}");
+        }
+        assert!(!was_asked(&contents, &paths), "contents were not asked for");
+        for path in ["data/", ".", "a/..", "/"] {
+            assert!(was_asked(&contents, &typed(&[path])), "{path}");
+            assert!(!was_asked(&named("data"), &typed(&[path])), "{path}");
+        }
+        assert!(was_asked(&named("user"), &typed(&["~"])));
     }
 }

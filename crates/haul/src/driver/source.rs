@@ -12,7 +12,7 @@ use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
 use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage, credit_cost,
+    EndReport, Failure, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
 };
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
-use crate::job::{Durability, Options, PathBytes};
+use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
@@ -157,14 +157,7 @@ fn set_up(
     let recursive = options.recursive || options.archive;
     let roots = resolve_sources(&paths, recursive, request.home.as_deref())
         .map_err(|e| walk_failure(e.to_string()))?;
-    let policy = Policy {
-        durable: options.durability == Durability::Disk,
-        force: options.force,
-        no_clobber: options.no_clobber,
-        update: options.update,
-        owner: options.archive,
-        times: true,
-    };
+    let policy = super::policy(options);
     let announced = source_roots(&roots).map_err(|e| walk_failure(e.to_string()))?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     control.send(Message::Sources { roots: announced, policy });

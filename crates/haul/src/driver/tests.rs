@@ -186,6 +186,7 @@ fn sink_request(dst: &Path) -> SinkRequest {
         memory: MEMORY,
         writers: 2,
         what: "a test".into(),
+        asked: None,
     }
 }
 
