@@ -88,11 +88,7 @@ impl Sink {
             let missing = self.counts.bytes.saturating_sub(self.counts.bytes_done.max(self.counts.written));
             let text = match failure.errno {
                 EROFS => failure.text.clone(),
-                _ => format!(
-                    "{}; at least {missing} more bytes are needed; free space and run the same command again",
-                    failure.text
-                )
-                .into(),
+                _ => format!("{}; at least {missing} more bytes are needed", failure.text).into(),
             };
             let failure = Failure { text, ..failure.clone() };
             self.begin_stop(SessionEnd::Failed(failure));
