@@ -5,12 +5,13 @@
 //! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
 //! transfer is the brain of the simulator.
 //!
-//! Reading order: [`ids`], [`entry`], [`digest`], [`wire`], [`journal`], [`transfer`].
+//! Reading order: [`ids`], [`entry`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`] stands alone.
 #![forbid(unsafe_code)]
 
 pub mod digest;
 pub mod entry;
 pub mod ids;
+pub mod io;
 pub mod journal;
 pub mod stage;
 pub mod transfer;

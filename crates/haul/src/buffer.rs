@@ -6,11 +6,15 @@
 //! neither do the bytes handed out and kept for reuse together. Memory is zeroed when it is made and never
 //! again, so a buffer may hold older payload of this process, but never memory of somebody else.
 //!
-//! Left out: registration with a ring or a network card, and huge pages; both belong here when an engine
-//! needs them. The page that alignment costs per buffer is not counted (at most a sixteenth).
+//! A buffer can be cut into [`Part`]s, so that several requests fill it at once; it is whole again when all of
+//! them came back ([`Buffer::join`]). The memory of a pool keeps its identity ([`Slab`]) while it is reused, so
+//! that an engine can register it with the kernel once.
+//!
+//! Left out: huge pages. The page that alignment costs per buffer is not counted (at most a sixteenth).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use haul_core::ids::BufferId;
@@ -38,7 +42,7 @@ struct State {
     /// Bytes kept for reuse, in slots.
     cached: u64,
     /// Memory kept for reuse by its cost.
-    free: BTreeMap<u64, Vec<Vec<u8>>>,
+    free: BTreeMap<u64, Vec<Block>>,
     /// How often memory was made.
     allocations: u64,
 }
@@ -52,13 +56,51 @@ pub struct Exhausted {
 
 /// A page-aligned buffer of `len` payload bytes; goes back to its pool when dropped.
 pub struct Buffer {
-    shared: Arc<Shared>,
-    id: BufferId,
-    memory: Vec<u8>,
+    memory: Arc<Memory>,
+    len: usize,
+}
+
+/// A piece of a buffer's payload, held by one owner alone, so that several requests can fill one buffer.
+pub struct Part {
+    memory: Arc<Memory>,
     start: usize,
     len: usize,
+    /// Bytes from `start` that belong to this part alone, at least `len`.
+    room: usize,
+}
+
+/// The memory behind a buffer, as an engine registers it: it stays at its address while it has this id, and
+/// no other memory ever gets the id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slab {
+    pub id: u64,
+    pub address: usize,
+    pub len: usize,
+}
+
+/// Memory handed out. Who holds a [`Buffer`] or [`Part`] of it holds its bytes alone.
+struct Memory {
+    shared: Arc<Shared>,
+    id: BufferId,
+    /// `None` only while it is being dropped.
+    block: Option<Block>,
     cost: u64,
 }
+
+/// Memory from the system: `len` bytes from `address` on, a page's multiple, zeroed when made.
+struct Block {
+    /// Owns the bytes; never touched but through `address`.
+    _owner: Box<[u8]>,
+    slab: Slab,
+    address: *mut u8,
+}
+
+// SAFETY: `address` points into the heap memory that `_owner` owns, and is used by whoever holds the bytes alone.
+#[allow(unsafe_code)]
+unsafe impl Send for Block {}
+// SAFETY: as above; a shared `Block` gives nothing away but numbers.
+#[allow(unsafe_code)]
+unsafe impl Sync for Block {}
 
 impl Pool {
     /// A pool that hands out at most `limit` bytes at a time.
@@ -97,15 +139,50 @@ impl Pool {
         };
         // Giving memory back and making it takes time: not under the lock.
         drop(evicted);
-        let memory = recycled.unwrap_or_else(|| vec![0; cost as usize + ALIGN]);
-        let start = memory.as_ptr().addr().wrapping_neg() % ALIGN;
-        Ok(Buffer { shared: self.shared.clone(), id: live_ids().take(), memory, start, len, cost })
+        let block = recycled.unwrap_or_else(|| Block::new(cost as usize));
+        let memory = Memory { shared: self.shared.clone(), id: live_ids().take(), block: Some(block), cost };
+        Ok(Buffer { memory: Arc::new(memory), len })
     }
 
     /// Bytes handed out now, and the most that ever were.
     pub fn in_use(&self) -> (u64, u64) {
         let state = self.shared.lock();
         (state.in_use, state.in_use_max)
+    }
+}
+
+impl Block {
+    fn new(len: usize) -> Block {
+        let mut owner = vec![0; len + ALIGN].into_boxed_slice();
+        let skip = owner.as_ptr().addr().wrapping_neg() % ALIGN;
+        let address = owner[skip..].as_mut_ptr();
+        let id = SLABS.fetch_add(1, Ordering::Relaxed);
+        Block { _owner: owner, slab: Slab { id, address: address.addr(), len }, address }
+    }
+}
+
+impl Memory {
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("memory has its block until it is dropped")
+    }
+
+    /// # Safety
+    /// The caller alone holds `start..start + len`, and that lies in the block.
+    #[allow(unsafe_code)]
+    unsafe fn bytes(&self, start: usize, len: usize) -> &[u8] {
+        debug_assert!(start + len <= self.block().slab.len);
+        // SAFETY: the caller's promise; the memory was initialised when it was made.
+        unsafe { std::slice::from_raw_parts(self.block().address.add(start), len) }
+    }
+
+    /// # Safety
+    /// As [`Memory::bytes`]; nobody else reads these bytes meanwhile.
+    #[allow(unsafe_code)]
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn bytes_mut(&self, start: usize, len: usize) -> &mut [u8] {
+        debug_assert!(start + len <= self.block().slab.len);
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.block().address.add(start), len) }
     }
 }
 
@@ -117,7 +194,7 @@ impl Shared {
 }
 
 impl State {
-    fn pop(&mut self, cost: u64) -> Option<Vec<u8>> {
+    fn pop(&mut self, cost: u64) -> Option<Block> {
         let list = self.free.get_mut(&cost)?;
         let memory = list.pop();
         if list.is_empty() {
@@ -130,7 +207,7 @@ impl State {
     }
 
     /// Gives up the largest kept memory: fewest calls for the room that is needed.
-    fn evict(&mut self) -> Vec<u8> {
+    fn evict(&mut self) -> Block {
         let (&cost, _) = self.free.last_key_value().expect("kept bytes are in the list");
         self.pop(cost).expect("no empty list is kept")
     }
@@ -139,36 +216,122 @@ impl State {
 impl Buffer {
     /// Unique among the live buffers of the process.
     pub fn id(&self) -> BufferId {
-        self.id
+        self.memory.id
     }
+    #[allow(unsafe_code)]
     pub fn as_slice(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.len]
+        // SAFETY: a buffer holds all of its memory, for it has no parts while it is one.
+        unsafe { self.memory.bytes(0, self.len) }
     }
+    #[allow(unsafe_code)]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.len]
+        // SAFETY: as above, and `self` is borrowed for as long.
+        unsafe { self.memory.bytes_mut(0, self.len) }
     }
     /// Shortens the payload (a bundle whose files shrank). Never grows.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
+
+    /// Cuts the payload from `start`, `len` bytes long, into parts of `part_len` bytes, the last as long as
+    /// what remains; what lies outside is kept by the first and last part as room. An empty range is one
+    /// empty part.
+    ///
+    /// # Panics
+    /// If `part_len` is zero or the range is not in the payload.
+    pub fn split(self, start: usize, len: usize, part_len: usize) -> Vec<Part> {
+        assert!(part_len > 0 && start <= self.len && len <= self.len - start);
+        let end = start + len;
+        let capacity = self.memory.block().slab.len;
+        let count = len.div_ceil(part_len).max(1);
+        (0..count)
+            .map(|i| {
+                let from = start + i * part_len;
+                let to = (from + part_len).min(end);
+                let room = if i + 1 == count { capacity - from } else { to - from };
+                Part { memory: self.memory.clone(), start: from, len: to - from, room }
+            })
+            .collect()
+    }
+
+    /// The buffer that was cut into `parts`, with `len` payload bytes. All parts have to be there.
+    ///
+    /// # Panics
+    /// If a part is missing or of another buffer, or `len` is more than the memory: a mistake of ours that
+    /// would let two owners write the same bytes.
+    pub fn join(parts: Vec<Part>, len: usize) -> Buffer {
+        let memory = parts.first().expect("a buffer has at least one part").memory.clone();
+        assert!(parts.iter().all(|part| Arc::ptr_eq(&part.memory, &memory)), "parts of one buffer");
+        drop(parts);
+        assert!(Arc::strong_count(&memory) == 1, "all parts came back");
+        assert!(len <= memory.block().slab.len);
+        Buffer { memory, len }
+    }
+}
+
+impl Part {
+    /// Payload bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Where the part begins in its buffer's payload, bytes.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+    /// Bytes from the part's beginning that nobody else holds: what direct I/O may fill or write beyond `len`.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+    /// The memory that the part lies in.
+    pub fn slab(&self) -> Slab {
+        self.memory.block().slab
+    }
+    #[allow(unsafe_code)]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: parts of a buffer do not overlap, and the buffer is gone while it has parts.
+        unsafe { self.memory.bytes(self.start, self.len) }
+    }
+    #[allow(unsafe_code)]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed for as long.
+        unsafe { self.memory.bytes_mut(self.start, self.len) }
+    }
+    /// The part and its room.
+    #[allow(unsafe_code)]
+    pub fn room_mut(&mut self) -> &mut [u8] {
+        // SAFETY: room belongs to this part alone.
+        unsafe { self.memory.bytes_mut(self.start, self.room) }
+    }
 }
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer {} of {} bytes", self.id, self.len)
+        write!(f, "Buffer {} of {} bytes", self.memory.id, self.len)
     }
 }
 
-impl Drop for Buffer {
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {} of buffer {}", self.len, self.start, self.memory.id)
+    }
+}
+
+impl Drop for Memory {
     fn drop(&mut self) {
         live_ids().live.remove(&self.id.0);
         let mut state = self.shared.lock();
         state.in_use -= self.cost;
         state.cached += self.cost;
-        let memory = std::mem::take(&mut self.memory);
-        state.free.entry(self.cost).or_default().push(memory);
+        let block = self.block.take().expect("dropped once");
+        state.free.entry(self.cost).or_default().push(block);
     }
 }
+
+/// The next slab's id.
+static SLABS: AtomicU64 = AtomicU64::new(0);
 
 /// Ids of live buffers. They count up and wrap, so that an id comes back as late as possible.
 #[derive(Default)]
@@ -290,5 +453,50 @@ mod tests {
         assert_eq!(buffer.as_slice().len(), 3);
         drop(buffer);
         assert_eq!(pool.take(100).unwrap().as_slice().len(), 100);
+    }
+
+    /// Goal: parts tile the range that was cut, do not see each other's bytes, and make the same buffer again.
+    /// Method: seeded ranges and part lengths; each part filled with its number, then the whole is looked at.
+    #[test]
+    fn parts_tile_the_buffer() {
+        let pool = Pool::new(SLOT as u64 * 8);
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..300 {
+            let len = rng.usize(0..4 * SLOT);
+            let start = rng.usize(0..=len);
+            let cut = rng.usize(0..=len - start);
+            let part_len = rng.usize(1..2 * SLOT);
+            let mut buffer = pool.take(len).unwrap();
+            buffer.as_mut_slice().fill(255);
+            let id = buffer.id();
+            let mut parts = buffer.split(start, cut, part_len);
+            let mut at = start;
+            let count = parts.len();
+            for (i, part) in parts.iter_mut().enumerate() {
+                assert_eq!(part.start(), at);
+                assert!(part.room() >= part.len());
+                assert!(i + 1 == count || part.room() == part.len());
+                part.as_mut_slice().fill(i as u8);
+                at += part.len();
+            }
+            assert_eq!(at, start + cut);
+            rng.shuffle(&mut parts);
+            let buffer = Buffer::join(parts, len);
+            assert_eq!(buffer.id(), id);
+            for (i, byte) in buffer.as_slice().iter().enumerate() {
+                let wanted = if i < start || i >= start + cut { 255 } else { ((i - start) / part_len) as u8 };
+                assert_eq!(*byte, wanted);
+            }
+        }
+        assert_eq!(pool.in_use().0, 0);
+    }
+
+    /// Goal: a buffer is not made again while a part of it is out.
+    #[test]
+    #[should_panic(expected = "all parts came back")]
+    fn a_missing_part_is_noticed() {
+        let mut parts = Pool::new(SLOT as u64).take(10).unwrap().split(0, 10, 4);
+        let _out = parts.pop();
+        Buffer::join(parts, 10);
     }
 }

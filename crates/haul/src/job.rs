@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use haul_core::io::{IoPolicy, OrderPolicy};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a path or name, base64 in JSON because they need not be UTF-8.
@@ -39,6 +40,70 @@ pub enum Durability {
     None,
 }
 
+/// Whether storage goes through the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", remote = "IoPolicy")]
+enum IoPolicyJson {
+    #[default]
+    Auto,
+    Direct,
+    Buffered,
+}
+
+/// The order of requests; `null` in JSON: haul chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    Strict,
+    Serial,
+    Loose,
+    None,
+}
+
+impl Order {
+    /// The policy of core with the same name.
+    pub fn policy(self) -> OrderPolicy {
+        match self {
+            Order::Strict => OrderPolicy::Strict,
+            Order::Serial => OrderPolicy::Serial,
+            Order::Loose => OrderPolicy::Loose,
+            Order::None => OrderPolicy::None,
+        }
+    }
+}
+
+/// Which engine carries out requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineName {
+    /// io_uring where the kernel allows it, else threads with `pread` and `pwrite`.
+    #[default]
+    Auto,
+    Uring,
+    Pread,
+}
+
+/// How one end drives its storage. `None`: chosen, from the storage passport if there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StorageOptions {
+    #[serde(with = "IoPolicyJson")]
+    pub io: IoPolicy,
+    pub order: Option<Order>,
+    /// Bytes of one request, a power of two from 4 KiB to 64 MiB. Independent of the object size: objects are
+    /// split into requests, and objects side by side are joined into one.
+    pub request_size: Option<u32>,
+    /// Requests in flight at one storage target, 1 to 256.
+    pub depth: Option<u16>,
+    /// Threads that drive requests, 1 to 64; each has `depth / threads` in flight (at least one).
+    pub threads: Option<u16>,
+    pub engine: EngineName,
+    /// After so many milliseconds a request no longer counts as in flight, and is named as stuck.
+    pub deadline_ms: Option<u32>,
+    /// Sink: allocate a file's blocks before it is written.
+    pub no_preallocate: bool,
+}
+
 /// Knobs and choices. Every default is in [`Options::default`] with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -64,6 +129,9 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// Every file needs its root at the near end.
     pub manifest: bool,
+    /// How the source's storage is driven, and the sink's.
+    pub source_storage: StorageOptions,
+    pub sink_storage: StorageOptions,
 }
 
 impl Default for Options {
@@ -82,6 +150,8 @@ impl Default for Options {
             object_size: None,
             state_dir: None,
             manifest: false,
+            source_storage: StorageOptions::default(),
+            sink_storage: StorageOptions::default(),
         }
     }
 }

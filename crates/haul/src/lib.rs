@@ -12,5 +12,6 @@ pub mod digest;
 mod driver;
 pub mod job;
 pub mod meter;
+pub mod probe;
 pub mod storage;
 pub mod transport;

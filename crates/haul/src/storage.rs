@@ -8,6 +8,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 use crate::buffer::Buffer;
 
 pub mod descriptors;
+pub mod io;
 pub mod jail;
 pub mod sink;
 pub mod source;

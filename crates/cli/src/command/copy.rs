@@ -100,6 +100,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         object_size: args.object_size,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
+        ..job::Options::default()
     };
     let remote = RemoteOptions {
         ssh: args.ssh.0.clone(),
@@ -184,6 +185,7 @@ mod tests {
             object_size: Some(1 << 20),
             state_dir: Some("/s".into()),
             manifest: true,
+            ..job::Options::default()
         };
         assert_eq!(got.options, want);
         let remote = RemoteOptions {

@@ -1,0 +1,1 @@
+//! Direct or buffered, by measurement on the live transfer.
