@@ -22,6 +22,7 @@ use crate::buffer::Part;
 use crate::job::EngineName;
 
 pub mod lanes;
+pub mod null;
 
 /// Most operations that an engine can have in flight, stuck ones included.
 pub const DEPTH_MAX: usize = 1024;
