@@ -61,26 +61,27 @@ impl Curves {
         y_axis(&mut out, &ticks, unit, y);
         let x = self.x_axis(&mut out);
 
-        let shown: Vec<(usize, &Series)> =
-            self.series.iter().filter(|series| !series.points.is_empty()).take(SERIES_MAX).enumerate().collect();
+        let shown: Vec<(usize, &Series)> = self.series.iter().take(SERIES_MAX).enumerate().collect();
         let colour = |index: usize| match self.kind {
             Kind::Ordered => format!("o{}", scale::spread(index, shown.len(), ORDERED_STEPS)),
             Kind::Unordered => format!("c{}", index % UNORDERED_STEPS),
         };
         let mut ends = Vec::new();
         for (index, series) in &shown {
-            let points: Vec<(f64, f64)> =
-                series.points.iter().take(POINTS_MAX).map(|(px, value)| (x.at(*px), y(*value))).collect();
-            let line: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let sound = series.points.iter().filter(|(px, value)| on_axis(*px) && value.is_finite());
+            let points: Vec<(f64, f64, f64)> =
+                sound.take(POINTS_MAX).map(|(px, value)| (x.at(*px), y(*value), *value)).collect();
+            let line: Vec<String> = points.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
             let class = colour(*index);
             let _ = writeln!(out, "<g class=\"{class}\"><polyline points=\"{}\"/>", line.join(" "));
-            for ((px, py), (_, value)) in points.iter().zip(&series.points) {
+            for (x, y, value) in &points {
                 let (name, value) = (escaped(&series.name), unit.show(*value));
-                let mark = mark(*index, *px, *py);
-                let _ = writeln!(out, "<path d=\"{mark}\"><title>{name}: {value} {}</title></path>", unit.name);
+                let mark = mark(*index, *x, *y);
+                let _ =
+                    writeln!(out, "<path d=\"{mark}\"><title>{name}: {value} {}</title></path>", unit.name);
             }
             out += "</g>\n";
-            ends.extend(points.last().map(|end| (*index, *end, series.name.as_str())));
+            ends.extend(points.last().map(|(x, y, _)| (*index, (*x, *y), series.name.as_str())));
         }
         self.legend(&mut out, ends, colour);
         let (x, y, label) = (f64::midpoint(LEFT, RIGHT), BOTTOM + 40.0, escaped(&self.x_label));
@@ -90,12 +91,13 @@ impl Curves {
 
     /// The axis of the setting; where names would touch, some are left out.
     fn x_axis(&self, out: &mut String) -> Log2 {
-        let positions = || self.x.iter().map(|(position, _)| *position);
+        let ticks = || self.x.iter().filter(|(position, _)| on_axis(*position));
+        let positions = || ticks().map(|(position, _)| *position);
         let (low, high) = (positions().fold(f64::INFINITY, f64::min), positions().fold(0.0, f64::max));
         // Curves do not touch the axis.
         let axis = Log2::new(low.min(high), high, LEFT + 16.0, RIGHT - 16.0);
         let mut free = f64::NEG_INFINITY;
-        for (position, name) in &self.x {
+        for (position, name) in ticks() {
             let x = axis.at(*position);
             let _ = writeln!(
                 out,
@@ -115,11 +117,21 @@ impl Curves {
     }
 
     /// Each curve's name beside its end, as near as its neighbours allow.
-    fn legend(&self, out: &mut String, mut ends: Vec<(usize, (f64, f64), &str)>, colour: impl Fn(usize) -> String) {
+    fn legend(
+        &self,
+        out: &mut String,
+        mut ends: Vec<(usize, (f64, f64), &str)>,
+        colour: impl Fn(usize) -> String,
+    ) {
         ends.sort_by(|(_, a, _), (_, b, _)| a.1.total_cmp(&b.1));
         let wanted: Vec<f64> = ends.iter().map(|(_, (_, y), _)| *y).collect();
         let places = scale::apart(&wanted, LEGEND_GAP, TOP + 8.0, BOTTOM);
-        let _ = writeln!(out, "<text class=\"axis\" x=\"{}\" y=\"12\">{}</text>", RIGHT + 14.0, escaped(&self.legend));
+        let _ = writeln!(
+            out,
+            "<text class=\"axis\" x=\"{}\" y=\"12\">{}</text>",
+            RIGHT + 14.0,
+            escaped(&self.legend)
+        );
         for ((index, (x, y), name), place) in ends.iter().zip(places) {
             let (class, name, mark) = (colour(*index), escaped(name), mark(*index, RIGHT + 20.0, place));
             let (from, to, text) = (x + 6.0, RIGHT + 12.0, RIGHT + 30.0);
@@ -134,9 +146,15 @@ impl Curves {
         let more = self.series.len().saturating_sub(SERIES_MAX);
         if more > 0 {
             let y = BOTTOM + 18.0;
-            let _ = writeln!(out, "<text class=\"tick\" x=\"{}\" y=\"{y}\">and {more} more</text>", RIGHT + 14.0);
+            let _ =
+                writeln!(out, "<text class=\"tick\" x=\"{}\" y=\"{y}\">and {more} more</text>", RIGHT + 14.0);
         }
     }
+}
+
+/// Whether an axis of doublings has this position.
+fn on_axis(position: f64) -> bool {
+    position.is_finite() && position > 0.0
 }
 
 fn y_axis(out: &mut String, ticks: &[f64], unit: Unit, y: impl Fn(f64) -> f64) {
@@ -158,28 +176,29 @@ fn y_axis(out: &mut String, ticks: &[f64], unit: Unit, y: impl Fn(f64) -> f64) {
 /// A mark of its own shape for each of six neighbours, so that curves differ without colour too.
 fn mark(index: usize, x: f64, y: f64) -> String {
     let path = |points: &[(f64, f64)]| {
-        let points: Vec<String> = points.iter().map(|(dx, dy)| format!("{:.1} {:.1}", x + dx, y + dy)).collect();
+        let points: Vec<String> =
+            points.iter().map(|(dx, dy)| format!("{:.1} {:.1}", x + dx, y + dy)).collect();
         format!("M{}Z", points.join("L"))
     };
     match index % 6 {
-        0 => format!("M{:.1} {y:.1}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0Z", x - 3.5),
-        1 => path(&[(-3.2, -3.2), (3.2, -3.2), (3.2, 3.2), (-3.2, 3.2)]),
-        2 => path(&[(0.0, -4.4), (3.8, 2.8), (-3.8, 2.8)]),
-        3 => path(&[(0.0, -4.6), (4.6, 0.0), (0.0, 4.6), (-4.6, 0.0)]),
-        4 => path(&[(0.0, 4.4), (3.8, -2.8), (-3.8, -2.8)]),
+        0 => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z", x - 4.0),
+        1 => path(&[(-3.7, -3.7), (3.7, -3.7), (3.7, 3.7), (-3.7, 3.7)]),
+        2 => path(&[(0.0, -5.0), (4.6, 3.4), (-4.6, 3.4)]),
+        3 => path(&[(0.0, -5.4), (5.4, 0.0), (0.0, 5.4), (-5.4, 0.0)]),
+        4 => path(&[(0.0, 5.0), (4.6, -3.4), (-4.6, -3.4)]),
         _ => path(&[
-            (-1.3, -4.0),
-            (1.3, -4.0),
-            (1.3, -1.3),
-            (4.0, -1.3),
-            (4.0, 1.3),
-            (1.3, 1.3),
-            (1.3, 4.0),
-            (-1.3, 4.0),
-            (-1.3, 1.3),
-            (-4.0, 1.3),
-            (-4.0, -1.3),
-            (-1.3, -1.3),
+            (-1.5, -4.7),
+            (1.5, -4.7),
+            (1.5, -1.5),
+            (4.7, -1.5),
+            (4.7, 1.5),
+            (1.5, 1.5),
+            (1.5, 4.7),
+            (-1.5, 4.7),
+            (-1.5, 1.5),
+            (-4.7, 1.5),
+            (-4.7, -1.5),
+            (-1.5, -1.5),
         ]),
     }
 }

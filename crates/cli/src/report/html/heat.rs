@@ -39,7 +39,8 @@ impl HeatMap {
         let (columns, rows) = (self.x.len().clamp(1, CELLS_MAX), self.y.len().min(CELLS_MAX));
         let unit = Unit::rate(self.max);
         // A narrow map still has room for its ramp.
-        let width = (LEFT + CELL_WIDTH * columns as f64 + 2.0).max(LEFT + RAMP_WIDTH * HEAT_STEPS as f64 + 90.0);
+        let width =
+            (LEFT + CELL_WIDTH * columns as f64 + 2.0).max(LEFT + RAMP_WIDTH * HEAT_STEPS as f64 + 90.0);
         let height = TOP + CELL_HEIGHT * rows as f64 + BOTTOM;
         let mut out = figure_start(id, &self.title, &self.description, width, height);
         self.axes(&mut out, columns, rows);

@@ -53,11 +53,12 @@ pub fn ticks(max: f64) -> Vec<f64> {
 
 /// Digits after the point that tell ticks of this distance apart.
 pub fn tick_digits(step: f64) -> usize {
-    (0..6).find(|digits| {
-        let scaled = step * 10f64.powi(*digits);
-        (scaled - scaled.round()).abs() < 1e-6 * scaled.max(1e-3)
-    })
-    .map_or(6, |digits| digits as usize)
+    (0..6)
+        .find(|digits| {
+            let scaled = step * 10f64.powi(*digits);
+            (scaled - scaled.round()).abs() < 1e-6 * scaled.max(1e-3)
+        })
+        .map_or(6, |digits| digits as usize)
 }
 
 /// An axis that gives equal room to each doubling.
@@ -97,23 +98,25 @@ pub fn spread(index: usize, count: usize, steps: usize) -> usize {
     }
 }
 
-/// Moves positions, which must ascend, apart until neighbours are `gap` from each other, as little as the bounds
-/// allow. Where there is too little room the gap shrinks.
+/// Moves positions, which must ascend, apart until neighbours are `gap` from each other, as little as possible in
+/// all (least squares) and within the bounds. Where there is too little room the gap shrinks.
 pub fn apart(positions: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
-    let between = positions.len().saturating_sub(1).max(1) as f64;
-    let gap = gap.min((high - low) / between);
-    let mut out = positions.to_vec();
-    let mut least = low;
-    for position in &mut out {
-        *position = position.max(least);
-        least = *position + gap;
+    let between = positions.len().saturating_sub(1);
+    let gap = gap.min((high - low) / between.max(1) as f64);
+    // Without the gaps the places need only ascend: neighbours that do not are pooled at their mean.
+    let mut pools: Vec<(f64, usize)> = Vec::new();
+    for (index, position) in positions.iter().enumerate() {
+        let mut pool = (position - gap * index as f64, 1);
+        while let Some((mean, count)) = pools.pop_if(|(mean, _)| *mean > pool.0) {
+            let all = count + pool.1;
+            pool = ((mean * count as f64 + pool.0 * pool.1 as f64) / all as f64, all);
+        }
+        pools.push(pool);
     }
-    let mut most = high;
-    for position in out.iter_mut().rev() {
-        *position = position.min(most);
-        most = *position - gap;
-    }
-    out
+    let most = high - gap * between as f64;
+    let means = pools.iter().flat_map(|(mean, count)| std::iter::repeat_n(*mean, *count));
+    // Not `clamp`: rounding may put `most` below `low`.
+    means.enumerate().map(|(index, mean)| mean.min(most).max(low) + gap * index as f64).collect()
 }
 
 #[cfg(test)]
@@ -194,6 +197,7 @@ mod tests {
             assert!(out.windows(2).all(|pair| pair[1] - pair[0] >= gap - 1e-6), "{out:?}");
         }
         assert_eq!(apart(&[20.0, 100.0], 15.0, 0.0, 200.0), [20.0, 100.0]);
+        assert_eq!(apart(&[50.0, 50.0, 50.0], 10.0, 0.0, 200.0), [40.0, 50.0, 60.0], "to both sides");
         assert!(apart(&[], 15.0, 0.0, 1.0).is_empty());
     }
 
