@@ -17,12 +17,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::{EngineName, Order};
 
+mod deal;
 mod identity;
 mod judge;
+mod measure;
 mod pair;
 pub mod passport;
 mod plan;
 mod run;
+mod scratch;
+mod sweep;
 
 pub use identity::identify;
 pub use pair::pair;
@@ -324,3 +328,6 @@ impl Phase {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
