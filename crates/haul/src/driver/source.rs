@@ -25,7 +25,7 @@ use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
-use crate::storage::source::{PreadEngine, WallClock};
+use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
@@ -104,7 +104,9 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
-    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen: setup.chosen(request) }
+    let mut chosen = setup.chosen(request);
+    chosen.extend(session.engine.report());
+    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }
 
 /// What was agreed before the first entry.
@@ -175,7 +177,7 @@ fn set_up(
 struct Session {
     machine: Source,
     tree: Arc<SourceTree>,
-    engine: PreadEngine,
+    engine: ReadEngine,
     walk: Walk,
     walked: bool,
     /// What was walked and waits for room among the open entries: at most one batch.
@@ -207,13 +209,19 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let readers = usize::from(request.readers);
-        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, request.clock.clone())
+        let config = ReadConfig {
+            readers: usize::from(request.readers),
+            clock: request.clock.clone(),
+            storage: request.options.source_storage.clone(),
+            memory: request.memory,
+        };
+        let reads_max = config.reads_max(setup.object_size);
+        let engine = ReadEngine::start(tree.clone(), post, meter.clone(), config)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
             memory: request.memory,
-            reads_max: u32::from(request.readers) * 2,
+            reads_max,
             wait: setup.wait,
         });
         let mut senders = HashMap::new();

@@ -1,0 +1,1 @@
+//! Objects through the lanes: modes, sizes and errors.
