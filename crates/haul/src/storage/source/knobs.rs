@@ -12,7 +12,7 @@ use haul_core::stage::Stage;
 use super::WallClock;
 use crate::job::StorageOptions;
 use crate::storage::io::lanes::{LANES_MAX, LaneConfig};
-use crate::storage::io::{DEPTH_MAX, EngineConfig, EngineFacts};
+use crate::storage::io::{EngineConfig, EngineFacts};
 
 /// Lanes at most, unless asked for more: each can keep a device busy, what more of them add is hashing, and that
 /// wants a processor each.
@@ -63,10 +63,13 @@ impl ReadConfig {
 
     pub(super) fn lanes(&self) -> LaneConfig {
         let deadline = self.storage.deadline_ms.map(|ms| Duration::from_millis(u64::from(ms)));
-        // As many again as can be stuck.
-        let depth = (self.depth() * 4).min(DEPTH_MAX);
         LaneConfig {
-            engine: EngineConfig { name: self.storage.engine, depth, registered_max: self.memory },
+            // The lanes add what can be stuck.
+            engine: EngineConfig {
+                name: self.storage.engine,
+                depth: self.depth(),
+                registered_max: self.memory,
+            },
             lanes: self.threads(),
             depth: self.depth(),
             request_size: self.request_size(),
