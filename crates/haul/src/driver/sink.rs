@@ -24,7 +24,7 @@ use super::{
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
-use crate::job::PathBytes;
+use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::sink::owner::boot_id;
@@ -57,6 +57,7 @@ pub(crate) struct SinkRequest {
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,
+    pub(crate) storage: StorageOptions,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
@@ -90,6 +91,11 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let end = session.drive(&mailbox, &control, watch);
     drop(session.receivers);
     let counts = session.machine.counts();
+    let mut chosen = vec![
+        ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
+        ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
+    ];
+    chosen.extend(session.engine.report());
     session.engine.join();
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
@@ -98,17 +104,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
     session.owner.release();
-    Report {
-        end,
-        tally: session.tally,
-        own,
-        far,
-        resumed: session.resumed,
-        chosen: vec![
-            ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
-            ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
-        ],
-    }
+    Report { end, tally: session.tally, own, far, resumed: session.resumed, chosen }
 }
 
 struct Setup {
@@ -364,6 +360,10 @@ impl Session {
             dir_owner: setup.policy.owner,
             still_owner,
             journal: Some(setup.journal),
+            storage: request.storage.clone(),
+            passport: None,
+            memory: request.memory,
+            durable: setup.policy.durable,
         };
         let post: Post<SinkCompletion> = {
             let sender = sender.clone();

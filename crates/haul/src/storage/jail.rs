@@ -107,6 +107,18 @@ impl Jail {
         self.open(parent, name, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     }
 
+    /// Opens the file `name` once more, for direct I/O. It has to be the file that `same` is open on, whatever was
+    /// renamed meanwhile (`ESTALE` otherwise). `EINVAL` where the file system knows no direct I/O.
+    pub fn open_direct(&self, parent: impl AsFd, name: &Name, same: impl AsFd) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = self.open(parent, name, flags, Mode::empty())?;
+        let (found, meant) = (rustix::fs::fstat(&fd)?, rustix::fs::fstat(same)?);
+        match (found.st_dev, found.st_ino) == (meant.st_dev, meant.st_ino) {
+            true => Ok(fd),
+            false => Err(Errno::STALE),
+        }
+    }
+
     /// What stands at `name`; a link itself, not its target.
     pub fn stat(&self, parent: impl AsFd, name: &Name) -> Result<Stat> {
         retry_on_intr(|| rustix::fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW))

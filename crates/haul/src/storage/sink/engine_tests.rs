@@ -58,6 +58,10 @@ impl Bench {
                 false => Ok(()),
             }),
             journal: None,
+            storage: StorageOptions::default(),
+            passport: None,
+            memory: 1 << 30,
+            durable: true,
         };
         change(&mut config);
         let buffers = pool.clone();
@@ -667,14 +671,17 @@ fn journal_stays_while_temporaries_do() {
 }
 
 /// Goal: when space or inodes run out, the failure says which, and what is left; nothing is published.
-/// Method: tmpfs of 1 MiB, and one of 16 inodes.
+/// Method: tmpfs of 1 MiB, with and without allocation before the data, and one of 16 inodes.
 #[test]
 fn exhausted_space_is_named() {
     let dir = tempfile::tempdir().expect("tempdir");
-    for (option, word, errno) in
-        [("size=1m", "out of blocks", Errno::NOSPC), ("size=1m,nr_inodes=16", "out of inodes", Errno::NOSPC)]
-    {
-        let at = dir.path().join(option);
+    let cases = [
+        ("size=1m", "allocate the 1048576 bytes of", "out of blocks", 1 << 20, false),
+        ("size=1m", "write", "out of blocks", 1 << 20, true),
+        ("size=1m,nr_inodes=16", "create", "out of inodes", 1, false),
+    ];
+    for (option, what, word, size, no_preallocate) in cases {
+        let at = dir.path().join(what);
         fs::create_dir(&at).expect("mkdir");
         let mounted = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", option, "tmpfs"])
@@ -685,16 +692,18 @@ fn exhausted_space_is_named() {
             return;
         }
         let _unmount = Unmount(&at);
-        let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |_| {});
+        let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |config| {
+            config.storage.no_preallocate = no_preallocate;
+        });
         let data = vec![1; 128 << 10];
         let failure = (0..100)
             .find_map(|i| {
-                let f = file(1 + i, DirId::ROOT, &format!("f{i}"), 1 << 20);
-                let len = if option == "size=1m" { data.len() } else { 1 };
-                bench.write(&f, 0, &data[..len]).err()
+                let f = file(1 + i, DirId::ROOT, &format!("f{i}"), size);
+                bench.write(&f, 0, &data[..data.len().min(size as usize)]).err()
             })
             .expect("it is full");
-        assert_eq!(failure.errno, errno.raw_os_error());
+        assert_eq!(failure.errno, Errno::NOSPC.raw_os_error());
+        assert!(failure.text.starts_with(what), "{}", failure.text);
         assert!(failure.text.contains(word) && failure.text.contains("bytes and"), "{}", failure.text);
         drop(bench);
     }
