@@ -21,12 +21,21 @@ use rustix::io::Errno;
 use crate::buffer::Part;
 use crate::job::EngineName;
 
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+pub(crate) mod fault;
 pub mod lanes;
+pub mod null;
+pub mod pread;
+pub mod uring;
 
 /// Most operations that an engine can have in flight, stuck ones included.
 pub const DEPTH_MAX: usize = 1024;
 /// Most parts of one operation: what `preadv` takes everywhere (`IOV_MAX`).
 pub const PARTS_MAX: usize = 1024;
+/// `RWF_DONTCACHE` (Linux 6.14).
+const RWF_DONTCACHE: i32 = 0x80;
 
 /// Where a request goes, as far as it is known: the device number of the file's file system. (Layouts will
 /// name storage targets here.)
@@ -135,10 +144,35 @@ pub struct EngineConfig {
     pub registered_max: u64,
 }
 
+/// The engine that was asked for; for [`EngineName::Auto`] io_uring, and threads where the kernel does not let
+/// us, with a remark in the facts that says why and what to do. May be used on another thread than this one.
+///
+/// # Errors
+/// [`EngineName::Uring`] was asked for and is not to be had; the text says why and what to do.
+pub fn open(config: &EngineConfig) -> std::io::Result<Box<dyn Engine>> {
+    match config.name {
+        EngineName::Pread => Ok(Box::new(pread::Pread::new(config.depth))),
+        EngineName::Uring => Ok(Box::new(uring::Uring::open(config)?)),
+        EngineName::Auto => match uring::Uring::open(config) {
+            Ok(uring) => Ok(Box::new(uring)),
+            Err(error) => Ok(Box::new(pread::Pread::new(config.depth).with_remark(error.to_string()))),
+        },
+    }
+}
+
 impl IoOp {
     /// Payload bytes asked for, pad included.
     pub fn wanted(&self) -> usize {
         self.parts.iter().map(Part::len).sum::<usize>() + self.pad
+    }
+
+    /// What an engine must not be asked, for it would touch memory of others: every engine answers `EINVAL`.
+    fn check(&self) -> Result<(), Errno> {
+        let room = self.parts.last().map_or(0, |part| part.room() - part.len());
+        match self.parts.len() <= PARTS_MAX && self.pad <= room {
+            true => Ok(()),
+            false => Err(Errno::INVAL),
+        }
     }
 }
 

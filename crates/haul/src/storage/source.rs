@@ -38,7 +38,7 @@ use haul_core::entry::Timestamp;
 use haul_core::stage::Stage;
 
 use crate::meter::Meter;
-use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
 use read::Reader;
 
 pub mod failure;
@@ -108,6 +108,14 @@ impl PreadEngine {
 impl SourceEngine for PreadEngine {
     fn submit(&mut self, job: SourceJob) {
         self.jobs.send(job).expect("the threads live as long as the engine");
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        Vec::new()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        Vec::new()
     }
 }
 

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use super::{EngineConfig, EngineFacts, IoFile, IoKind};
 use crate::buffer::Buffer;
 use crate::meter::Meter;
+use crate::storage::Stuck;
 
 /// Most lanes.
 pub const LANES_MAX: usize = 64;
@@ -81,16 +82,6 @@ pub struct TransferDone<T> {
     pub refused_uncached: bool,
 }
 
-/// A request that is past its deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
-    /// `read`, `write` or `sync`.
-    pub what: &'static str,
-    pub name: String,
-    pub offset: u64,
-    pub since: Duration,
-}
-
 /// Hears of completions, on a lane's thread.
 pub type OnDone<T> = Arc<dyn Fn(TransferDone<T>) + Send + Sync>;
 
@@ -109,6 +100,14 @@ impl<T: Send + 'static> Lanes<T> {
         Ok(Lanes { _config: config, _on_done: on_done })
     }
 
+    pub fn start_with(
+        config: LaneConfig,
+        m: Arc<Meter>,
+        on_done: OnDone<T>,
+        _e: impl Fn() -> std::io::Result<Box<dyn super::Engine>>,
+    ) -> std::io::Result<Lanes<T>> {
+        Self::start(config, m, on_done)
+    }
     /// Takes a transfer; never blocks. It is answered exactly once, unless the lanes are dropped first.
     pub fn submit(&self, _transfer: Transfer<T>) {}
 

@@ -38,8 +38,8 @@ use crate::buffer::Buffer;
 use crate::job::StorageOptions;
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
-use crate::storage::io::lanes::{Lanes, OnDone, Stuck};
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
+use crate::storage::io::lanes::{Lanes, OnDone};
+use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 
 /// Most items of a shared operation that a thread takes at once.
 const CHUNK_MAX: usize = 32;
@@ -166,16 +166,6 @@ impl WriteEngine {
         self.sink.not_kept.clone()
     }
 
-    /// What was chosen, and why: names and words.
-    pub fn report(&self) -> Vec<(String, String)> {
-        self.sink.data.report(&self.sink.files.spaces)
-    }
-
-    /// Requests that hang.
-    pub fn stuck(&self) -> Vec<Stuck> {
-        self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck())
-    }
-
     /// Ends the threads after all that was submitted, and waits for them.
     pub fn join(self) {
         drop(self);
@@ -210,6 +200,14 @@ impl SinkEngine for WriteEngine {
         let queue = if journal { &self.journal } else { &self.work };
         let sent = queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
         assert!(sent, "the engine's threads live as long as the engine");
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck())
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        self.sink.data.report(&self.sink.files.spaces)
     }
 }
 

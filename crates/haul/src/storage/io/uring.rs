@@ -1,0 +1,673 @@
+//! The engine on io_uring: one ring, registered files and memory, no thread of ours.
+//!
+//! In: operations, each one entry of the submission queue, handed to the kernel at once. Out: completions.
+//!
+//! Invariants: the memory of an operation and the array that describes it stay where they are until the kernel
+//! says that it is done; if the engine goes before that, they are leaked rather than given back, for the kernel
+//! may still write to them. The queues are made for every operation, the waker and their cancellations at once,
+//! so no completion is lost. A file that nobody else holds is not kept open by its registration for longer than
+//! [`SWEEP_INTERVAL`]. The ring is restricted to the calls that it needs before it takes the first.
+//!
+//! What the kernel would have to wait for it hands to its own threads; they may be as many as operations, so that
+//! one that hangs does not hold up others. (Two buffered writes of one file wait for each other there, as they
+//! would anywhere.)
+//!
+//! Left out: `SINGLE_ISSUER` and `DEFER_TASKRUN`, for they tie a ring to one thread, and an engine is made on one
+//! and used on another; at a request of a MiB they are not seen. Polling, of either side: it costs a processor.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use io_uring::register::Restriction;
+use io_uring::squeue::Flags;
+use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, Submitter, cqueue, opcode, squeue};
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use super::{
+    DEPTH_MAX, Engine, EngineConfig, EngineFacts, Full, IoDone, IoFile, IoKind, IoOp, RWF_DONTCACHE, Waker,
+};
+use crate::buffer::Slab;
+
+/// Most files registered at a time; more are used by their descriptors.
+const FILES_MAX: u32 = 256;
+/// Files that were used once, remembered so that the second use registers them. Small files are used once.
+const ONCE_MAX: usize = 64;
+/// Most memories registered at a time.
+const BUFFERS_MAX: u16 = 1024;
+/// Registered memory makes way for other memory when so many operations went by without it. Less, and a pool that
+/// is larger than what may be registered would be registered anew for each operation, which costs more than it saves.
+const STALE_OPS: u64 = 1024;
+/// How long a waiting engine can keep a file open that nobody uses.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+/// The longest single wait in the kernel, far below what its clock can add up.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// How long a dropped engine waits for what it cancelled.
+const CANCEL_WAIT: Duration = Duration::from_secs(1);
+/// Pause before the kernel is asked again that had no memory for a request.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// The most that one read or write moves (`MAX_RW_COUNT`).
+const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// `user_data` of what is no operation; those have the number of their slot.
+const WAKE: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+const NOP: u64 = u64::MAX - 2;
+
+/// Operations that a ring must know.
+const OPCODES: [(u8, &str); 8] = [
+    (opcode::Nop::CODE, "nop"),
+    (opcode::Readv::CODE, "readv"),
+    (opcode::Writev::CODE, "writev"),
+    (opcode::ReadFixed::CODE, "read_fixed"),
+    (opcode::WriteFixed::CODE, "write_fixed"),
+    (opcode::Fsync::CODE, "fsync"),
+    (opcode::PollAdd::CODE, "poll_add"),
+    (opcode::AsyncCancel::CODE, "async_cancel"),
+];
+/// `IORING_REGISTER_FILES_UPDATE` and `IORING_REGISTER_BUFFERS_UPDATE`: what is registered later.
+const REGISTER_CALLS: [u8; 2] = [6, 16];
+
+/// An engine with a ring of its own.
+pub struct Uring {
+    ring: IoUring,
+    depth: usize,
+    /// At most `depth`, made when they are needed.
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Ended without the kernel: what must not or cannot be asked.
+    refused: VecDeque<IoDone>,
+    in_flight: usize,
+    bell: Arc<Bell>,
+    /// The ring watches the bell.
+    listening: bool,
+    files: Files,
+    buffers: Buffers,
+    /// The ring does not take entries any more, and why.
+    broken: Option<Errno>,
+    remarks: Vec<String>,
+}
+
+/// Where an operation lives while the kernel has it.
+struct Slot {
+    op: Option<IoOp>,
+    submitted: Instant,
+    /// Describes several parts. Only the kernel looks at it, so it does not move before the completion.
+    iovecs: Vec<libc::iovec>,
+    /// Registered memory that the operation uses.
+    buffer: Option<u16>,
+}
+
+// SAFETY: the pointers in `iovecs` lead into the parts of `op`, which are `Send` and travel with them.
+#[allow(unsafe_code)]
+unsafe impl Send for Slot {}
+
+/// Wakes the engine from other threads.
+struct Bell {
+    fd: OwnedFd,
+    /// Rung and not heard yet: once is enough.
+    rung: AtomicBool,
+}
+
+/// Files in the ring's table. The kernel holds an entry's file open on its own, so this must not: it looks
+/// whether somebody else does.
+struct Files {
+    on: bool,
+    entries: Vec<FileEntry>,
+    by_address: HashMap<usize, u32>,
+    free: Vec<u32>,
+    once: VecDeque<usize>,
+}
+
+struct FileEntry {
+    index: u32,
+    /// Keeps the address from being used again, and nothing else alive.
+    file: Weak<IoFile>,
+}
+
+/// Memory in the ring's table: its pages are pinned once instead of with each operation.
+struct Buffers {
+    on: bool,
+    entries: Vec<Option<BufferEntry>>,
+    by_slab: HashMap<u64, u16>,
+    registered: u64,
+    registered_max: u64,
+    /// Operations so far.
+    clock: u64,
+}
+
+struct BufferEntry {
+    slab: Slab,
+    in_flight: u32,
+    /// The clock at its last use.
+    used: u64,
+}
+
+impl Uring {
+    /// A ring that was tried. May be used on another thread than this one.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring, forbids it, or lacks a part that is needed. The text is for people and says
+    /// what to do.
+    pub fn open(config: &EngineConfig) -> io::Result<Uring> {
+        let depth = config.depth.clamp(1, DEPTH_MAX);
+        let fail = |what: &'static str| move |error: io::Error| explain(what, &error);
+        let ring = new_ring(depth).map_err(fail("io_uring_setup"))?;
+        let submitter = ring.submitter();
+
+        let params = ring.params();
+        if !params.is_feature_ext_arg() || !params.is_feature_nodrop() || !params.is_feature_fast_poll() {
+            return Err(too_old("timed waits (Linux 5.11)"));
+        }
+        let mut probe = Probe::new();
+        submitter.register_probe(&mut probe).map_err(fail("io_uring_register"))?;
+        if let Some((_, name)) = OPCODES.iter().find(|(code, _)| !probe.is_supported(*code)) {
+            return Err(too_old(name));
+        }
+
+        let mut remarks = Vec::new();
+        // The kernel's own limit is four threads a processor, which as many hung operations would use up. Before
+        // Linux 5.15 it stays.
+        let _ = submitter.register_iowq_max_workers(&mut [depth as u32, 0]);
+        let files = Files::new(submitter.register_files_sparse(FILES_MAX).is_ok());
+        let mut buffers = Buffers::new(config.registered_max);
+        if buffers.on
+            && let Err(error) = submitter.register_buffers_sparse(BUFFERS_MAX.into())
+        {
+            buffers.on = false;
+            remarks.push(format!("buffers are not registered: {error} (needs Linux 5.19)"));
+        }
+        // A ring that is more open than it need be works as well.
+        let _ = submitter.register_restrictions(&mut restrictions());
+        submitter.register_enable_rings().map_err(fail("io_uring_register"))?;
+
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mut uring = Uring {
+            ring,
+            depth,
+            slots: Vec::new(),
+            free: Vec::new(),
+            refused: VecDeque::new(),
+            in_flight: 0,
+            bell: Arc::new(Bell { fd, rung: AtomicBool::new(false) }),
+            listening: false,
+            files,
+            buffers,
+            broken: None,
+            remarks,
+        };
+        uring.try_out().map_err(fail("io_uring_enter"))?;
+        Ok(uring)
+    }
+
+    /// One operation that does nothing, there and back.
+    fn try_out(&mut self) -> io::Result<()> {
+        self.push(&opcode::Nop::new().build().user_data(NOP));
+        self.ring.submit_and_wait(1)?;
+        match self.ring.completion().next() {
+            Some(entry) if entry.user_data() == NOP && entry.result() >= 0 => Ok(()),
+            Some(entry) => Err(io::Error::from_raw_os_error(-entry.result())),
+            None => Err(Errno::IO.into()),
+        }
+    }
+
+    /// Puts an entry into the submission queue; what it points to must be in a slot.
+    #[allow(unsafe_code)]
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: an operation's memory, array and file are in its slot, which is not touched until its completion
+        // (and leaked if that never comes); other entries point to nothing.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.expect("the queue is as long as all that can be in it");
+    }
+
+    /// Hands what is in the submission queue to the kernel. What it does not take now it takes later.
+    fn enter(&mut self) {
+        if let Err(error) = self.ring.submit() {
+            self.note(&error);
+        }
+    }
+
+    /// Whether asking again later helps. If not the ring is broken.
+    fn note(&mut self, error: &io::Error) -> bool {
+        match Errno::from_io_error(error) {
+            Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::TIME) => true,
+            errno => {
+                self.broken = Some(errno.unwrap_or(Errno::IO));
+                false
+            }
+        }
+    }
+
+    /// The entry of an operation, with its slot filled but for the operation itself.
+    fn entry(&mut self, op: &mut IoOp, index: usize) -> squeue::Entry {
+        let submitter = self.ring.submitter();
+        let raw = op.file.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let fixed = self.files.index_of(&submitter, &op.file, raw);
+        let slot = &mut self.slots[index];
+        let rw_flags = if op.uncached { RWF_DONTCACHE } else { 0 };
+        let (offset, pad) = (op.offset, op.pad);
+        macro_rules! build {
+            ($opcode:ident($($argument:expr),*) $(.$set:ident($value:expr))*) => {
+                match fixed {
+                    Some(fixed) => opcode::$opcode::new(Fixed(fixed), $($argument),*)$(.$set($value))*.build(),
+                    None => opcode::$opcode::new(Fd(raw), $($argument),*)$(.$set($value))*.build(),
+                }
+            };
+        }
+        if op.kind == IoKind::Sync {
+            return build!(Fsync().flags(FsyncFlags::DATASYNC));
+        }
+        if let [part] = &mut op.parts[..] {
+            slot.buffer = self.buffers.take(&submitter, part.slab(), &mut self.remarks);
+            if let Some(buffer) = slot.buffer {
+                let len = (part.len() + pad).min(TRANSFER_MAX) as u32;
+                let address = part.room_mut().as_mut_ptr();
+                return match op.kind {
+                    IoKind::Read => build!(ReadFixed(address, len, buffer).offset(offset).rw_flags(rw_flags)),
+                    _ => build!(WriteFixed(address, len, buffer).offset(offset).rw_flags(rw_flags)),
+                };
+            }
+        }
+        slot.iovecs.clear();
+        slot.iovecs.extend(
+            op.parts.iter_mut().map(|part| libc::iovec {
+                iov_len: part.len(),
+                iov_base: part.room_mut().as_mut_ptr().cast(),
+            }),
+        );
+        if let Some(last) = slot.iovecs.last_mut() {
+            last.iov_len += pad;
+        }
+        let (iovecs, count) = (slot.iovecs.as_ptr(), slot.iovecs.len() as u32);
+        match op.kind {
+            IoKind::Read => build!(Readv(iovecs, count).offset(offset).rw_flags(rw_flags)),
+            _ => build!(Writev(iovecs, count).offset(offset).rw_flags(rw_flags)),
+        }
+    }
+
+    /// Takes completions out of the ring; whether the bell was rung.
+    fn collect(&mut self, done: &mut VecDeque<IoDone>) -> bool {
+        self.in_flight -= self.refused.len();
+        done.append(&mut self.refused);
+        let mut woken = false;
+        let completed = Instant::now();
+        for entry in self.ring.completion() {
+            match entry.user_data() {
+                WAKE => {
+                    self.listening = false;
+                    // Also if it was cancelled, because the thread that began to listen is gone.
+                    woken |= self.bell.hear();
+                    if let Some(errno) = errno_of(&entry)
+                        && errno != Errno::CANCELED
+                    {
+                        self.broken = Some(errno);
+                    }
+                }
+                CANCEL | NOP => {}
+                index => {
+                    let slot = &mut self.slots[index as usize];
+                    let op = slot.op.take().expect("an operation completes once");
+                    if let Some(buffer) = slot.buffer.take() {
+                        self.buffers.give_back(buffer);
+                    }
+                    let result = errno_of(&entry).map_or(Ok(entry.result() as usize), Err);
+                    done.push_back(IoDone { op, result, submitted: slot.submitted, completed });
+                    self.free.push(index as usize);
+                    self.in_flight -= 1;
+                }
+            }
+        }
+        woken
+    }
+
+    /// Has the ring watch the bell. Done where the engine is used: a thread that ends takes such waits along.
+    fn listen(&mut self) {
+        if !self.listening {
+            self.listening = true;
+            let fd = Fd(self.bell.fd.as_raw_fd());
+            self.push(&opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE));
+        }
+    }
+
+    /// Waits in the kernel for a completion, at most `wait`.
+    fn wait(&mut self, wait: Duration) {
+        let timespec = Timespec::from(wait);
+        let args = SubmitArgs::new().timespec(&timespec);
+        if let Err(error) = self.ring.submitter().submit_with_args(1, &args)
+            && self.note(&error)
+            && matches!(Errno::from_io_error(&error), Some(Errno::AGAIN | Errno::BUSY))
+        {
+            std::thread::sleep(wait.min(RETRY_PAUSE));
+        }
+    }
+}
+
+impl Engine for Uring {
+    fn submit(&mut self, mut op: IoOp) -> Result<(), Full> {
+        if self.in_flight == self.depth {
+            return Err(Full(op));
+        }
+        self.in_flight += 1;
+        let submitted = Instant::now();
+        let fd = op.file.fd.as_ref().ok_or(Errno::BADF);
+        if let Err(errno) = op.check().and(fd.map(drop)) {
+            self.refused.push_back(IoDone { op, result: Err(errno), submitted, completed: submitted });
+            return Ok(());
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { op: None, submitted, iovecs: Vec::new(), buffer: None });
+            self.slots.len() - 1
+        });
+        let entry = self.entry(&mut op, index).user_data(index as u64);
+        let slot = &mut self.slots[index];
+        slot.op = Some(op);
+        slot.submitted = submitted;
+        self.push(&entry);
+        self.enter();
+        Ok(())
+    }
+
+    fn reap(&mut self, done: &mut VecDeque<IoDone>, wait: Duration) -> io::Result<()> {
+        let deadline = Instant::now().checked_add(wait);
+        let before = done.len();
+        let mut asked = false;
+        loop {
+            let woken = self.collect(done);
+            self.files.sweep(&self.ring.submitter());
+            if woken || done.len() > before {
+                return Ok(());
+            }
+            if let Some(errno) = self.broken {
+                return Err(io::Error::new(errno.kind(), format!("io_uring does not go on: {errno}")));
+            }
+            let now = Instant::now();
+            let left = deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now));
+            if left.is_zero() && asked {
+                return Ok(());
+            }
+            asked = true;
+            self.listen();
+            match left.is_zero() {
+                true => self.enter(),
+                false => {
+                    self.wait(left.min(if self.files.entries.is_empty() { WAIT_MAX } else { SWEEP_INTERVAL }))
+                }
+            }
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn waker(&self) -> Waker {
+        let bell = self.bell.clone();
+        Arc::new(move || bell.ring())
+    }
+
+    fn facts(&self) -> EngineFacts {
+        EngineFacts { name: "uring", remarks: self.remarks.clone() }
+    }
+}
+
+impl Drop for Uring {
+    /// Cancels what is in flight and waits for it, at most [`CANCEL_WAIT`]. The memory of what the kernel has even
+    /// then (a request that hangs in a device) is leaked: the kernel may still write to it.
+    fn drop(&mut self) {
+        let mut done = VecDeque::new();
+        self.collect(&mut done);
+        if self.in_flight > 0 {
+            // Empties the queue, so that there is room for as many cancellations.
+            self.enter();
+            for index in 0..self.slots.len() {
+                if self.slots[index].op.is_some() && !self.ring.submission().is_full() {
+                    self.push(&opcode::AsyncCancel::new(index as u64).build().user_data(CANCEL));
+                }
+            }
+            let deadline = Instant::now() + CANCEL_WAIT;
+            while self.in_flight > 0 && self.broken.is_none() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                self.wait(left);
+                self.collect(&mut done);
+            }
+        }
+        for slot in &mut self.slots {
+            if let Some(op) = slot.op.take() {
+                std::mem::forget(op.parts);
+                std::mem::forget(std::mem::take(&mut slot.iovecs));
+            }
+        }
+        // The kernel takes a closed ring apart later, and a file that was just written must not be held open
+        // until then: whoever runs it would hear that it is busy.
+        self.files.clear(&self.ring.submitter());
+    }
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            // Cannot fail: the counter is not near its end.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Makes the bell ready again; whether it was rung.
+    fn hear(&self) -> bool {
+        let heard = rustix::io::read(&self.fd, &mut [0; 8]).is_ok();
+        // After the counter, so that no ring is lost between: one that comes before this is heard now.
+        self.rung.swap(false, Ordering::AcqRel) || heard
+    }
+}
+
+impl Files {
+    fn new(on: bool) -> Files {
+        Files {
+            on,
+            entries: Vec::new(),
+            by_address: HashMap::new(),
+            free: (0..FILES_MAX).collect(),
+            once: VecDeque::new(),
+        }
+    }
+
+    /// The file's index in the table, if it has or gets one.
+    fn index_of(&mut self, submitter: &Submitter<'_>, file: &Arc<IoFile>, fd: i32) -> Option<u32> {
+        let address = Arc::as_ptr(file).addr();
+        if let Some(&index) = self.by_address.get(&address) {
+            return Some(index);
+        }
+        if !self.on {
+            return None;
+        }
+        if !self.once.contains(&address) {
+            if self.once.len() == ONCE_MAX {
+                self.once.pop_front();
+            }
+            self.once.push_back(address);
+            return None;
+        }
+        let index = self.free.pop()?;
+        if submitter.register_files_update(index, &[fd]).is_err() {
+            self.free.push(index);
+            self.on = false;
+            return None;
+        }
+        self.by_address.insert(address, index);
+        self.entries.push(FileEntry { index, file: Arc::downgrade(file) });
+        Some(index)
+    }
+
+    /// Lets go of files that nobody else holds.
+    fn sweep(&mut self, submitter: &Submitter<'_>) {
+        let Files { entries, by_address, free, on, .. } = self;
+        entries.retain(|entry| {
+            if entry.file.strong_count() > 0 {
+                return true;
+            }
+            by_address.remove(&entry.file.as_ptr().addr());
+            match submitter.register_files_update(entry.index, &[-1]) {
+                Ok(_) => free.push(entry.index),
+                Err(_) => *on = false,
+            }
+            false
+        });
+    }
+
+    /// Lets go of all files.
+    fn clear(&mut self, submitter: &Submitter<'_>) {
+        for entry in self.entries.drain(..) {
+            let _ = submitter.register_files_update(entry.index, &[-1]);
+        }
+    }
+}
+
+impl Buffers {
+    fn new(registered_max: u64) -> Buffers {
+        Buffers {
+            on: registered_max > 0,
+            entries: Vec::new(),
+            by_slab: HashMap::new(),
+            registered: 0,
+            registered_max,
+            clock: 0,
+        }
+    }
+
+    /// The memory's index in the table, if it has or gets one, and one operation more that uses it.
+    fn take(&mut self, submitter: &Submitter<'_>, slab: Slab, remarks: &mut Vec<String>) -> Option<u16> {
+        self.clock += 1;
+        let index = match self.by_slab.get(&slab.id) {
+            Some(&index) => index,
+            None => self.register(submitter, slab, remarks)?,
+        };
+        let entry = self.entries[index as usize].as_mut().expect("the index names an entry");
+        entry.in_flight += 1;
+        entry.used = self.clock;
+        Some(index)
+    }
+
+    fn give_back(&mut self, index: u16) {
+        let entry = self.entries[index as usize].as_mut().expect("an entry stays while it is in flight");
+        entry.in_flight -= 1;
+    }
+
+    fn register(&mut self, submitter: &Submitter<'_>, slab: Slab, remarks: &mut Vec<String>) -> Option<u16> {
+        if !self.on || slab.len as u64 > self.registered_max {
+            return None;
+        }
+        let index = loop {
+            let fits = self.registered + slab.len as u64 <= self.registered_max;
+            let free = self.entries.iter().position(Option::is_none).or_else(|| {
+                let end = self.entries.len();
+                (end < usize::from(BUFFERS_MAX)).then_some(end)
+            });
+            match free {
+                Some(index) if fits => break index,
+                _ => self.evict(submitter)?,
+            }
+        };
+        if let Err(error) = update_buffer(submitter, index as u16, slab.address, slab.len) {
+            self.on = false;
+            let kept = self.registered >> 20;
+            let hint = match Errno::from_io_error(&error) {
+                Some(Errno::NOMEM | Errno::PERM) => "; raise the limit of locked memory (ulimit -l)",
+                _ => "",
+            };
+            remarks.push(format!("no more than {kept} MiB of buffers are registered: {error}{hint}"));
+            return None;
+        }
+        if index == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[index] = Some(BufferEntry { slab, in_flight: 0, used: self.clock });
+        self.by_slab.insert(slab.id, index as u16);
+        self.registered += slab.len as u64;
+        Some(index as u16)
+    }
+
+    /// Unregisters the memory that was not used for longest, if that is long enough.
+    fn evict(&mut self, submitter: &Submitter<'_>) -> Option<()> {
+        let entries = self.entries.iter().enumerate().filter_map(|(i, entry)| Some((i, entry.as_ref()?)));
+        let (index, oldest) =
+            entries.filter(|(_, entry)| entry.in_flight == 0).min_by_key(|(_, entry)| entry.used)?;
+        if oldest.used + STALE_OPS > self.clock || update_buffer(submitter, index as u16, 0, 0).is_err() {
+            return None;
+        }
+        let BufferEntry { slab, .. } = self.entries[index].take().expect("it was found");
+        self.by_slab.remove(&slab.id);
+        self.registered -= slab.len as u64;
+        Some(())
+    }
+}
+
+/// Registers memory at `index`, or with no length frees the index.
+#[allow(unsafe_code)]
+fn update_buffer(submitter: &Submitter<'_>, index: u16, address: usize, len: usize) -> io::Result<()> {
+    let base = std::ptr::with_exposed_provenance_mut(address);
+    let iovec = libc::iovec { iov_base: base, iov_len: len };
+    // SAFETY: the kernel pins the pages, so registered memory that was given back is never somebody else's to
+    // it. It is touched only by an operation that has a part of the slab with this id, which therefore lives.
+    unsafe { submitter.register_buffers_update(index.into(), &[iovec], None) }
+}
+
+/// A ring that does not run yet, for `depth` operations and the waker, or as many cancellations.
+fn new_ring(depth: usize) -> io::Result<IoUring> {
+    let entries = depth as u32 + 2;
+    let mut builder = IoUring::builder();
+    builder.setup_r_disabled().setup_coop_taskrun().setup_taskrun_flag();
+    builder.build(entries).or_else(|error| match Errno::from_io_error(&error) {
+        // Before Linux 5.19 completions interrupt the thread.
+        Some(Errno::INVAL) => IoUring::builder().setup_r_disabled().build(entries),
+        _ => Err(error),
+    })
+}
+
+fn restrictions() -> Vec<Restriction> {
+    let operations = OPCODES.iter().map(|(code, _)| Restriction::sqe_op(*code));
+    let calls = REGISTER_CALLS.iter().map(|call| Restriction::register_op(*call));
+    operations
+        .chain(calls)
+        .chain([Restriction::sqe_flags_allowed((Flags::FIXED_FILE | Flags::ASYNC).bits())])
+        .collect()
+}
+
+fn errno_of(entry: &cqueue::Entry) -> Option<Errno> {
+    (entry.result() < 0).then(|| Errno::from_raw_os_error(-entry.result()))
+}
+
+fn too_old(what: &str) -> io::Error {
+    let text = format!("io_uring cannot be used: this kernel's lacks {what}; a newer kernel has it");
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
+
+/// Why there is no ring, and what to do.
+fn explain(what: &str, error: &io::Error) -> io::Error {
+    let advice = match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+            match sysctl.trim() {
+                "1" | "2" => format!(
+                    "; the administrator switched it off (sysctl kernel.io_uring_disabled is {}, 0 allows it)",
+                    sysctl.trim()
+                ),
+                _ => "; a seccomp filter, as containers have, forbids it: allow io_uring_setup, io_uring_enter and \
+                      io_uring_register"
+                    .into(),
+            }
+        }
+        Some(Errno::NOSYS) => {
+            "; this kernel has none (it came with Linux 5.1), or a seccomp filter hides it".into()
+        }
+        Some(Errno::NOMEM) => "; raise the limit of locked memory (ulimit -l)".into(),
+        _ => String::new(),
+    };
+    io::Error::new(error.kind(), format!("io_uring cannot be used: {what}: {error}{advice}"))
+}
