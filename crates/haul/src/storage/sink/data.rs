@@ -385,14 +385,19 @@ impl Sink {
         let open = open.clone();
         self.spawn(move |sink| {
             if let Err(failure) = guard(Stage::Sync, || sink.change_mode(&open)) {
-                sink.files.fail_open(&open, &failure, true);
-                let held = lock(&open.path).gate.give_up();
-                for Pending { written, buffer, .. } in held {
-                    drop(buffer);
-                    sink.complete(written, Err(failure.clone()));
-                }
+                sink.fail_held(&open, &failure);
             }
         });
+    }
+
+    /// The file failed, and with it every write that was held.
+    fn fail_held(&self, open: &OpenFile, failure: &Failure) {
+        self.files.fail_open(open, failure, true);
+        let held = lock(&open.path).gate.give_up();
+        for Pending { written, buffer, .. } in held {
+            drop(buffer);
+            self.complete(written, Err(failure.clone()));
+        }
     }
 
     /// Nothing of the file is in flight: syncs what was written, changes the mode, and lets through what was

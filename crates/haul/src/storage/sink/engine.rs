@@ -38,7 +38,7 @@ use crate::buffer::Buffer;
 use crate::job::StorageOptions;
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
-use crate::storage::io::lanes::{Lanes, OnDone};
+use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 
 /// Most items of a shared operation that a thread takes at once.
@@ -85,7 +85,7 @@ pub struct WriteEngine {
     work: Option<Sender<SinkJob>>,
     journal: Option<Sender<SinkJob>>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    sink: Arc<Sink>,
+    pub(super) sink: Arc<Sink>,
 }
 
 /// What the threads share.
@@ -114,6 +114,16 @@ impl WriteEngine {
         config: EngineConfig,
         meter: Arc<Meter>,
         post: Post<SinkCompletion>,
+    ) -> std::io::Result<WriteEngine> {
+        WriteEngine::start(config, meter, post, Lanes::start)
+    }
+
+    /// Starts the threads, with lanes as `start_lanes` makes them.
+    pub(super) fn start(
+        config: EngineConfig,
+        meter: Arc<Meter>,
+        post: Post<SinkCompletion>,
+        start_lanes: impl FnOnce(LaneConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<Lanes<Tag>>,
     ) -> std::io::Result<WriteEngine> {
         // Unbounded, but what lies in them is bounded by the session: payload by grants, the rest by the
         // entries that may be announced and not done. The shares' sender is the threads' own, so that the end
@@ -148,7 +158,7 @@ impl WriteEngine {
             let sink = sink.clone();
             Arc::new(move |done| sink.on_written(done))
         };
-        sink.data.set_lanes(Lanes::start(lanes, meter, on_done)?);
+        sink.data.set_lanes(start_lanes(lanes, meter, on_done)?);
         let mut handles = Vec::with_capacity(threads + 1);
         for i in 0..threads {
             let (sink, jobs, shares) = (sink.clone(), jobs.clone(), shares.clone());
@@ -488,4 +498,4 @@ fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<Sink
 
 #[cfg(test)]
 #[path = "engine_tests.rs"]
-mod tests;
+pub(super) mod tests;

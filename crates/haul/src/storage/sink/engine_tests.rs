@@ -13,35 +13,39 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-const TAG: u32 = 77;
-const META: Meta =
+pub(in crate::storage::sink) const TAG: u32 = 77;
+pub(in crate::storage::sink) const META: Meta =
     Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 123_456_700 } };
 
-fn name(text: &str) -> Name {
+pub(in crate::storage::sink) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a legal name")
 }
 
 /// An engine on a fresh directory, and what it posted.
-struct Bench {
-    root: PathBuf,
-    tree: Arc<SinkTree>,
-    engine: Option<WriteEngine>,
-    posted: Receiver<(SinkDone, u64)>,
-    pool: Pool,
-    lost: Arc<AtomicBool>,
-    _dir: tempfile::TempDir,
+pub(in crate::storage::sink) struct Bench {
+    pub(in crate::storage::sink) root: PathBuf,
+    pub(in crate::storage::sink) tree: Arc<SinkTree>,
+    pub(in crate::storage::sink) engine: Option<WriteEngine>,
+    pub(in crate::storage::sink) posted: Receiver<(SinkDone, u64)>,
+    pub(in crate::storage::sink) pool: Pool,
+    pub(in crate::storage::sink) lost: Arc<AtomicBool>,
+    pub(in crate::storage::sink) _dir: tempfile::TempDir,
 }
 
 impl Bench {
-    fn new() -> Bench {
+    pub(in crate::storage::sink) fn new() -> Bench {
         Bench::with(|_| {})
     }
-    fn with(change: impl FnOnce(&mut EngineConfig)) -> Bench {
+    pub(in crate::storage::sink) fn with(change: impl FnOnce(&mut EngineConfig)) -> Bench {
         let dir = tempfile::tempdir().expect("tempdir");
         let root = dir.path().join("root");
         Bench::at(dir, root, change)
     }
-    fn at(dir: tempfile::TempDir, root: PathBuf, change: impl FnOnce(&mut EngineConfig)) -> Bench {
+    pub(in crate::storage::sink) fn at(
+        dir: tempfile::TempDir,
+        root: PathBuf,
+        change: impl FnOnce(&mut EngineConfig),
+    ) -> Bench {
         let tree = Arc::new(SinkTree::open_root(&root, true).expect("root"));
         let (post, posted) = unbounded();
         let pool = Pool::new(1 << 30);
@@ -69,10 +73,10 @@ impl Bench {
         let post: Post<SinkCompletion> = Arc::new(move |completion: SinkCompletion| {
             let _ = post.send((completion.done, buffers.in_use().0));
         });
-        let engine = WriteEngine::new(config, Arc::new(Meter::default()), post).expect("threads");
+        let engine = start(config, Arc::new(Meter::default()), post).expect("threads");
         Bench { root, tree, engine: Some(engine), posted, pool, lost, _dir: dir }
     }
-    fn submit(&mut self, op: SinkOp, payload: &[u8]) {
+    pub(in crate::storage::sink) fn submit(&mut self, op: SinkOp, payload: &[u8]) {
         let buffer = match &op {
             SinkOp::Write { .. } | SinkOp::WriteBundle { .. } => {
                 let mut buffer = self.pool.take(payload.len()).expect("a buffer");
@@ -83,11 +87,16 @@ impl Bench {
         };
         self.engine.as_mut().expect("running").submit(SinkJob { op, buffer });
     }
-    fn run(&mut self, op: SinkOp, payload: &[u8]) -> SinkDone {
+    pub(in crate::storage::sink) fn run(&mut self, op: SinkOp, payload: &[u8]) -> SinkDone {
         self.submit(op, payload);
         self.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0
     }
-    fn write(&mut self, file: &SinkFile, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    pub(in crate::storage::sink) fn write(
+        &mut self,
+        file: &SinkFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Failure> {
         let len = data.len() as u32;
         let op = SinkOp::Write { file: file.clone(), offset, len, buffer: BufferId(0), start: 0 };
         match self.run(op, data) {
@@ -95,7 +104,7 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
-    fn commit(&mut self, items: Vec<CommitItem>) -> Vec<Result<(), Failure>> {
+    pub(in crate::storage::sink) fn commit(&mut self, items: Vec<CommitItem>) -> Vec<Result<(), Failure>> {
         let ids: Vec<_> = items.iter().map(|item| item.id).collect();
         match self.run(SinkOp::Commit { durable: true, items }, b"") {
             SinkDone::Commit { results } => {
@@ -105,33 +114,33 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
-    fn publish(&mut self, file: &SinkFile) -> Result<(), Failure> {
+    pub(in crate::storage::sink) fn publish(&mut self, file: &SinkFile) -> Result<(), Failure> {
         self.commit(vec![whole(file, META)]).remove(0)
     }
-    fn look(&mut self, file: &SinkFile, adopt: Option<u32>) -> Found {
+    pub(in crate::storage::sink) fn look(&mut self, file: &SinkFile, adopt: Option<u32>) -> Found {
         match self.run(SinkOp::Lookup { items: vec![LookupItem { file: file.clone(), adopt }] }, b"") {
             SinkDone::Lookup { mut results } => results.remove(0).1.expect("found"),
             other => panic!("{other:?}"),
         }
     }
-    fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
+    pub(in crate::storage::sink) fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {
             SinkDone::FinishDirs { results } => results.into_iter().map(|(_, result)| result).collect(),
             other => panic!("{other:?}"),
         }
     }
-    fn dir(&self, id: u64, parent: DirId, text: &str) -> DirId {
+    pub(in crate::storage::sink) fn dir(&self, id: u64, parent: DirId, text: &str) -> DirId {
         self.tree.register(DirId(id), parent, name(text));
         DirId(id)
     }
-    fn not_kept(&self) -> NotKept {
+    pub(in crate::storage::sink) fn not_kept(&self) -> NotKept {
         self.engine.as_ref().expect("running").not_kept().read()
     }
     /// Path of the temporary with this tag.
-    fn temp(&self, text: &str, tag: u32) -> PathBuf {
+    pub(in crate::storage::sink) fn temp(&self, text: &str, tag: u32) -> PathBuf {
         self.root.join(String::from_utf8(temp_name(&name(text), tag).as_bytes().to_vec()).expect("ASCII"))
     }
-    fn ls(&self) -> Vec<String> {
+    pub(in crate::storage::sink) fn ls(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(&self.root)
             .expect("ls")
             .map(|e| e.expect("entry").file_name().to_string_lossy().into_owned())
@@ -149,16 +158,16 @@ impl Drop for Bench {
     }
 }
 
-fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
+pub(in crate::storage::sink) fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
     SinkFile { id: FileId(id), parent, name: name(text), size }
 }
 
-fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
+pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
     let publish = Publish { file: file.clone(), meta, owner: false, no_replace: false };
     CommitItem { id: file.id, publish: Some(publish) }
 }
 
-fn is_root() -> bool {
+pub(in crate::storage::sink) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -314,7 +323,7 @@ fn what_must_not_be_replaced_stays() {
 }
 
 /// The directory of a configuration's tree.
-fn config_root(config: &EngineConfig) -> PathBuf {
+pub(in crate::storage::sink) fn config_root(config: &EngineConfig) -> PathBuf {
     let text = config.tree.path_of_dir(DirId::ROOT);
     PathBuf::from(text)
 }
@@ -710,7 +719,7 @@ fn exhausted_space_is_named() {
 }
 
 /// Unmounts, also when the test fails.
-struct Unmount<'a>(&'a Path);
+pub(in crate::storage::sink) struct Unmount<'a>(pub(in crate::storage::sink) &'a Path);
 impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg(self.0).status();
