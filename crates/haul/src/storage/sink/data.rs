@@ -12,7 +12,7 @@
 //! writing them.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_core::ids::{BufferId, FileId};
 use haul_core::io::{IoMode, OrderPolicy};
@@ -50,8 +50,6 @@ const LANES: u16 = 4;
 /// A request that takes longer hangs. The status line shall name it within 10 s, and devices behind a full
 /// queue take a second or two.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Room in an engine for requests that hang, beside those that count.
-const STUCK_ROOM: usize = 4;
 
 /// How the objects of one file reach storage.
 #[derive(Default)]
@@ -161,19 +159,23 @@ impl Data {
         *lock(&self.open) > 0
     }
 
-    /// Waits until every write has completed, or nothing is left but requests that hang; then ends the lanes.
+    /// Waits until every write has completed, or requests hang and nothing else has ended for long; then ends the
+    /// lanes.
     pub(super) fn drain(&self) {
         let mut open = lock(&self.open);
+        let mut last = (*open, Instant::now());
         while *open > 0 {
             open = self.none_open.wait_timeout(open, DRAIN_TICK).unwrap_or_else(PoisonError::into_inner).0;
-            let left = *open;
-            drop(open);
-            if left > 0 && self.lanes().is_none_or(|lanes| lanes.stuck().len() >= left) {
-                break;
+            if *open != last.0 {
+                last = (*open, Instant::now());
+            } else if last.1.elapsed() > 2 * self.config.deadline {
+                drop(open);
+                if self.lanes().is_none_or(|lanes| !lanes.stuck().is_empty()) {
+                    break;
+                }
+                open = lock(&self.open);
             }
-            open = lock(&self.open);
         }
-        // Out of the lock first: the lanes' threads may want it while they end.
         let lanes = lock(&self.lanes).take();
         drop(lanes);
     }
@@ -495,12 +497,12 @@ impl Path {
 /// How the lanes of a sink work, from what was asked for.
 pub(super) fn lane_config(asked: &StorageOptions, memory: u64) -> LaneConfig {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
-    let depth = usize::from(asked.depth.unwrap_or(DEPTH)).clamp(1, DEPTH_MAX / STUCK_ROOM);
+    let depth = usize::from(asked.depth.unwrap_or(DEPTH)).clamp(1, DEPTH_MAX);
     let lanes = usize::from(asked.threads.unwrap_or(LANES.min(cpus))).clamp(1, LANES_MAX);
     let engine = EngineConfig {
         name: asked.engine,
-        // The deepest that one lane could be asked for: all of a target's requests, and some that hang.
-        depth: (depth * STUCK_ROOM).min(DEPTH_MAX),
+        // Lanes take what their depth needs; no more is known to be needed.
+        depth: 1,
         registered_max: memory,
     };
     LaneConfig {

@@ -46,6 +46,14 @@ impl Bench {
         root: PathBuf,
         change: impl FnOnce(&mut EngineConfig),
     ) -> Bench {
+        Bench::start(dir, root, change, WriteEngine::new)
+    }
+    pub(in crate::storage::sink) fn start(
+        dir: tempfile::TempDir,
+        root: PathBuf,
+        change: impl FnOnce(&mut EngineConfig),
+        start: impl FnOnce(EngineConfig, Arc<Meter>, Post<SinkCompletion>) -> std::io::Result<WriteEngine>,
+    ) -> Bench {
         let tree = Arc::new(SinkTree::open_root(&root, true).expect("root"));
         let (post, posted) = unbounded();
         let pool = Pool::new(1 << 30);
