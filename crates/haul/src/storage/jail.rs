@@ -233,6 +233,25 @@ mod tests {
         });
     }
 
+    /// Goal: a second descriptor is of the same file as the first, or there is none.
+    /// Method: the name as it was, then with another file under it, then with a link to the first.
+    #[test]
+    fn second_descriptor_is_of_the_same_file() {
+        both(|jail, base, root| {
+            let first = jail.create_temp(&root, &name("f")).expect("create");
+            match jail.open_direct(&root, &name("f"), &first) {
+                Err(Errno::INVAL) => return eprintln!("skipped: no direct I/O here"),
+                other => drop(other.expect("the same file")),
+            }
+            fs::rename(base.join("root/f"), base.join("root/g")).expect("rename");
+            drop(jail.create_temp(&root, &name("f")).expect("create"));
+            assert_eq!(jail.open_direct(&root, &name("f"), &first).unwrap_err(), Errno::STALE);
+            fs::remove_file(base.join("root/f")).expect("rm");
+            symlink("g", base.join("root/f")).expect("symlink");
+            assert_eq!(jail.open_direct(&root, &name("f"), &first).unwrap_err(), Errno::LOOP);
+        });
+    }
+
     /// Goal: a rename over a link replaces the link, not its target; and with `no_replace` nothing.
     /// Method: link to a file outside; also the hard-link fall-back by itself.
     #[test]
