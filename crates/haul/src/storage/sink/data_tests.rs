@@ -205,6 +205,11 @@ fn files_change_their_mode_and_stay_whole() {
         assert!(reap(&mut bench, count).iter().all(Result::is_ok));
         let mode = if durable { IoMode::Direct } else { IoMode::Buffered };
         assert_eq!(mode_of(&bench, &f), mode);
+        if let (true, Some((_, dirty))) =
+            (durable, cached_pages(fs::File::open(bench.temp("f", TAG)).expect("open")))
+        {
+            assert_eq!(dirty, 0, "pages were dirty while the file was written past them");
+        }
         sink(&bench).data.choice.on_refused(Errno::INVAL);
         for (i, chunk) in third.chunks(object).enumerate() {
             submit(&mut bench, &f, ((40 + i) * object) as u64, chunk);
