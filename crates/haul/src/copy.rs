@@ -282,6 +282,7 @@ fn sink_request(
         home,
         memory,
         writers,
+        storage: options.sink_storage.clone(),
         what,
         asked: None,
     }
