@@ -26,7 +26,7 @@ use crate::meter::Meter;
 use crate::storage::null::{self, Made, MadeEngine};
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
-use crate::storage::source::{PreadEngine, WallClock};
+use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
@@ -231,16 +231,14 @@ struct Session {
 /// The engine for what the sources are.
 fn start_engine(
     setup: &Setup,
-    request: &SourceRequest,
+    config: ReadConfig,
     tree: &Arc<SourceTree>,
     meter: &Arc<Meter>,
     post: Post<SourceCompletion>,
 ) -> std::io::Result<Box<dyn SourceEngine>> {
-    let readers = usize::from(request.readers);
+    let readers = config.readers;
     Ok(match &setup.origin {
-        Origin::Files(_) => {
-            Box::new(PreadEngine::start(tree.clone(), post, meter.clone(), readers, request.clock.clone())?)
-        }
+        Origin::Files(_) => Box::new(ReadEngine::start(tree.clone(), post, meter.clone(), config)?),
         Origin::Made(made) => {
             let config = null::lane_config(2 * readers, readers, setup.object_size);
             Box::new(MadeEngine::start(*made, config, meter.clone(), post)?)
@@ -261,12 +259,19 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let engine = start_engine(setup, request, &tree, &meter, post)
+        let config = ReadConfig {
+            readers: usize::from(request.readers),
+            clock: request.clock.clone(),
+            storage: request.options.source_storage.clone(),
+            memory: request.memory,
+        };
+        let reads_max = config.reads_max(setup.object_size);
+        let engine = start_engine(setup, config, &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
             memory: request.memory,
-            reads_max: u32::from(request.readers) * 2,
+            reads_max,
             wait: setup.wait,
         });
         let mut senders = HashMap::new();
