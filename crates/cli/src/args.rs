@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub mod probe;
+
 /// Most data streams.
 const STREAMS_MAX: i64 = 16;
 /// Most reading or writing threads: more than any storage target has been seen to reward.
@@ -43,6 +45,9 @@ pub enum Command {
     },
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
+    /// Measure storage, once, so that copies start with its best settings
+    #[command(subcommand)]
+    Probe(probe::Probe),
     /// Print the manual page, or write all pages into a directory
     Man {
         /// Directory to write haul.1, haul-cp.1, ... into [default: print haul.1]

@@ -1,0 +1,326 @@
+//! `haul probe storage PATH`: says what it will cost, asks where others share the storage, measures, reports.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+
+use haul::api::Control;
+use haul::job;
+use haul::probe::{self, Direction, Io, Only, Pattern, Plan, Probe, ProbeError, ProbeEvent, Request};
+use haul::probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
+
+use super::super::surroundings::{Surroundings, state_dir};
+use super::super::{FAILED, USAGE, complain};
+use crate::args::probe::{self as args, Storage};
+use crate::progress::{bytes, time};
+use crate::report::probe::json::{self, Ending};
+use crate::report::probe::live::Live;
+use crate::report::probe::{csv, page, size, table};
+use crate::report::{LOG_EVERY, REDRAW, now, width};
+use crate::{escape, output, signals};
+
+/// How the CSV's path names stdout.
+const STDOUT: &str = "-";
+
+pub fn run(args: &Storage) -> i32 {
+    if args.json && to_stdout(args) {
+        return complain("--json and --csv - both want stdout: give one of them a file", USAGE);
+    }
+    for path in [&args.csv, &args.html, &args.save_as].into_iter().flatten().filter(|path| !is_stdout(path)) {
+        if let Err(error) = output::check(path) {
+            return complain(&escape::text(&error), FAILED);
+        }
+    }
+    let surroundings = Surroundings::look();
+    let plan = match probe::plan(&request(args)) {
+        Ok(plan) => plan,
+        Err(error) => return complain(&escape::text(&error.to_string()), code_of(&error)),
+    };
+    say(&announcement(&plan));
+    for warning in &plan.warnings {
+        say(&escape::text(warning));
+    }
+    if plan.identity.network && !args.yes {
+        let asked = surroundings.stdin_terminal && surroundings.stderr_terminal;
+        if !asked {
+            return complain("a network file system, which others share, is not loaded without --yes", USAGE);
+        }
+        if !agreed() {
+            return complain("nothing was probed", FAILED);
+        }
+    }
+    measure(args, &plan, &surroundings)
+}
+
+/// The request that the arguments mean. Whether a network file system may be loaded is asked here, after what
+/// it costs is known.
+fn request(args: &Storage) -> Request {
+    let mut request = Request::new(&args.path);
+    request.size = args.size;
+    request.time_limit = args.time.unwrap_or(TIME_LIMIT_DEFAULT);
+    request.bytes_limit = args.max_bytes.unwrap_or(BYTES_LIMIT_DEFAULT);
+    request.full = args.full;
+    request.engine = match args.engine {
+        args::Engine::Auto => job::EngineName::Auto,
+        args::Engine::Uring => job::EngineName::Uring,
+        args::Engine::Pread => job::EngineName::Pread,
+    };
+    if !args.direction.is_empty() {
+        let direction = |way: &args::Direction| match way {
+            args::Direction::Read => Direction::Read,
+            args::Direction::Write => Direction::Write,
+        };
+        request.directions = args.direction.iter().map(direction).collect();
+    }
+    let order = |order: &args::Order| match order {
+        args::Order::Strict => job::Order::Strict,
+        args::Order::Serial => job::Order::Serial,
+        args::Order::Loose => job::Order::Loose,
+        args::Order::None => job::Order::None,
+    };
+    let io = |io: &args::Io| match io {
+        args::Io::Direct => Io::Direct,
+        args::Io::Buffered => Io::Buffered,
+    };
+    let pattern = |pattern: &args::Pattern| match pattern {
+        args::Pattern::Sequential => Pattern::Sequential,
+        args::Pattern::Random => Pattern::Random,
+    };
+    request.only = Only {
+        request_sizes: args.request_size.clone(),
+        depths: args.depth.clone(),
+        orders: args.order.iter().map(order).collect(),
+        io: args.io.iter().map(io).collect(),
+        patterns: args.pattern.iter().map(pattern).collect(),
+    };
+    request.network_ok = true;
+    request
+}
+
+fn code_of(error: &ProbeError) -> i32 {
+    match error {
+        ProbeError::BadRequest(_) | ProbeError::AskFirst(_) => USAGE,
+        _ => FAILED,
+    }
+}
+
+/// What will be written where, and the most that it will cost.
+fn announcement(plan: &Plan) -> String {
+    let (path, s) = (escape::name(path_bytes(plan)), &plan.identity);
+    format!(
+        "probing {path} ({} {}): a scratch file of {} there, at most {} read and written, at most {}",
+        escape::text(&s.kind),
+        escape::text(&s.source),
+        size(plan.size),
+        bytes(plan.bytes_max),
+        time(plan.seconds_max)
+    )
+}
+
+fn path_bytes(plan: &Plan) -> &[u8] {
+    use std::os::unix::ffi::OsStrExt;
+    plan.request.path.as_os_str().as_bytes()
+}
+
+/// Asks on the terminal; anything but yes is no.
+fn agreed() -> bool {
+    let mut err = io::stderr();
+    let asked = err.write_all(b"haul: this is a network file system, which others share. Load it? [y/N] ");
+    if asked.and_then(|()| err.flush()).is_err() {
+        return false;
+    }
+    let mut answer = String::new();
+    // A person's line; more than this is none.
+    let read = io::Read::take(io::stdin().lock(), 64).read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+/// Runs the probe and reports it; the exit code.
+fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
+    let control = Control::new();
+    let stopper = control.clone();
+    let watched = signals::watch(None, move |_| {
+        stopper.stop();
+        say("stopping: the scratch file is being removed (again to stop at once)");
+    });
+    let asked = match watched {
+        Ok(asked) => asked,
+        Err(error) => return complain(&format!("cannot watch for signals: {error}"), FAILED),
+    };
+    let terminal = surroundings.stderr_terminal && surroundings.capable;
+    // A line that redraws itself between events on the same terminal would spoil both.
+    let live = terminal && !(args.json && surroundings.stdout_terminal);
+    let screen = RefCell::new(Screen::new(args.json, live));
+    screen.borrow_mut().started(plan);
+    let ended = probe::run(plan, &|event| screen.borrow_mut().event(&event), &control);
+    let mut screen = screen.into_inner();
+    screen.erase();
+    match ended {
+        Ok(probe) => screen.finish(args, &probe),
+        Err(error) => {
+            let (status, code) = match error {
+                ProbeError::Stopped => ("interrupted", asked.exit_code()),
+                _ => ("failed", code_of(&error)),
+            };
+            let text = error.to_string();
+            screen.summary(&Ending { status, exit_code: code, error: Some(&text), probe: None });
+            complain(&escape::text(&text), code)
+        }
+    }
+}
+
+fn to_stdout(args: &Storage) -> bool {
+    args.csv.as_ref().is_some_and(is_stdout)
+}
+
+fn is_stdout(path: &PathBuf) -> bool {
+    path.as_os_str() == STDOUT
+}
+
+/// A line for people. A closed stderr is no reason to end.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "haul: {text}");
+}
+
+/// Events on stdout, a live line or now and then a plain one on stderr.
+struct Screen {
+    json: bool,
+    live: bool,
+    state: Live,
+    /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
+    slot: u64,
+    drawn: bool,
+    /// The first error of stdout; nothing is written there after it.
+    broken: Option<io::Error>,
+}
+
+impl Screen {
+    fn new(json: bool, live: bool) -> Screen {
+        Screen { json, live, state: Live::default(), slot: 0, drawn: false, broken: None }
+    }
+
+    fn started(&mut self, plan: &Plan) {
+        self.write(|out| json::started(out, plan, now()));
+    }
+
+    fn event(&mut self, event: &ProbeEvent) {
+        self.state.update(event);
+        match event {
+            ProbeEvent::Point(point) => self.write(|out| json::point(out, point)),
+            ProbeEvent::Progress(_) => self.progress(),
+            // What it remarks is in the result, too.
+            ProbeEvent::Started { .. } => {}
+        }
+    }
+
+    fn progress(&mut self) {
+        let every = if self.live { REDRAW } else { LOG_EVERY };
+        // Saturates.
+        let slot = (self.state.seconds() / every.as_secs_f64()) as u64;
+        if slot == self.slot {
+            return;
+        }
+        self.slot = slot;
+        let mut err = io::stderr();
+        if self.live {
+            // One column stays free: a full line would wrap on some terminals.
+            let line = self.state.line(width().saturating_sub(1));
+            let _ = write!(err, "\r{line}\x1b[K").and_then(|()| err.flush());
+            self.drawn = true;
+        } else {
+            let _ = writeln!(err, "{} {}", now(), self.state.line(usize::MAX));
+        }
+    }
+
+    fn erase(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            let mut err = io::stderr();
+            let _ = err.write_all(b"\r\x1b[K").and_then(|()| err.flush());
+        }
+    }
+
+    fn summary(&mut self, ending: &Ending) {
+        self.write(|out| json::summary(out, ending));
+    }
+
+    fn write(&mut self, line: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
+        if self.json && self.broken.is_none() {
+            self.broken = line(&mut io::stdout()).err();
+        }
+    }
+
+    /// Keeps and reports a probe. What cannot be written is said, and the rest is written all the same.
+    fn finish(&mut self, args: &Storage, probe: &Probe) -> i32 {
+        let mut errors = Vec::new();
+        let kept = if args.no_save { None } else { keep(probe, &mut errors) };
+        let csv = args.csv.as_ref().map(|path| (path, csv::points(probe)));
+        if let Some((path, text)) = csv.as_ref().filter(|(path, _)| !is_stdout(path)) {
+            errors.extend(output::write(path, text.as_bytes()).err());
+        }
+        if let Some(path) = &args.html {
+            errors.extend(output::write(path, page::probe(probe).as_bytes()).err());
+        }
+        if let Some(path) = &args.save_as {
+            let mut text = serde_json::to_vec_pretty(probe).expect("plain fields serialise");
+            text.push(b'\n');
+            errors.extend(output::write(path, &text).err());
+        }
+        let mut code = i32::from(!errors.is_empty());
+        if self.json {
+            let error = errors.join("; ");
+            let error = Some(error.as_str()).filter(|error| !error.is_empty());
+            let status = if code == 0 { "complete" } else { "failed" };
+            self.summary(&Ending { status, exit_code: code, error, probe: Some(probe) });
+            if let Some(error) = self.broken.take() {
+                code = FAILED;
+                // A reader that went away knows it.
+                if error.kind() != io::ErrorKind::BrokenPipe {
+                    complain(&format!("events cannot be written to stdout any more: {error}"), FAILED);
+                }
+            }
+        } else if let Some((_, text)) = csv.filter(|(path, _)| is_stdout(path)) {
+            code = code.max(super::print(text.as_bytes()));
+        } else {
+            let mut text = table::probe(probe);
+            if let Some(path) = kept {
+                text +=
+                    &format!("kept as its storage passport: {}\n", escape::text(&path.display().to_string()));
+            }
+            text += "to match it with another storage: haul probe pair SOURCE.json SINK.json (files of --save-as)\n";
+            code = code.max(super::print(text.as_bytes()));
+        }
+        for error in errors {
+            complain(&escape::text(&error), FAILED);
+        }
+        code
+    }
+}
+
+/// Keeps the probe as its storage's passport, after it was compared with the one that is there. Where it lies.
+fn keep(probe: &Probe, errors: &mut Vec<String>) -> Option<PathBuf> {
+    let Some(state) = state_dir() else {
+        errors.push("no storage passport is kept: neither XDG_STATE_HOME nor HOME is set (--no-save)".into());
+        return None;
+    };
+    match passport::load(&state, &probe.storage) {
+        Ok(Some(old)) => {
+            let bests = [(Direction::Read, &probe.read_best), (Direction::Write, &probe.write_best)];
+            for (direction, best) in bests {
+                let drift = best.as_ref().and_then(|best| passport::drift(&old.probe, direction, best.rate));
+                if let Some(drift) = drift {
+                    say(&escape::text(&drift.text()));
+                }
+            }
+        }
+        Ok(None) => {}
+        // It is replaced now.
+        Err(error) => say(&escape::text(&error.to_string())),
+    }
+    match passport::save(&state, probe) {
+        Ok(path) => Some(path),
+        Err(error) => {
+            errors.push(error.to_string());
+            None
+        }
+    }
+}
