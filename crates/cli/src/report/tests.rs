@@ -58,6 +58,7 @@ fn request() -> CopyRequest {
         },
         dry_run: false,
         verbose: true,
+        state_home: None,
     }
 }
 
