@@ -4,6 +4,8 @@
 //! slower side does; among settings that reach about the same, the two that cost least: one request size at
 //! both ends, so that nothing is split or joined between them, few requests in flight, little CPU time.
 //!
+//! The rate with swapped settings is that of the nearest setting that was measured.
+//!
 //! Left out: the network, and storage that is the same at both ends and so does both at once.
 
 use std::cmp::Ordering;
@@ -34,7 +36,9 @@ pub fn pair(source: &Probe, sink: &Probe) -> Result<Pairing, ProbeError> {
         .flat_map(|read| writes.iter().filter(good).map(move |write| (*read, *write)));
     let (read, write) = all.min_by(|a, b| cheaper(*a, *b)).ok_or_else(none)?;
     let at = |points: &[&Point], setting: Setting| {
-        points.iter().find(|point| point.setting == setting).map(|point| point.rate)
+        let near = |point: &Point| distance(&point.setting, &setting);
+        let nearer = |a: &Point, b: &Point| near(a).total_cmp(&near(b)).then(a.setting.cmp(&b.setting));
+        points.iter().min_by(|a, b| nearer(a, b)).map(|point| point.rate)
     };
     let naive = |points: &[&Point]| {
         let (request_size, depth, io) = NAIVE;
@@ -87,6 +91,15 @@ fn cheaper(a: (&Point, &Point), b: (&Point, &Point)) -> Ordering {
     };
     let settings = |(read, write): (&Point, &Point)| (read.setting, write.setting);
     key(a).cmp(&key(b)).then(cpu(a.0, a.1).total_cmp(&cpu(b.0, b.1))).then(settings(a).cmp(&settings(b)))
+}
+
+/// How far two settings are from each other: in powers of two, with another order or another way through the
+/// page cache farther than any of these.
+fn distance(a: &Setting, b: &Setting) -> f64 {
+    let steps = |a: u32, b: u32| (f64::from(a).log2() - f64::from(b).log2()).abs();
+    let size = steps(a.request_size, b.request_size);
+    let depth = steps(u32::from(a.depth), u32::from(b.depth));
+    size + depth + 100.0 * f64::from(u8::from(a.io != b.io)) + 50.0 * f64::from(u8::from(a.order != b.order))
 }
 
 /// CPU seconds per byte of both sides.

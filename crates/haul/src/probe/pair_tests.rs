@@ -49,7 +49,7 @@ fn the_slower_side_limits() {
     assert_eq!((pairing.rate, pairing.limited_by), (100.0, Direction::Read));
     assert_eq!(pairing.write.setting.request_size, 4 << 20, "one request size at both ends");
     assert!(pairing.reason.starts_with("reading limits: at its best it does 25 %"), "{}", pairing.reason);
-    assert_eq!(pairing.swapped_rate, Some(50.0));
+    assert_eq!(pairing.swapped_rate, Some(50.0), "reads of 1 MiB, which writing likes best");
     assert_eq!(pairing.naive_rate, None);
     for point in a.points.iter_mut().chain(&mut b.points) {
         (point.setting.depth, point.setting.io) = (1, Io::Buffered);

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::api::Control;
 use crate::job::Order;
-use crate::storage::io::{self, EngineConfig};
+use crate::storage::io::{self, Engine, EngineConfig};
 
 /// Requests in flight that the engine has room for: the deepest setting and a sync.
 const ENGINE_DEPTH: usize = 257;
@@ -40,13 +40,25 @@ const RESERVE_MAX: f64 = 1.0;
 /// # Errors
 /// Storage refused what no probe can do without, or `stop` was called ([`ProbeError::Stopped`]).
 pub fn run(plan: &Plan, observer: &dyn Fn(ProbeEvent), stop: &Control) -> Result<Probe, ProbeError> {
+    let config =
+        EngineConfig { name: plan.request.engine, depth: ENGINE_DEPTH, registered_max: IN_FLIGHT_MAX };
+    let opened = io::open(&config);
+    let path = plan.request.path.clone();
+    let engine = opened.map_err(|source| ProbeError::Io { op: "open an I/O engine for", path, source })?;
+    run_on(plan, engine, observer, stop)
+}
+
+/// [`run`] with a given engine.
+fn run_on(
+    plan: &Plan,
+    engine: Box<dyn Engine>,
+    observer: &dyn Fn(ProbeEvent),
+    stop: &Control,
+) -> Result<Probe, ProbeError> {
     let start = Instant::now();
     let path = &plan.request.path;
     let failed = |op: &'static str| move |source| ProbeError::Io { op, path: path.clone(), source };
     let scratch = Scratch::create(path, plan.size)?;
-    let config =
-        EngineConfig { name: plan.request.engine, depth: ENGINE_DEPTH, registered_max: IN_FLIGHT_MAX };
-    let engine = io::open(&config).map_err(failed("open an I/O engine for"))?;
     let facts = engine.facts();
     let mut remarks = facts.remarks.clone();
     if scratch.direct.is_none() {

@@ -4,6 +4,8 @@ use std::process::Command;
 
 use super::*;
 use crate::probe::{Only, Request, plan};
+use crate::storage::io::IoKind;
+use crate::storage::io::fault::{Faulty, Hung, What, When};
 
 fn names(dir: &Path) -> Vec<String> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -12,7 +14,7 @@ fn names(dir: &Path) -> Vec<String> {
 fn small(dir: &Path) -> Request {
     Request {
         size: Some(16 << 20),
-        time_limit: Duration::from_secs(3),
+        time_limit: Duration::from_secs(10),
         bytes_limit: 96 << 20,
         ..Request::new(dir)
     }
@@ -139,4 +141,59 @@ fn a_full_file_system_is_refused() {
     assert!(matches!(&late, Ok(Err(ProbeError::Io { .. }))), "{late:?}");
     assert_eq!(left, ["other"]);
     assert!(fits.unwrap().warnings.iter().any(|warning| warning.contains("memory")));
+}
+
+fn faulty(plan: Vec<(When, What)>) -> (Box<dyn Engine>, Hung) {
+    let config = EngineConfig { name: crate::job::EngineName::Pread, depth: ENGINE_DEPTH, registered_max: 0 };
+    let (faulty, hung) = Faulty::new(io::open(&config).unwrap(), plan);
+    (Box::new(faulty), hung)
+}
+
+/// Goal: storage that stops answering costs the time limit and no more; what was measured until then counts.
+/// Method: the n-th read, write or sync and all after it hang.
+#[test]
+fn hung_storage_ends_the_probe() {
+    for (kind, nth) in [(IoKind::Read, 10), (IoKind::Write, 30), (IoKind::Sync, 4)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(&Request { time_limit: Duration::from_secs(2), ..small(dir.path()) }).unwrap();
+        let (engine, hung) = faulty(vec![(When::From(kind, nth), What::Hang)]);
+        let probe = run_on(&plan, engine, &|_| (), &Control::new());
+        assert!(hung.count() > 0, "{kind:?}");
+        match probe {
+            Ok(probe) => {
+                assert!(probe.remarks.iter().any(|text| text.contains("not answered")), "{:?}", probe.remarks)
+            }
+            // It was still filling.
+            Err(e) => assert!(e.to_string().contains("more time"), "{e}"),
+        }
+        assert!(names(dir.path()).is_empty());
+        hung.release();
+    }
+}
+
+/// Goal: direct I/O that is refused when it is used, not when it is opened, leaves a buffered probe, wherever
+/// it happens; an error that is none of our doing ends the probe with the operation in its words; an interrupted
+/// request is made again.
+#[test]
+fn refusals_are_told() {
+    let run_with = |faults| {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(&small(dir.path())).unwrap();
+        let result = run_on(&plan, faulty(faults).0, &|_| (), &Control::new());
+        assert!(names(dir.path()).is_empty());
+        result
+    };
+    for nth in [0, 3, 20] {
+        let probe = run_with(vec![(When::Nth(IoKind::Write, nth), What::Fail(Errno::INVAL))]).unwrap();
+        assert!(probe.remarks.iter().any(|text| text.contains("direct")), "{:?}", probe.remarks);
+        assert!(
+            probe.points.iter().all(|point| point.setting.io == Io::Buffered) && probe.read_best.is_some()
+        );
+    }
+    for (kind, op) in [(IoKind::Read, "read"), (IoKind::Write, "write"), (IoKind::Sync, "sync")] {
+        let error = run_with(vec![(When::Nth(kind, 2), What::Fail(Errno::IO))]).unwrap_err();
+        assert!(error.to_string().starts_with(op), "{error}");
+        let probe = run_with(vec![(When::Nth(kind, 2), What::Fail(Errno::INTR))]).unwrap();
+        assert!(probe.read_best.is_some());
+    }
 }

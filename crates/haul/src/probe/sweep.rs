@@ -42,12 +42,14 @@ const REFINE_MAX: usize = 6;
 const ORDER_MAX: usize = 7;
 const RANDOM_MAX: usize = 3;
 const MISTAKES_MAX: usize = 6;
-/// The best so many are measured [`SAMPLES`] times. Two rounds, for what was second may turn out to be first.
+/// The best so many, and the mistakes, are measured [`SAMPLES`] times. Two rounds, for what was second may turn
+/// out to be first.
 const TOP: usize = 3;
 const SAMPLES: usize = 3;
 const ROUNDS: usize = 2;
-/// A repeated measurement gets this many shares.
-const REPEAT_WEIGHT: u64 = 2;
+
+/// Measurements of a direction in a round of repeats.
+const REPEATS: usize = (TOP + MISTAKES_MAX) * (SAMPLES - 1);
 
 /// What a point measures.
 pub(super) type Key = (Direction, Pattern, Setting);
@@ -110,12 +112,16 @@ impl Grid {
     fn later_max(&self) -> usize {
         match self.full {
             true => 0,
-            false => self.directions.len() * (REFINE_MAX + ORDER_MAX + RANDOM_MAX + MISTAKES_MAX),
+            // In each round of repeats another setting may be the best, with other mistakes.
+            false => {
+                let each = REFINE_MAX + ORDER_MAX + RANDOM_MAX + MISTAKES_MAX * (1 + ROUNDS);
+                self.directions.len() * each
+            }
         }
     }
 
     fn repeats_max(&self) -> usize {
-        self.directions.len() * TOP * (SAMPLES - 1) * ROUNDS
+        self.directions.len() * REPEATS * ROUNDS
     }
 
     /// The grid of the first phase, the most telling settings first.
@@ -303,7 +309,7 @@ impl Sweep {
             Phase::Order => ORDER_MAX,
             Phase::Random => RANDOM_MAX,
             Phase::Mistakes => MISTAKES_MAX,
-            Phase::Repeat => TOP * (SAMPLES - 1),
+            Phase::Repeat => REPEATS,
         };
         self.phases.iter().map(each).sum::<usize>() * self.grid.directions.len()
     }
@@ -312,22 +318,18 @@ impl Sweep {
         let size = self.grid.size;
         let request = u64::from(setting.request_size);
         let bytes_min = (2 * in_flight(&setting)).min(size / request * request);
-        let weight = if self.phase == Phase::Repeat { REPEAT_WEIGHT } else { 1 };
-        let repeats = if self.phases.contains(&Phase::Repeat) { TOP * (SAMPLES - 1) } else { 0 };
-        let shares = weight * (1 + self.queue.len() as u64)
-            + (self.later() + repeats * self.grid.directions.len()) as u64;
+        let shares = (1 + self.queue.len() + self.later()) as u64;
         let bytes_left = self.limit.bytes.saturating_sub(spent.bytes);
         let seconds_left = (self.limit.seconds - spent.seconds).max(0.0);
-        let bytes_share = (bytes_left / shares * weight).min(POINT_BYTES_MAX);
+        let bytes_share = (bytes_left / shares).min(POINT_BYTES_MAX);
         let rate = self.rate_expected(direction);
         let seconds_needed = bytes_min as f64 / rate;
-        // A pinned or full probe measures what it was told as long as there is room.
-        let seconds_share = seconds_left / shares as f64 * weight as f64;
+        let seconds_share = seconds_left / shares as f64;
         let dear = bytes_min > DEAR * bytes_share || seconds_needed > DEAR as f64 * seconds_share;
         if dear || bytes_min > bytes_left || seconds_needed > seconds_left {
             return None;
         }
-        let seconds = seconds_share.min(POINT_SECONDS_MAX * weight as f64);
+        let seconds = seconds_share.min(POINT_SECONDS_MAX);
         // What is written into the page cache has to reach storage before the measurement ends.
         let slack =
             if setting.io == Io::Buffered && direction == Direction::Write { 1.0 } else { DEAR as f64 };
@@ -390,12 +392,21 @@ impl Sweep {
             }
             Phase::Repeat => {
                 let pattern = Pattern::Sequential;
-                let top: Vec<Key> =
+                let mut keys: Vec<Key> =
                     top.iter().take(TOP).map(|setting| (direction, pattern, *setting)).collect();
+                let mistakes = judge::mistakes_of(best).into_iter();
+                keys.extend(mistakes.map(|(_, pattern, setting)| (direction, pattern, setting)));
+                keys.retain(|key| self.grid.allows(key));
                 let missing = |round: usize| {
                     let samples =
                         move |key: &&Key| self.samples.get(*key).map_or(0, Vec::len) + round < SAMPLES;
-                    top.iter().filter(samples).copied().collect::<Vec<Key>>()
+                    let mut missing: Vec<Key> = Vec::new();
+                    for key in keys.iter().filter(samples) {
+                        if !missing.contains(key) {
+                            missing.push(*key);
+                        }
+                    }
+                    missing
                 };
                 return (0..SAMPLES - 1).flat_map(missing).collect();
             }
