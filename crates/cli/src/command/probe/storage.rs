@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use haul::api::Control;
 use haul::job;
@@ -170,10 +170,10 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
 }
 
 fn to_stdout(args: &Storage) -> bool {
-    args.csv.as_ref().is_some_and(is_stdout)
+    args.csv.as_ref().is_some_and(|path| is_stdout(path))
 }
 
-fn is_stdout(path: &PathBuf) -> bool {
+fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == STDOUT
 }
 

@@ -8,9 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::report::html::tests::{check_page, hostile};
-
-#[path = "../validator.rs"]
-mod validator;
+use crate::report::validator;
 
 /// A flash disk in round figures: grows with depth and size, buffered half as fast, writes slower.
 pub fn synthetic() -> Probe {
