@@ -108,6 +108,23 @@ fn reports_that_cannot_be_written_are_refused_at_once() {
     assert!(passports(&room).is_empty());
 }
 
+/// Goal: a report that does not fit is said, leaves the older one as it was, and does not hide the result.
+#[test]
+fn reports_that_do_not_fit_leave_the_older_one() {
+    need!("root", "tmpfs");
+    let room = Room::new();
+    let (dir, small) = (room.dir("data"), room.dir("small"));
+    let _small = Tmpfs::mount(&small, "size=16k");
+    let page = small.join("page.html");
+    fs::write(&page, "old").expect("write a file");
+    let outcome =
+        probe(&room, &dir).args(["--json", "--html"]).args([&page]).run().exits(1).says("cannot write");
+    let summary = outcome.summary().0;
+    assert!(summary["status"] == "failed" && summary["read_best"].is_object(), "{summary}");
+    assert_eq!(read(&page), b"old");
+    assert_eq!(fs::read_dir(&small).expect("list a directory").count(), 1);
+}
+
 /// Goal: too little space is refused before anything is written, and so is what is no directory.
 #[test]
 fn too_little_space_is_refused() {
