@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul::api::{Control, CopyRequest, RemoteOptions, Summary};
 use haul::job;
 
-use super::surroundings::Surroundings;
+use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
 use crate::args::{Cp, Durability, OBJECT_SIZE_DEFAULT, Ports};
 use crate::report::human::Manner;
@@ -93,6 +93,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         remote,
         dry_run: args.dry_run,
         verbose: args.verbose > 0,
+        state_home: surroundings::state_dir(),
     })
 }
 

@@ -55,6 +55,7 @@ fn request() -> CopyRequest {
         },
         dry_run: false,
         verbose: true,
+        state_home: None,
     }
 }
 
