@@ -42,8 +42,8 @@ use haul_core::stage::Stage;
 use haul_core::transfer::op::SourceOp;
 
 use crate::meter::Meter;
-use crate::storage::io::lanes::{Lanes, Stuck};
-use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::storage::io::lanes::Lanes;
+use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
 pub use knobs::ReadConfig;
 use mode::Modes;
 use objects::{Objects, Shared};
@@ -144,16 +144,6 @@ impl ReadEngine {
         }
         Ok(ReadEngine { jobs, objects, shared, config })
     }
-
-    /// How the source is driven, as pairs of a name and a value with its reason.
-    pub fn report(&self) -> Vec<(String, String)> {
-        self.config.report(&self.objects.lanes().facts(), &self.shared.modes.report())
-    }
-
-    /// Requests past their deadline, the oldest first.
-    pub fn stuck(&self) -> Vec<Stuck> {
-        self.objects.lanes().stuck()
-    }
 }
 
 fn shared(
@@ -176,6 +166,14 @@ impl SourceEngine for ReadEngine {
             _ => job,
         };
         self.jobs.send(job).expect("the threads live as long as the engine");
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        self.objects.lanes().stuck()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        self.config.report(&self.objects.lanes().facts(), &self.shared.modes.report())
     }
 }
 

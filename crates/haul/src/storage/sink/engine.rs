@@ -31,7 +31,7 @@ use super::tree::SinkTree;
 use super::{fault, lock, tree};
 use crate::buffer::Buffer;
 use crate::meter::Meter;
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
+use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 
 /// Most items of a shared operation that a thread takes at once.
 const CHUNK_MAX: usize = 32;
@@ -158,6 +158,14 @@ impl SinkEngine for WriteEngine {
         let journal = matches!(job.op, SinkOp::Journal { .. } | SinkOp::RemoveJournal);
         let queue = if journal { &self.journal } else { &self.work };
         assert!(queue.send(job).is_ok(), "the engine's threads live as long as the engine");
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        Vec::new()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        Vec::new()
     }
 }
 
