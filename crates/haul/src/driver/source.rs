@@ -236,10 +236,10 @@ fn start_engine(
     meter: &Arc<Meter>,
     post: Post<SourceCompletion>,
 ) -> std::io::Result<Box<dyn SourceEngine>> {
-    let readers = config.readers;
     Ok(match &setup.origin {
         Origin::Files(_) => Box::new(ReadEngine::start(tree.clone(), post, meter.clone(), config)?),
         Origin::Made(made) => {
+            let readers = config.readers;
             let config = null::lane_config(2 * readers, readers, setup.object_size);
             Box::new(MadeEngine::start(*made, config, meter.clone(), post)?)
         }

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 use haul_core::ids::Time;
 use haul_core::io::slots::Slots;
 
+use super::Stuck;
 use super::io::Target;
-use super::io::lanes::Stuck;
 
 /// Most threads of a crew, stuck ones included.
 pub const THREADS_MAX: usize = 512;
