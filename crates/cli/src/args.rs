@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub mod probe;
+pub mod storage;
 
 /// Most data streams.
 const STREAMS_MAX: i64 = 16;
@@ -210,6 +211,9 @@ pub struct Cp {
     /// Default: run to the end. Meant for the limits of a batch system.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub stop_after: Option<Duration>,
+
+    #[command(flatten)]
+    pub storage: storage::Storage,
 }
 
 const CP_AFTER: &str = "\
@@ -249,7 +253,7 @@ pub struct SshCommand(pub Vec<String>);
 pub struct Ports(pub u16, pub u16);
 
 /// Bytes from `4M`, `64MiB`, `1GB` or a plain number. K, M, G, T and KiB.. are binary, KB.. are decimal.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {

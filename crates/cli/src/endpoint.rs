@@ -11,6 +11,7 @@ use std::path::Path;
 
 use haul::api::Endpoint;
 
+use crate::args::parse_size;
 use crate::escape;
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
@@ -45,7 +46,24 @@ pub fn resolve(words: &[OsString]) -> Result<(Vec<Endpoint>, Endpoint), String> 
             )
         });
     }
+    // The scheme alone is a sink, with a size it is a source.
+    let (sink, made) = (|path: &[u8]| path == b"null://", |path: &[u8]| made_up(path).is_some());
+    if sources.iter().any(|source| sink(path(source))) {
+        return Err("null:// as a source needs a size: null://200GiB".into());
+    }
+    if made(path(destination)) && !sink(path(destination)) {
+        return Err("as a destination write null:// without a size".into());
+    }
+    if sources.len() > 1 && sources.iter().any(|source| made(path(source))) {
+        return Err("null:// and zero:// are copied alone, without other sources".into());
+    }
     Ok((sources.to_vec(), destination.clone()))
+}
+
+fn path(endpoint: &Endpoint) -> &[u8] {
+    match endpoint {
+        Endpoint::Local(path) | Endpoint::Remote { path, .. } => path,
+    }
 }
 
 fn host(endpoint: &Endpoint) -> Option<&str> {
@@ -69,6 +87,9 @@ fn parse(word: &OsStr, exists: impl Fn(&OsStr) -> bool) -> Result<Endpoint, Stri
         return Err("an empty path; write . for the current directory".into());
     }
     let shown = escape::name(bytes);
+    if let Some(made) = made_up(bytes) {
+        return Ok(Endpoint::Local(made?));
+    }
     let slash = bytes.iter().position(|b| *b == b'/').unwrap_or(bytes.len());
     let Some(colon) = host_end(&bytes[..slash]) else {
         return Ok(Endpoint::Local(bytes.to_vec()));
@@ -81,14 +102,35 @@ fn parse(word: &OsStr, exists: impl Fn(&OsStr) -> bool) -> Result<Endpoint, Stri
     let (host, path) = (&bytes[..colon], &bytes[colon + 1..]);
     if path.starts_with(b"//") && is_scheme(host) {
         let scheme = escape::name(host);
-        return Err(format!("'{shown}': {scheme}:// is not supported yet; known are PATH and HOST:PATH"));
+        return Err(format!(
+            "'{shown}': {scheme}:// is not supported yet; known are PATH, HOST:PATH, null:// and zero://SIZE"
+        ));
     }
     if host.is_empty() {
         return Err(format!("'{shown}' has no host before its colon; for a local file write ./{shown}"));
     }
     let host = check_host(host).map_err(|why| format!("'{shown}': {why}"))?;
-    let path = if path.is_empty() { b"." } else { path };
-    Ok(Endpoint::Remote { host, path: path.to_vec() })
+    let path = match made_up(path) {
+        Some(made) => made?,
+        None if path.is_empty() => b".".to_vec(),
+        None => path.to_vec(),
+    };
+    Ok(Endpoint::Remote { host, path })
+}
+
+/// `null://`, `null://SIZE` and `zero://SIZE`: no storage, or made-up content, to measure everything else. The
+/// size is written out in bytes.
+fn made_up(path: &[u8]) -> Option<Result<Vec<u8>, String>> {
+    let scheme = [&b"null://"[..], b"zero://"].into_iter().find(|scheme| path.starts_with(scheme))?;
+    let size = String::from_utf8_lossy(&path[scheme.len()..]).into_owned();
+    if size.is_empty() && scheme == b"null://" {
+        return Some(Ok(path.to_vec()));
+    }
+    let shown = escape::name(path);
+    Some(match parse_size(&size) {
+        Ok(size) => Ok([scheme, size.to_string().as_bytes()].concat()),
+        Err(why) => Err(format!("'{shown}': {why}")),
+    })
 }
 
 /// Where the host's colon is, if there is one: after `]` when the host (behind `user@`) begins with `[`.
@@ -221,6 +263,18 @@ mod tests {
         assert!(parsed(&[&[b'h'; HOST_LEN_MAX + 1][..], b":p"].concat()).is_err());
     }
 
+    /// Goal: made-up ends are known on both sides, with their size in bytes; only the exact scheme counts.
+    #[test]
+    fn made_up_ends_are_read() {
+        assert_eq!(parsed(b"null://"), Ok(Endpoint::Local(b"null://".to_vec())));
+        assert_eq!(parsed(b"null://2KiB"), Ok(Endpoint::Local(b"null://2048".to_vec())));
+        assert_eq!(parsed(b"zero://1G"), Ok(Endpoint::Local(b"zero://1073741824".to_vec())));
+        let far = Endpoint::Remote { host: "h".into(), path: b"null://4096".to_vec() };
+        assert_eq!(parsed(b"h:null://4K"), Ok(far));
+        assert_eq!(parsed(b"./null://4K"), Ok(Endpoint::Local(b"./null://4K".to_vec())));
+        assert!(parsed(b"zero://").is_err() && parsed(b"null://x").is_err());
+    }
+
     /// Goal: sources share a side, and one end is here.
     #[test]
     fn sources_share_a_side_and_one_end_is_here() {
@@ -235,6 +289,10 @@ mod tests {
             (&["h:a", "u@h:b", "c"], "one side"),
             (&["h:a", "g:b"], "not supported yet"),
             (&["h:a", "h:b"], "log in there"),
+            (&["null://", "b"], "needs a size"),
+            (&["null://1G", "null://1G"], "without a size"),
+            (&["a", "null://1G", "b"], "alone"),
+            (&["h:null://5X", "b"], "no unit"),
             (&["h:a"], "needed"),
             (&[], "nothing"),
         ] {

@@ -3,11 +3,10 @@
 //! In: a path and the whole content. Out: the file, replaced by rename. What is no plain file (a terminal, a
 //! pipe, `/dev/stdout`) is written to as it is.
 
-use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Access, access};
 
@@ -39,9 +38,8 @@ fn place(path: &Path, content: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
         return OpenOptions::new().write(true).open(path)?.write_all(content);
     }
-    let mut temporary = OsString::from(path);
-    temporary.push(format!(".tmp{}", std::process::id()));
-    let temporary = PathBuf::from(temporary);
+    // Short, for the file's own name may be as long as names can be.
+    let temporary = parent(path).join(format!(".haul-report-{}", std::process::id()));
     // A leftover of a killed run with our pid.
     let _ = fs::remove_file(&temporary);
     let written = (|| {
@@ -80,6 +78,9 @@ mod tests {
             assert!(check(&bad).unwrap_err().contains("cannot write"));
             assert!(write(&bad, b"x").is_err());
         }
+        let long = dir.path().join("n".repeat(255));
+        write(&long, b"x").unwrap();
+        fs::remove_file(long).unwrap();
         check(Path::new("/dev/null")).unwrap();
         write(Path::new("/dev/null"), b"x").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());

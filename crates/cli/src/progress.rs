@@ -63,6 +63,7 @@ impl Tracker {
         now.bytes_total = new.bytes_total.max(now.bytes_done);
         now.files_total = new.files_total.max(now.files_done);
         now.counting = counting;
+        now.waiting = new.waiting.clone();
         let seconds = new.elapsed.saturating_sub(old.elapsed).as_secs_f64();
         if seconds < SAMPLE_MIN {
             // Its bytes count in the next sample.
@@ -133,6 +134,8 @@ impl Tracker {
             };
             parts.push(format!("{} of {}{percent}", bytes(p.bytes_done), bytes(p.bytes_total)));
         }
+        // What hangs comes before everything that it holds up.
+        parts.extend(p.waiting.as_deref().map(crate::escape::text));
         parts.push(format!("{}/s", bytes(self.bytes_per_second() as u64)));
         if let Some(eta) = self.eta() {
             parts.push(format!("{} left", time(eta)));
@@ -241,6 +244,7 @@ mod tests {
                     counting: random.bool(),
                     elapsed: Duration::from_millis(random.u64(..100_000)),
                     bytes_sent: random.u64(..),
+                    waiting: None,
                 });
                 let now = tracker.shown();
                 assert!(now.bytes_done >= before.bytes_done && now.bytes_done <= now.bytes_total);

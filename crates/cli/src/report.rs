@@ -449,3 +449,5 @@ pub fn width() -> usize {
 #[cfg(test)]
 #[path = "report/tests.rs"]
 mod tests;
+#[cfg(test)]
+mod validator;

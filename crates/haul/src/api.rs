@@ -104,6 +104,8 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Payload on the wire, what was sent again included.
     pub bytes_sent: u64,
+    /// A storage operation of either end that hangs, in words: "waiting 12 s for the sink's write of big.dat".
+    pub waiting: Option<String>,
 }
 
 /// Stops a copy from another thread; cloning shares it.

@@ -285,6 +285,16 @@ impl Part {
     pub fn room(&self) -> usize {
         self.room
     }
+    /// Cuts the part in two, the first `at` bytes long; what was room beyond the payload goes with the second.
+    ///
+    /// # Panics
+    /// If `at` is beyond the payload.
+    pub fn split_at(self, at: usize) -> (Part, Part) {
+        assert!(at <= self.len);
+        let Part { memory, start, len, room } = self;
+        let first = Part { memory: memory.clone(), start, len: at, room: at };
+        (first, Part { memory, start: start + at, len: len - at, room: room - at })
+    }
     /// The memory that the part lies in.
     pub fn slab(&self) -> Slab {
         self.memory.block().slab
@@ -481,6 +491,12 @@ mod tests {
             }
             assert_eq!(at, start + cut);
             rng.shuffle(&mut parts);
+            let last = parts.pop().unwrap();
+            let (len_before, room_before, at) = (last.len(), last.room(), rng.usize(0..=last.len()));
+            let (first, second) = last.split_at(at);
+            assert_eq!((first.len(), first.room(), second.start()), (at, at, first.start() + at));
+            assert_eq!((second.len(), second.room()), (len_before - at, room_before - at));
+            parts.extend([second, first]);
             let buffer = Buffer::join(parts, len);
             assert_eq!(buffer.id(), id);
             for (i, byte) in buffer.as_slice().iter().enumerate() {

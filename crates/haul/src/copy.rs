@@ -25,6 +25,7 @@ use crate::driver::source::SourceRequest;
 use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::storage::descriptors::raise_nofile;
+use crate::storage::null::{self, Made};
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
 use crate::storage::source::wall_clock;
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
@@ -299,6 +300,7 @@ fn sink_request(
         home,
         memory,
         writers,
+        storage: options.sink_storage.clone(),
         what,
         asked: None,
     }
@@ -363,6 +365,9 @@ fn display_destination(request: &CopyRequest) -> Vec<u8> {
 fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String> {
     let options = &request.options;
     let paths: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
+    if destination == null::SINK || paths.iter().any(|path| Made::parse(path).is_some()) {
+        return Ok(());
+    }
     let recursive = options.recursive || options.archive;
     let specs = resolve_sources(&paths, recursive, None).map_err(|e| e.to_string())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));

@@ -21,6 +21,7 @@ use haul_core::wire::{
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
 use crate::job::{Durability, Options};
 use crate::meter::Meter;
+use crate::storage::Stuck;
 use crate::transport::Link;
 use crate::transport::stream::{ControlEvent, ControlHandle};
 
@@ -402,6 +403,17 @@ pub(crate) fn join(dir: &[u8], name: &Name) -> Vec<u8> {
     }
     path.extend_from_slice(name.as_bytes());
     path
+}
+
+/// What to say of operations that hang; `end` is `source` or `sink`.
+pub(crate) fn waiting(end: &str, stuck: &[Stuck]) -> Option<String> {
+    let first = stuck.first()?;
+    let others = match stuck.len() {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    let (seconds, what, name) = (first.since.as_secs(), first.what, &first.name);
+    Some(format!("waiting {seconds} s for the {end}'s {what} of {name}{others}"))
 }
 
 /// Tells the observer how far it is, at most every [`TICK`].

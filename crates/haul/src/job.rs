@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use haul_core::io::{IoPolicy, OrderPolicy};
+pub use haul_core::io::IoPolicy;
+use haul_core::io::OrderPolicy;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a path or name, base64 in JSON because they need not be UTF-8.

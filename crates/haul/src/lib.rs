@@ -14,4 +14,5 @@ pub mod job;
 pub mod meter;
 pub mod probe;
 pub mod storage;
+mod sys;
 pub mod transport;

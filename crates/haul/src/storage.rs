@@ -3,13 +3,17 @@
 //! Engines are completion-shaped: a job is submitted, its completion is posted later from one of the
 //! engine's own threads. Posting never blocks.
 
+use std::time::Duration;
+
 use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 
 use crate::buffer::Buffer;
 
+pub mod crew;
 pub mod descriptors;
 pub mod io;
 pub mod jail;
+pub mod null;
 pub mod sink;
 pub mod source;
 pub mod walk;
@@ -41,12 +45,32 @@ pub struct SinkCompletion {
 /// Takes completions from any thread. Never blocks.
 pub type Post<T> = std::sync::Arc<dyn Fn(T) + Send + Sync>;
 
+/// A storage operation that is past its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// `read`, `write`, `sync`, `open`, ..
+    pub what: &'static str,
+    /// For people: the path.
+    pub name: String,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    pub since: Duration,
+}
+
 /// Reads a source.
 pub trait SourceEngine: Send {
     fn submit(&mut self, job: SourceJob);
+    /// Operations that hang, the oldest first.
+    fn stuck(&self) -> Vec<Stuck>;
+    /// What was chosen, by name, with the reason.
+    fn report(&self) -> Vec<(String, String)>;
 }
 
 /// Writes a sink.
 pub trait SinkEngine: Send {
     fn submit(&mut self, job: SinkJob);
+    /// Operations that hang, the oldest first.
+    fn stuck(&self) -> Vec<Stuck>;
+    /// What was chosen, by name, with the reason.
+    fn report(&self) -> Vec<(String, String)>;
 }

@@ -57,6 +57,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
             (2 * object_size).div_ceil(1 << 20)
         ));
     }
+    let (source_storage, sink_storage) = args.storage.options();
     let options = job::Options {
         recursive: args.recursive || args.archive,
         archive: args.archive,
@@ -74,7 +75,8 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         object_size: args.object_size,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
-        ..job::Options::default()
+        source_storage,
+        sink_storage,
     };
     let remote = RemoteOptions {
         ssh: args.ssh.0.clone(),

@@ -131,6 +131,7 @@ enum Line<'a> {
         failed: u64,
         bytes_per_second: f64,
         eta_seconds: Option<f64>,
+        waiting: Option<&'a str>,
     },
     Entry {
         #[serde(flatten)]
@@ -266,7 +267,7 @@ impl<W: Write> Events<W> {
     }
 }
 
-fn progress(tracker: &Tracker) -> Line<'static> {
+fn progress(tracker: &Tracker) -> Line<'_> {
     let p = tracker.shown();
     Line::Progress {
         seconds: p.elapsed.as_secs_f64(),
@@ -280,6 +281,7 @@ fn progress(tracker: &Tracker) -> Line<'static> {
         failed: p.failed,
         bytes_per_second: tracker.bytes_per_second(),
         eta_seconds: tracker.eta(),
+        waiting: p.waiting.as_deref(),
     }
 }
 

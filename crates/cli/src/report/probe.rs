@@ -103,6 +103,7 @@ pub fn storage(probe: &Probe) -> String {
 
 /// Rates over request size and requests in flight, for one ordering policy.
 pub struct Grid {
+    pub order: Order,
     pub sizes: Vec<u32>,
     pub depths: Vec<u16>,
     rates: BTreeMap<(Io, u32, u16), f64>,
@@ -119,12 +120,18 @@ impl Grid {
         });
         let sizes: BTreeSet<u32> = rates.keys().map(|(_, size, _)| *size).collect();
         let depths: BTreeSet<u16> = rates.keys().map(|(_, _, depth)| *depth).collect();
-        let grid = Grid { sizes: sizes.into_iter().collect(), depths: depths.into_iter().collect(), rates };
+        let grid =
+            Grid { order, sizes: sizes.into_iter().collect(), depths: depths.into_iter().collect(), rates };
         (!grid.rates.is_empty()).then_some(grid)
     }
 
     pub fn rate(&self, io: Io, size: u32, depth: u16) -> Option<f64> {
         self.rates.get(&(io, size, depth)).copied()
+    }
+
+    /// Whether the cell of these is that of a setting.
+    pub fn is_at(&self, setting: &Setting, io: Io, size: u32, depth: u16) -> bool {
+        *setting == Setting { request_size: size, depth, order: self.order, io }
     }
 
     /// Whether anything was measured this way.

@@ -24,14 +24,15 @@ use super::{
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
-use crate::job::PathBytes;
+use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
+use crate::storage::null::{self, NullSink};
 use crate::storage::sink::owner::boot_id;
 use crate::storage::sink::{
     AcquireError, EngineConfig, JobDir, JobKey, Journal, Owner, Patience, SinkTree, WriteEngine,
 };
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob};
+use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::transport::Link;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
 
@@ -57,6 +58,7 @@ pub(crate) struct SinkRequest {
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,
+    pub(crate) storage: StorageOptions,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
@@ -90,6 +92,11 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let end = session.drive(&mailbox, &control, watch);
     drop(session.receivers);
     let counts = session.machine.counts();
+    let mut chosen = vec![
+        ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
+        ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
+    ];
+    chosen.extend(session.engine.report());
     session.engine.join();
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
@@ -97,24 +104,21 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
-    session.owner.release();
-    Report {
-        end,
-        tally: session.tally,
-        own,
-        far,
-        resumed: session.resumed,
-        chosen: vec![
-            ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
-            ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
-        ],
+    if let Some(place) = &session.place {
+        place.owner.release();
     }
+    Report { end, tally: session.tally, own, far, resumed: session.resumed, chosen }
+}
+
+/// Where the data goes, if it is kept at all.
+struct Place {
+    tree: Arc<SinkTree>,
+    owner: Arc<Owner>,
 }
 
 struct Setup {
-    tree: SinkTree,
-    owner: Arc<Owner>,
-    journal: Journal,
+    /// `None`: `null://`.
+    place: Option<(SinkTree, Arc<Owner>, Journal)>,
     resume: Resume,
     limits: Limits,
     policy: Policy,
@@ -147,6 +151,17 @@ fn set_up(
         && !(policy == *own && roots.iter().all(|root| was_asked(root, typed)))
     {
         return Err(protocol("the far end wants to send what was not asked for"));
+    }
+    let limits = agreed.limits;
+    if request.destination.0 == null::SINK {
+        // No journal: nothing is kept that could be resumed.
+        let head = Record::Head { job: [0; 16], root_ino: 0 };
+        let session = Record::Session { epoch: 0, tag: 0, boot: boot_id(), durable: policy.durable };
+        let (_, log, _, next_slot) = compact(&Default::default(), head, session);
+        let resume = Resume { replayed: Default::default(), log, next_slot };
+        let names = names_of(&roots, None);
+        let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
+        return Ok(Setup { place, resume, limits, policy, wait, rename, resumed, tag, names });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -182,8 +197,8 @@ fn set_up(
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
-    let limits = agreed.limits;
-    Ok(Setup { tree, owner, journal, resume, limits, policy, wait, rename, resumed, tag, names })
+    let place = Some((tree, owner, journal));
+    Ok(Setup { place, resume, limits, policy, wait, rename, resumed, tag, names })
 }
 
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
@@ -316,11 +331,45 @@ fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -
     names.into_iter().rev().fold(Vec::new(), |path, name| join(&path, name))
 }
 
+/// What carries out operations.
+enum Engine {
+    Files(WriteEngine),
+    Null(NullSink),
+}
+
+impl Engine {
+    fn submit(&mut self, job: SinkJob) {
+        match self {
+            Engine::Files(engine) => engine.submit(job),
+            Engine::Null(engine) => engine.submit(job),
+        }
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        match self {
+            Engine::Files(engine) => engine.stuck(),
+            Engine::Null(engine) => engine.stuck(),
+        }
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        match self {
+            Engine::Files(engine) => engine.report(),
+            Engine::Null(engine) => engine.report(),
+        }
+    }
+
+    fn join(self) {
+        if let Engine::Files(engine) = self {
+            engine.join();
+        }
+    }
+}
+
 struct Session {
     machine: Sink,
-    tree: Arc<SinkTree>,
-    engine: WriteEngine,
-    owner: Arc<Owner>,
+    place: Option<Place>,
+    engine: Engine,
     receivers: HashMap<StreamId, DataReceiver>,
     buffers: HashMap<BufferId, Buffer>,
     /// Parent and name of each directory; a path is put together only when it is told.
@@ -345,32 +394,45 @@ impl Session {
         setup: Setup,
     ) -> Result<Session, Failure> {
         let meter = Arc::new(Meter::default());
-        let tree = Arc::new(setup.tree);
-        let greeting = Message::Destination {
-            wait: setup.wait,
-            rename: setup.rename,
-            epoch: setup.owner.epoch(),
-            resumed: setup.resumed,
-        };
-        let still_owner = {
-            let owner = setup.owner.clone();
-            Arc::new(move || owner.still_owner())
-        };
-        let config = EngineConfig {
-            tree: tree.clone(),
-            tag: setup.tag,
-            old_tags: setup.resume.replayed.tags.clone(),
-            threads: usize::from(request.writers),
-            dir_owner: setup.policy.owner,
-            still_owner,
-            journal: Some(setup.journal),
-        };
         let post: Post<SinkCompletion> = {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let engine = WriteEngine::new(config, meter.clone(), post)
-            .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
+        let mut greeting_epoch = 0;
+        let (place, engine, not_kept) = match setup.place {
+            None => (None, Engine::Null(NullSink::new(post)), Arc::default()),
+            Some((tree, owner, journal)) => {
+                greeting_epoch = owner.epoch();
+                let tree = Arc::new(tree);
+                let still_owner = {
+                    let owner = owner.clone();
+                    Arc::new(move || owner.still_owner())
+                };
+                let config = EngineConfig {
+                    tree: tree.clone(),
+                    tag: setup.tag,
+                    old_tags: setup.resume.replayed.tags.clone(),
+                    threads: usize::from(request.writers),
+                    dir_owner: setup.policy.owner,
+                    still_owner,
+                    journal: Some(journal),
+                    storage: request.storage.clone(),
+                    passport: None,
+                    memory: request.memory,
+                    durable: setup.policy.durable,
+                };
+                let engine = WriteEngine::new(config, meter.clone(), post)
+                    .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
+                let not_kept = engine.not_kept();
+                (Some(Place { tree, owner }), Engine::Files(engine), not_kept)
+            }
+        };
+        let greeting = Message::Destination {
+            wait: setup.wait,
+            rename: setup.rename,
+            epoch: greeting_epoch,
+            resumed: setup.resumed,
+        };
         let pool = Pool::new(request.memory);
         #[cfg(test)]
         super::tests::keep_pool(&pool);
@@ -393,10 +455,9 @@ impl Session {
         };
         Ok(Session {
             machine: Sink::new(config, setup.resume),
-            tree,
-            not_kept: engine.not_kept(),
+            place,
+            not_kept,
             engine,
-            owner: setup.owner,
             receivers,
             buffers: HashMap::new(),
             places: HashMap::new(),
@@ -460,6 +521,7 @@ impl Session {
             counting: !counts.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
+            waiting: super::waiting("sink", &self.engine.stuck()),
         }
     }
 
@@ -497,11 +559,15 @@ impl Session {
                 SinkAction::RegisterDir { id, parent, name } => {
                     self.places.insert(id, (parent, name.clone()));
                     self.dirs.insert(id.as_file(), ());
-                    self.tree.register(id, parent, name);
+                    if let Some(place) = &self.place {
+                        place.tree.register(id, parent, name);
+                    }
                 }
                 SinkAction::ForgetDir { id } => {
                     self.places.remove(&id);
-                    self.tree.forget(id);
+                    if let Some(place) = &self.place {
+                        place.tree.forget(id);
+                    }
                 }
                 SinkAction::Submit(op) => {
                     let buffer = match &op {

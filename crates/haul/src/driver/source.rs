@@ -23,9 +23,10 @@ use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
+use crate::storage::null::{self, Made, MadeEngine};
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::storage::source::tree::SourceTree;
-use crate::storage::source::{PreadEngine, WallClock};
+use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
@@ -102,14 +103,45 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let counts = session.machine.counts();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
+    let mut chosen = setup.chosen(request);
+    chosen.extend(session.engine.report());
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
-    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen: setup.chosen(request) }
+    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
+}
+
+/// Where the data comes from.
+enum Origin {
+    Files(Vec<RootSpec>),
+    Made(Made),
+}
+
+impl Origin {
+    /// What the sources as typed mean.
+    fn of(request: &SourceRequest) -> Result<Origin, String> {
+        let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
+        match (&paths[..], paths.iter().find_map(|path| Made::parse(path))) {
+            ([_], Some(made)) => return made.map(Origin::Made),
+            (_, Some(_)) => return Err("null:// and zero:// are copied alone, without other sources".into()),
+            (_, None) => {}
+        }
+        let recursive = request.options.recursive || request.options.archive;
+        let roots = resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| e.to_string())?;
+        Ok(Origin::Files(roots))
+    }
+
+    /// What the sink is told of them.
+    fn announced(&self) -> Result<Vec<SourceRoot>, String> {
+        match self {
+            Origin::Files(roots) => source_roots(roots).map_err(|e| e.to_string()),
+            Origin::Made(made) => Ok(vec![made.root()]),
+        }
+    }
 }
 
 /// What was agreed before the first entry.
 struct Setup {
-    roots: Vec<RootSpec>,
+    origin: Origin,
     limits: Limits,
     wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
@@ -151,14 +183,11 @@ fn set_up(
         _ => Ok(None),
     })?;
     let agreed = agree(&ours, &theirs)?;
-    let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
-    let walk_failure = |e: String| Failure { stage: FailureStage::Walk, errno: 0, text: e.into() };
+    let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
     let options = &request.options;
-    let recursive = options.recursive || options.archive;
-    let roots = resolve_sources(&paths, recursive, request.home.as_deref())
-        .map_err(|e| walk_failure(e.to_string()))?;
+    let origin = Origin::of(request).map_err(walk_failure)?;
     let policy = super::policy(options);
-    let announced = source_roots(&roots).map_err(|e| walk_failure(e.to_string()))?;
+    let announced = origin.announced().map_err(walk_failure)?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     control.send(Message::Sources { roots: announced, policy });
     let (wait, rename, resumed) = expect(mailbox, control, control_of, |message| match message {
@@ -169,13 +198,18 @@ fn set_up(
         return Err(protocol("the sink renames a source that is not a single file"));
     }
     let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
-    Ok(Setup { roots, limits: agreed.limits, wait, rename, resumed, object_size })
+    // The tree of sources does not know a made-up file, so its name is told here.
+    let rename = match &origin {
+        Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
+        Origin::Files(_) => rename,
+    };
+    Ok(Setup { origin, limits: agreed.limits, wait, rename, resumed, object_size })
 }
 
 struct Session {
     machine: Source,
     tree: Arc<SourceTree>,
-    engine: PreadEngine,
+    engine: Box<dyn SourceEngine>,
     walk: Walk,
     walked: bool,
     /// What was walked and waits for room among the open entries: at most one batch.
@@ -194,6 +228,24 @@ struct Session {
     lost: bool,
 }
 
+/// The engine for what the sources are.
+fn start_engine(
+    setup: &Setup,
+    config: ReadConfig,
+    tree: &Arc<SourceTree>,
+    meter: &Arc<Meter>,
+    post: Post<SourceCompletion>,
+) -> std::io::Result<Box<dyn SourceEngine>> {
+    Ok(match &setup.origin {
+        Origin::Files(_) => Box::new(ReadEngine::start(tree.clone(), post, meter.clone(), config)?),
+        Origin::Made(made) => {
+            let readers = config.readers;
+            let config = null::lane_config(2 * readers, readers, setup.object_size);
+            Box::new(MadeEngine::start(*made, config, meter.clone(), post)?)
+        }
+    })
+}
+
 impl Session {
     fn start(
         data: Vec<(StreamId, crate::transport::Link)>,
@@ -207,13 +259,19 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let readers = usize::from(request.readers);
-        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, request.clock.clone())
+        let config = ReadConfig {
+            readers: usize::from(request.readers),
+            clock: request.clock.clone(),
+            storage: request.options.source_storage.clone(),
+            memory: request.memory,
+        };
+        let reads_max = config.reads_max(setup.object_size);
+        let engine = start_engine(setup, config, &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
             memory: request.memory,
-            reads_max: u32::from(request.readers) * 2,
+            reads_max,
             wait: setup.wait,
         });
         let mut senders = HashMap::new();
@@ -229,8 +287,13 @@ impl Session {
             machine.handle_stream_up(stream);
         }
         let object_size = setup.object_size;
-        let walk = Walk::start(setup.roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
-            .map_err(|e| protocol(format!("starting the walk: {e}")))?;
+        let walk = match &setup.origin {
+            Origin::Files(roots) => {
+                Walk::start(roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
+                    .map_err(|e| protocol(format!("starting the walk: {e}")))?
+            }
+            Origin::Made(made) => Walk::of(made.walk(object_size)),
+        };
         let pool = Pool::new(request.memory + slack);
         #[cfg(test)]
         super::tests::keep_pool(&pool);
@@ -315,6 +378,7 @@ impl Session {
             counting: !self.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
+            waiting: super::waiting("source", &self.engine.stuck()),
         }
     }
 

@@ -1,11 +1,14 @@
-//! Reads a source: threads that take operations, and post what became of them.
+//! Reads a source: objects through lanes of requests, all else on threads of its own.
 //!
-//! In: [`SourceOp`]s with buffers to fill. Out: completions, with payload hashed by the thread that read it,
-//! while it is in the cache. Every operation but the two that forget is answered exactly once, also when a
+//! In: [`SourceOp`]s with buffers to fill. Out: completions, with payload hashed by the thread that has it at
+//! hand, while it is in the cache. Every operation but the two that forget is answered exactly once, also when a
 //! thread panics; after the engine is dropped, those that wait are dropped unanswered.
-//! Invariants: a byte is read by `pread` only (a mapped file that shrinks would kill the process). What is
+//! Invariants: a byte is read into a buffer only (a mapped file that shrinks would kill the process). What is
 //! not the file that was announced is never read as that file. A file that ended early is a failure, never
-//! filled up with zeroes.
+//! filled up with zeroes. The page cache is left as it was found ([`cache`]).
+//!
+//! An object of an open file goes straight to the lanes ([`objects`]); one of a file that is not open goes to a
+//! thread first, for to open may wait for a server. Bundles, looks and hashes stay with the threads ([`read`]).
 //!
 //! # What is kept, and what is not
 //!
@@ -29,19 +32,29 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::entry::Timestamp;
 use haul_core::stage::Stage;
+use haul_core::transfer::op::SourceOp;
 
 use crate::meter::Meter;
-use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::storage::io::lanes::Lanes;
+use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
+pub use knobs::ReadConfig;
+use mode::Modes;
+use objects::{Objects, Shared};
 use read::Reader;
 
+mod cache;
 pub mod failure;
+mod knobs;
+mod mode;
+mod objects;
+mod open;
 mod read;
 pub mod roots;
 pub(in crate::storage) mod stat;
@@ -72,60 +85,116 @@ pub fn wall_clock() -> WallClock {
     })
 }
 
-/// Reads with plain `pread` on threads of its own.
-pub struct PreadEngine {
+/// Reads the source of a session.
+pub struct ReadEngine {
     jobs: Sender<SourceJob>,
-    stopped: Arc<AtomicBool>,
+    objects: Arc<Objects>,
+    shared: Arc<Shared>,
+    config: ReadConfig,
 }
 
-impl PreadEngine {
-    /// Starts `readers` threads (1 to [`READERS_MAX`]).
+impl ReadEngine {
+    /// Starts the lanes and `config.readers` threads (1 to [`READERS_MAX`]).
     ///
-    /// Errors: not one thread can be started; with fewer than asked for it goes on.
+    /// # Errors
+    /// Not one thread, or no I/O engine, can be started; with fewer threads than asked for it goes on.
     pub fn start(
         tree: Arc<tree::SourceTree>,
         post: Post<SourceCompletion>,
         meter: Arc<Meter>,
-        readers: usize,
-        clock: WallClock,
-    ) -> io::Result<PreadEngine> {
+        config: ReadConfig,
+    ) -> io::Result<ReadEngine> {
+        let shared = shared(tree, post, meter, &config, cache::Pages::new());
+        let lanes = Lanes::start(config.lanes(), shared.meter.clone(), objects::on_done(&shared))?;
+        ReadEngine::with_lanes(shared, lanes, config)
+    }
+
+    /// As [`ReadEngine::start`], with engines from the caller.
+    #[cfg(test)]
+    fn start_with(
+        tree: Arc<tree::SourceTree>,
+        post: Post<SourceCompletion>,
+        meter: Arc<Meter>,
+        config: ReadConfig,
+        pages: cache::Pages,
+        engines: impl Fn() -> io::Result<Box<dyn crate::storage::io::Engine>>,
+    ) -> io::Result<ReadEngine> {
+        let shared = shared(tree, post, meter, &config, pages);
+        let on_done = objects::on_done(&shared);
+        let lanes = Lanes::start_with(config.lanes(), shared.meter.clone(), on_done, engines)?;
+        ReadEngine::with_lanes(shared, lanes, config)
+    }
+
+    fn with_lanes(
+        shared: Arc<Shared>,
+        lanes: Lanes<objects::Tag>,
+        config: ReadConfig,
+    ) -> io::Result<ReadEngine> {
+        let objects = Objects::new(shared.clone(), lanes, config.request_size());
         let (jobs, queue) = bounded(QUEUE_MAX);
-        let stopped = Arc::new(AtomicBool::new(false));
-        for i in 0..readers.clamp(1, READERS_MAX) {
-            let reader = Reader::new(tree.clone(), meter.clone(), clock.clone(), stopped.clone());
-            let (queue, post, meter) = (queue.clone(), post.clone(), meter.clone());
-            let work = move || serve(reader, &queue, &post, &meter);
-            match thread::Builder::new().name(format!("haul-read-{i}")).spawn(work) {
+        for i in 0..config.readers.clamp(1, READERS_MAX) {
+            let reader = Reader::new(shared.clone(), objects.clone(), config.clock.clone());
+            let (queue, shared) = (queue.clone(), shared.clone());
+            let work = move || serve(reader, &queue, &shared);
+            match thread::Builder::new().name(format!("haul-open-{i}")).spawn(work) {
                 Ok(_) => {}
                 Err(_) if i > 0 => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(PreadEngine { jobs, stopped })
+        Ok(ReadEngine { jobs, objects, shared, config })
     }
 }
 
-impl SourceEngine for PreadEngine {
+fn shared(
+    tree: Arc<tree::SourceTree>,
+    post: Post<SourceCompletion>,
+    meter: Arc<Meter>,
+    config: &ReadConfig,
+    pages: cache::Pages,
+) -> Arc<Shared> {
+    Shared::new(tree, meter, post, pages, Modes::new(config.storage.io))
+}
+
+impl SourceEngine for ReadEngine {
     fn submit(&mut self, job: SourceJob) {
+        let job = match job.op {
+            SourceOp::Read { .. } => match self.objects.submit(job) {
+                Ok(()) => return,
+                Err(job) => job,
+            },
+            _ => job,
+        };
         self.jobs.send(job).expect("the threads live as long as the engine");
     }
-}
 
-impl Drop for PreadEngine {
-    // Not joined: a thread may hang in a read of a server that is gone.
-    fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Relaxed);
+    fn stuck(&self) -> Vec<Stuck> {
+        self.objects.lanes().stuck()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        self.config.report(&self.objects.lanes().facts(), &self.shared.modes.report())
     }
 }
 
-fn serve(mut reader: Reader, queue: &Receiver<SourceJob>, post: &Post<SourceCompletion>, meter: &Meter) {
+impl Drop for ReadEngine {
+    // Not joined: a thread may hang in a read of a server that is gone.
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+fn serve(mut reader: Reader, queue: &Receiver<SourceJob>, shared: &Shared) {
     loop {
         let waited = Instant::now();
         let Ok(SourceJob { op, mut buffer }) = queue.recv() else { return };
-        // Both stages are this thread's: while it has nothing to do, neither works.
-        let waited = waited.elapsed();
-        meter.add_idle(Stage::SourceStorage, waited);
-        meter.add_idle(Stage::SourceHost, waited);
+        // Both stages are this thread's: while it has nothing to do, neither works. Where the lanes do the work, they
+        // tell how much of the time is spent.
+        if !shared.has_objects() {
+            let waited = waited.elapsed();
+            shared.meter.add_idle(Stage::SourceStorage, waited);
+            shared.meter.add_idle(Stage::SourceHost, waited);
+        }
         if reader.stopped() {
             continue;
         }
@@ -133,7 +202,7 @@ fn serve(mut reader: Reader, queue: &Receiver<SourceJob>, post: &Post<SourceComp
         let done = catch_unwind(AssertUnwindSafe(|| reader.run(&op, &mut buffer)))
             .unwrap_or_else(|_| read::broken(&op, id));
         if let Some(done) = done {
-            post(SourceCompletion { done, buffer });
+            (shared.post)(SourceCompletion { done, buffer });
         }
     }
 }

@@ -148,6 +148,13 @@ impl Walk {
         Ok(Walk { items, cancelled })
     }
 
+    /// A walk that is over already and found `items`.
+    pub fn of(items: Vec<WalkItem>) -> Walk {
+        let (sender, batches) = bounded(1);
+        sender.send(items).expect("the receiver is right here");
+        Walk { items: batches, cancelled: Arc::default() }
+    }
+
     /// The items, in batches.
     pub fn items(&self) -> &Receiver<Vec<WalkItem>> {
         &self.items

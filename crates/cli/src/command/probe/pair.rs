@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use haul::probe::{self, Probe, passport};
+use haul::probe::passport::{self, PassportError};
+use haul::probe::{self, Probe};
 
 use super::super::{FAILED, complain};
 use crate::args::probe::Pair;
@@ -41,5 +42,12 @@ fn read(path: &Path) -> Result<Probe, String> {
     if content.len() as u64 > FILE_LEN_MAX {
         return Err(format!("{} is far too long for a probe", path.display()));
     }
-    passport::parse(&content, path).map_err(|error| error.to_string())
+    passport::parse(&content, path).map_err(|error| match error {
+        PassportError::Damaged { why, .. } => format!(
+            "{} holds no probe ({why}): give a file of `haul probe storage --save-as`, the output of its --json, \
+             or a storage passport",
+            path.display()
+        ),
+        other => other.to_string(),
+    })
 }

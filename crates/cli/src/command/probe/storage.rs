@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use haul::api::Control;
 use haul::job;
@@ -40,14 +40,9 @@ pub fn run(args: &Storage) -> i32 {
     for warning in &plan.warnings {
         say(&escape::text(warning));
     }
-    if plan.identity.network && !args.yes {
-        let asked = surroundings.stdin_terminal && surroundings.stderr_terminal;
-        if !asked {
-            return complain("a network file system, which others share, is not loaded without --yes", USAGE);
-        }
-        if !agreed() {
-            return complain("nothing was probed", FAILED);
-        }
+    let terminal = surroundings.stdin_terminal && surroundings.stderr_terminal;
+    if let Err((text, code)) = permitted(plan.identity.network, args.yes, terminal, agreed) {
+        return complain(text, code);
     }
     measure(args, &plan, &surroundings)
 }
@@ -122,6 +117,23 @@ fn path_bytes(plan: &Plan) -> &[u8] {
     plan.request.path.as_os_str().as_bytes()
 }
 
+/// Whether the probe may begin; if not, a sentence and an exit code. Where nobody can be asked the answer is no.
+fn permitted(
+    network: bool,
+    yes: bool,
+    terminal: bool,
+    ask: impl FnOnce() -> bool,
+) -> Result<(), (&'static str, i32)> {
+    match network && !yes {
+        false => Ok(()),
+        true if !terminal => {
+            Err(("a network file system, which others share, is not loaded without --yes", USAGE))
+        }
+        true if ask() => Ok(()),
+        true => Err(("nothing was probed", FAILED)),
+    }
+}
+
 /// Asks on the terminal; anything but yes is no.
 fn agreed() -> bool {
     let mut err = io::stderr();
@@ -170,10 +182,10 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
 }
 
 fn to_stdout(args: &Storage) -> bool {
-    args.csv.as_ref().is_some_and(is_stdout)
+    args.csv.as_ref().is_some_and(|path| is_stdout(path))
 }
 
-fn is_stdout(path: &PathBuf) -> bool {
+fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == STDOUT
 }
 
@@ -322,5 +334,58 @@ fn keep(probe: &Probe, errors: &mut Vec<String>) -> Option<PathBuf> {
             errors.push(error.to_string());
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command, probe::Probe as Subcommand};
+    use clap::Parser;
+
+    fn storage(line: &str) -> Storage {
+        let line = ["haul", "probe", "storage"].into_iter().chain(line.split_whitespace());
+        match Args::parse_from(line).command {
+            Command::Probe(Subcommand::Storage(storage)) => *storage,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Goal: a network file system is loaded only after a yes, given or asked for; others without a question.
+    /// Method: all cases.
+    #[test]
+    fn network_file_systems_are_asked_about() {
+        let never = || panic!("nobody is to be asked");
+        for (yes, terminal) in [(false, false), (false, true), (true, false), (true, true)] {
+            assert!(permitted(false, yes, terminal, never).is_ok());
+            assert!(!yes || permitted(true, yes, terminal, never).is_ok());
+        }
+        assert_eq!(permitted(true, false, false, never).unwrap_err().1, USAGE);
+        assert_eq!(permitted(true, false, true, || false).unwrap_err().1, FAILED);
+        assert!(permitted(true, false, true, || true).is_ok());
+    }
+
+    /// Goal: every option reaches the request, and without any the library's own limits hold.
+    #[test]
+    fn options_reach_the_request() {
+        let got = request(&storage(
+            "/x --size 2GiB --time 2m --max-bytes 9GiB --full --engine pread --direction write --request-size 1M \
+             --depth 8 --order loose --io buffered --pattern random",
+        ));
+        assert_eq!((got.size, got.bytes_limit), (Some(2 << 30), 9 << 30));
+        assert_eq!(got.time_limit.as_secs(), 120);
+        assert!(got.full && got.engine == job::EngineName::Pread);
+        assert_eq!(got.directions, [Direction::Write]);
+        let only = Only {
+            request_sizes: vec![1 << 20],
+            depths: vec![8],
+            orders: vec![job::Order::Loose],
+            io: vec![Io::Buffered],
+            patterns: vec![Pattern::Random],
+        };
+        assert_eq!(got.only, only);
+        let plain = request(&storage("/x"));
+        assert_eq!((plain.time_limit, plain.bytes_limit), (TIME_LIMIT_DEFAULT, BYTES_LIMIT_DEFAULT));
+        assert_eq!((plain.only, plain.directions.len()), (Only::default(), 2));
     }
 }

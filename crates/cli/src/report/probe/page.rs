@@ -180,13 +180,19 @@ fn maps(mut page: Page, probe: &Probe, grid: &Grid, way: Direction, which: Patte
     let best = best(probe, way).filter(|_| which == Pattern::Sequential).map(|best| best.setting);
     for how in IOS.into_iter().filter(|how| grid.has(*how)) {
         let row = |size: &u32| grid.depths.iter().map(|depth| grid.rate(how, *size, *depth)).collect();
-        let place = best.filter(|best| best.io == how).and_then(|best| {
+        let place = best.filter(|best| best.io == how && best.order == grid.order).and_then(|best| {
             let row = grid.sizes.iter().position(|size| *size == best.request_size)?;
             Some((row, grid.depths.iter().position(|depth| *depth == best.depth)?))
         });
         let outlined = if place.is_some() { ", the best outlined" } else { "" };
         page = page.heat_map(&HeatMap {
-            title: format!("{}, {} {}s{outlined}", io(how), pattern(which), direction(way)),
+            title: format!(
+                "{}, {} {}s, order {}{outlined}",
+                io(how),
+                pattern(which),
+                direction(way),
+                grid.order.policy()
+            ),
             description: format!(
                 "Heat map of the {} rate over request size (rows) and requests in flight (columns), {} I/O. \
                  The highest rate of this direction is {}.",

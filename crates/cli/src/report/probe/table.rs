@@ -36,7 +36,7 @@ pub fn probe(probe: &Probe) -> String {
             }
         }
         if let Some(found) = Orders::of(probe, direction) {
-            orders(&mut out, &found, direction);
+            orders(&mut out, &found, direction, best(probe, direction).map(|best| &best.setting));
         }
     }
     out.push('\n');
@@ -56,11 +56,12 @@ fn sweep(out: &mut String, grid: &Grid, way: Direction, pattern: Pattern, best: 
     let sides: Vec<&str> = ios.iter().map(|way| io(*way)).collect();
     let _ = writeln!(
         out,
-        "\n{}, {}, {}, {}; across: requests in flight, down: request size",
+        "\n{}, {}, {}, {}, order {}; across: requests in flight, down: request size",
         direction(way),
         super::pattern(pattern),
         unit.name,
-        sides.join(" / ")
+        sides.join(" / "),
+        grid.order.policy()
     );
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(grid.depths.iter().map(|depth| depth.to_string()));
@@ -69,7 +70,7 @@ fn sweep(out: &mut String, grid: &Grid, way: Direction, pattern: Pattern, best: 
         for depth in &grid.depths {
             let mut cells = Vec::new();
             for io in &ios {
-                let is_best = best.is_some_and(|b| (b.request_size, b.depth, b.io) == (*bytes, *depth, *io));
+                let is_best = best.is_some_and(|best| grid.is_at(best, *io, *bytes, *depth));
                 let mark = if is_best { "*" } else { "" };
                 let shown = grid.rate(*io, *bytes, *depth).map_or("-".into(), |rate| unit.show(rate));
                 cells.push(format!("{mark}{shown}"));
@@ -83,7 +84,7 @@ fn sweep(out: &mut String, grid: &Grid, way: Direction, pattern: Pattern, best: 
     columns(out, &rows, 1);
 }
 
-fn orders(out: &mut String, found: &Orders, way: Direction) {
+fn orders(out: &mut String, found: &Orders, way: Direction, best: Option<&Setting>) {
     let max = found.curves.iter().flat_map(|(_, curve)| curve).map(|(_, rate)| *rate).fold(0.0, f64::max);
     let unit = Unit::rate(max);
     let _ = writeln!(
@@ -104,7 +105,10 @@ fn orders(out: &mut String, found: &Orders, way: Direction) {
         let mut row = vec![order.policy().to_string()];
         for depth in &depths {
             let rate = curve.iter().find(|(at, _)| at == depth);
-            row.push(rate.map_or("-".into(), |(_, rate)| unit.show(*rate)));
+            let here =
+                Setting { request_size: found.request_size, depth: *depth, order: *order, io: found.io };
+            let mark = if best == Some(&here) { "*" } else { "" };
+            row.push(rate.map_or("-".into(), |(_, rate)| format!("{mark}{}", unit.show(*rate))));
         }
         rows.push(row);
     }

@@ -8,9 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::report::html::tests::{check_page, hostile};
-
-#[path = "../validator.rs"]
-mod validator;
+use crate::report::validator;
 
 /// A flash disk in round figures: grows with depth and size, buffered half as fast, writes slower.
 pub fn synthetic() -> Probe {
@@ -154,12 +152,19 @@ fn matched() -> Pairing {
 fn tables_hold_the_sweep() {
     let probe = synthetic();
     let text = table::probe(&probe);
-    let head = "read, sequential, GB/s, direct / buffered; across: requests in flight, down: request size";
+    let head = "read, sequential, GB/s, direct / buffered, order none; across: requests in flight, down: request size";
     let rows: Vec<&str> = text.split(head).nth(1).unwrap().lines().skip(1).take(6).collect();
     assert_eq!(rows[0].split_whitespace().collect::<Vec<_>>(), ["1", "2", "4", "8", "16", "32"]);
     assert!(rows[1].starts_with("  64 KiB") && rows[5].starts_with("  16 MiB"), "{text}");
     assert!(rows[1..].iter().all(|row| row.matches('/').count() == 6), "{text}");
     assert_eq!(text.matches('*').count(), 2, "the best of each direction: {text}");
+    let mut other = synthetic();
+    let setting = Setting { request_size: 1 << 20, depth: 16, order: Order::Strict, io: Io::Direct };
+    other.read_best = Some(Best { rate: 3e9, setting });
+    let marked: Vec<String> =
+        table::probe(&other).lines().filter(|line| line.contains('*')).map(str::to_owned).collect();
+    assert!(marked.len() == 2 && marked[0].starts_with("  strict"), "{marked:?}");
+    assert_eq!(page::probe(&other).matches("class=\"best\"").count(), 1, "only where its order is shown");
     for line in
         ["buffered reads: 1.43 GB/s, 45 % lost", "  serial", "42 % of all sequential settings", "note: "]
     {

@@ -10,19 +10,32 @@
 //! object whose buffer others hold. The slots of `haul_core::io::slots` decide how many are in flight at each
 //! target; a request past its deadline loses its slot.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use haul_core::io::OrderPolicy;
 use haul_core::stage::Stage;
 use rustix::io::Errno;
 
-use super::{EngineConfig, EngineFacts, IoFile, IoKind};
+use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, IoFile, IoKind, Target, Waker};
 use crate::buffer::Buffer;
 use crate::meter::Meter;
+use crate::storage::Stuck;
+
+mod dispatch;
+mod lane;
+mod request;
+
+use dispatch::Dispatch;
+use lane::Lane;
+use request::Settled;
 
 /// Most lanes.
 pub const LANES_MAX: usize = 64;
+/// Requests per lane that may hang before the targets that they hang at rest.
+pub const STUCK_PER_LANE: usize = 8;
+/// Bytes of the smallest request; sizes are multiples of it.
+pub const REQUEST_SIZE_MIN: u32 = request::ALIGN as u32;
 
 /// How lanes work.
 #[derive(Clone, Debug)]
@@ -81,47 +94,254 @@ pub struct TransferDone<T> {
     pub refused_uncached: bool,
 }
 
-/// A request that is past its deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
-    /// `read`, `write` or `sync`.
-    pub what: &'static str,
-    pub name: String,
-    pub offset: u64,
-    pub since: Duration,
+/// How long requests to a target took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceStats {
+    /// Answers of the engine; a request that was tried again counts each time.
+    pub count: u64,
+    pub total: Duration,
+    pub max: Duration,
 }
 
 /// Hears of completions, on a lane's thread.
 pub type OnDone<T> = Arc<dyn Fn(TransferDone<T>) + Send + Sync>;
 
 /// The lanes of one end.
+///
+/// Dropped, they take nothing more. Transfers of which something was not begun are dropped unanswered; what is in
+/// flight is waited for by the lanes' threads, not here, and answered if nothing of it is missing.
 pub struct Lanes<T: Send + 'static> {
-    _config: LaneConfig,
-    _on_done: OnDone<T>,
+    shared: Arc<Shared<T>>,
+}
+
+/// What the lanes' threads and their owner share.
+struct Shared<T> {
+    dispatch: Mutex<Dispatch<T>>,
+    /// Held from taking requests to submitting them where they have to be issued in order. Taken under the
+    /// lock of `dispatch`, never the other way round.
+    issue: Mutex<()>,
+    facts: Mutex<EngineFacts>,
+    on_done: OnDone<T>,
+    meter: Arc<Meter>,
+    stage: Stage,
+    /// For this long a closed lane waits for what its engine has.
+    deadline: Duration,
 }
 
 impl<T: Send + 'static> Lanes<T> {
-    /// Probes the engine and starts the threads.
+    /// Opens the engines and starts the threads. If only some can be had, there are fewer lanes, and the facts
+    /// have a remark.
     ///
     /// # Errors
     /// Not one thread, or no engine at all, can be started.
-    pub fn start(config: LaneConfig, _meter: Arc<Meter>, on_done: OnDone<T>) -> std::io::Result<Lanes<T>> {
-        Ok(Lanes { _config: config, _on_done: on_done })
+    pub fn start(config: LaneConfig, meter: Arc<Meter>, on_done: OnDone<T>) -> std::io::Result<Lanes<T>> {
+        let engine = EngineConfig { depth: engine_depth(&config), ..config.engine.clone() };
+        Lanes::start_with(config, meter, on_done, || super::open(&engine))
     }
 
-    /// Takes a transfer; never blocks. It is answered exactly once, unless the lanes are dropped first.
-    pub fn submit(&self, _transfer: Transfer<T>) {}
+    /// As [`Lanes::start`], with engines from elsewhere. Each has to take [`engine_depth`] operations, or lanes
+    /// keep back what it does not take.
+    ///
+    /// # Errors
+    /// As [`Lanes::start`].
+    pub fn start_with(
+        config: LaneConfig,
+        meter: Arc<Meter>,
+        on_done: OnDone<T>,
+        make_engine: impl Fn() -> std::io::Result<Box<dyn Engine>>,
+    ) -> std::io::Result<Lanes<T>> {
+        let depth = engine_depth(&config);
+        let request_size = clamp_request_size(config.request_size);
+        let dispatch = Dispatch::new(config.depth.max(1), request_size, config.order, config.deadline);
+        let shared = Arc::new(Shared {
+            dispatch: Mutex::new(dispatch),
+            issue: Mutex::new(()),
+            facts: Mutex::new(EngineFacts { name: "none", remarks: Vec::new() }),
+            on_done,
+            meter,
+            stage: config.stage,
+            deadline: config.deadline,
+        });
+        // From here on an early return stops the lanes that run.
+        let lanes = Lanes { shared: shared.clone() };
+        for index in 0..config.lanes.clamp(1, LANES_MAX) {
+            let started = make_engine().and_then(|engine| {
+                let facts = engine.facts();
+                shared.lock().add_lane(engine.waker(), depth, STUCK_PER_LANE);
+                let lane = Lane::new(index, engine, shared.clone());
+                let name = format!("{}-{index}", config.thread_name);
+                let thread = std::thread::Builder::new().name(name).spawn(move || lane.run());
+                thread.map(|_| facts).inspect_err(|_| shared.lock().drop_lane(STUCK_PER_LANE))
+            });
+            match started {
+                Ok(facts) if index == 0 => *lock(&shared.facts) = facts,
+                Ok(_) => {}
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => {
+                    shared.remark(format!("{index} lanes instead of {}: {error}", config.lanes));
+                    break;
+                }
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// Takes a transfer; never blocks. It is answered exactly once, unless the lanes are dropped first, or an
+    /// engine breaks that has a part of it (it is listed by [`Lanes::stuck`] then).
+    pub fn submit(&self, transfer: Transfer<T>) {
+        self.with(|dispatch| dispatch.submit(transfer));
+    }
 
     /// What the engines turned out to be.
     pub fn facts(&self) -> EngineFacts {
-        EngineFacts { name: "none", remarks: Vec::new() }
+        lock(&self.shared.facts).clone()
+    }
+
+    /// Lanes that were started.
+    pub fn count(&self) -> usize {
+        self.shared.lock().lane_count()
     }
 
     /// Requests past their deadline, the oldest first.
     pub fn stuck(&self) -> Vec<Stuck> {
-        Vec::new()
+        let mut stuck = Vec::new();
+        self.with(|dispatch| stuck = dispatch.stuck(Instant::now()));
+        stuck
+    }
+
+    /// How long single requests to each target took so far.
+    pub fn service(&self) -> Vec<(Target, ServiceStats)> {
+        self.shared.lock().service()
     }
 
     /// Switches the ordering policy while requests are under way.
-    pub fn set_order(&self, _order: OrderPolicy) {}
+    pub fn set_order(&self, order: OrderPolicy) {
+        self.with(|dispatch| dispatch.set_order(order));
+    }
+
+    /// Changes the request size (bytes, see [`LaneConfig::request_size`]) for transfers that come from now on.
+    pub fn set_request_size(&self, request_size: u32) {
+        self.with(|dispatch| dispatch.set_request_size(clamp_request_size(request_size)));
+    }
+
+    /// Changes the depth. Engines keep the size that they were opened with: a depth beyond it needs a larger
+    /// `LaneConfig::engine.depth` at the start.
+    pub fn set_depth(&self, depth: usize) {
+        self.with(|dispatch| dispatch.set_depth(depth.max(1)));
+    }
+
+    /// Changes what is shared, then gives sleeping lanes what they may start.
+    fn with(&self, change: impl FnOnce(&mut Dispatch<T>)) {
+        let mut wakes = Vec::new();
+        {
+            let mut dispatch = self.shared.lock();
+            change(&mut dispatch);
+            dispatch.release(None, Instant::now(), &mut wakes);
+        }
+        wakes.iter().for_each(|wake| wake());
+    }
 }
+
+impl<T: Send + 'static> Drop for Lanes<T> {
+    fn drop(&mut self) {
+        let mut wakes: Vec<Waker> = Vec::new();
+        let dropped = self.shared.lock().close(&mut wakes);
+        wakes.iter().for_each(|wake| wake());
+        // Buffers go back to their pools, and files are closed: not under the lock.
+        drop(dropped);
+    }
+}
+
+impl<T> Shared<T> {
+    /// The state stays whole at every panic that could happen under the lock.
+    fn lock(&self) -> MutexGuard<'_, Dispatch<T>> {
+        lock(&self.dispatch)
+    }
+
+    fn remark(&self, remark: String) {
+        let mut facts = lock(&self.facts);
+        if facts.remarks.len() < LANES_MAX {
+            facts.remarks.push(remark);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Operations that an engine has to take: a lane's share of the depth for two targets, and what may hang; or
+/// `config.engine.depth`, if that is more. At most [`DEPTH_MAX`].
+pub fn engine_depth(config: &LaneConfig) -> usize {
+    let share = config.depth.max(1).div_ceil(config.lanes.clamp(1, LANES_MAX));
+    share.saturating_mul(2).saturating_add(STUCK_PER_LANE).max(config.engine.depth).min(DEPTH_MAX)
+}
+
+/// A multiple of what direct I/O asks for.
+fn clamp_request_size(request_size: u32) -> u32 {
+    (request_size - request_size % REQUEST_SIZE_MIN).max(REQUEST_SIZE_MIN)
+}
+
+/// A transfer under way: what of it is settled, and how much is not.
+struct Assembly<T> {
+    tag: T,
+    file: Arc<IoFile>,
+    /// See `dispatch`.
+    file_key: (usize, u8, bool),
+    offset: u64,
+    start: usize,
+    len: usize,
+    buffer_len: usize,
+    settled: Vec<Settled>,
+    /// Pieces that are not settled.
+    left: usize,
+    begun: Option<Instant>,
+    ended: Option<Instant>,
+    refused_uncached: bool,
+}
+
+impl<T> Assembly<T> {
+    /// A piece is settled by an operation that was submitted and completed at `times`. True if it was the last.
+    fn take(&mut self, piece: Settled, times: (Instant, Instant)) -> bool {
+        self.begun = Some(self.begun.map_or(times.0, |begun| begun.min(times.0)));
+        self.ended = Some(self.ended.map_or(times.1, |ended| ended.max(times.1)));
+        self.left -= usize::from(!piece.more);
+        self.settled.push(piece);
+        self.left == 0
+    }
+
+    fn finish(mut self) -> TransferDone<T> {
+        self.settled.sort_unstable_by_key(|piece| piece.at);
+        let (mut moved, mut whole, mut error) = (0, true, None);
+        for piece in &self.settled {
+            if whole {
+                moved += piece.moved;
+            }
+            whole &= piece.moved == piece.part.len();
+            if let (None, Some(errno)) = (error, piece.error) {
+                error = Some((errno, self.offset + (piece.at + piece.moved) as u64));
+            }
+        }
+        let service = match (self.begun, self.ended) {
+            (Some(begun), Some(ended)) => ended.saturating_duration_since(begun),
+            _ => Duration::ZERO,
+        };
+        let parts = self.settled.into_iter().map(|piece| piece.part).collect();
+        TransferDone {
+            tag: self.tag,
+            file: self.file,
+            offset: self.offset,
+            buffer: Buffer::join(parts, self.buffer_len),
+            start: self.start,
+            len: self.len,
+            moved,
+            error,
+            service,
+            refused_uncached: self.refused_uncached,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;

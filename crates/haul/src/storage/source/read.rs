@@ -1,8 +1,9 @@
-//! The operations of a reading thread, one at a time.
+//! The operations of a reading thread, one at a time: bundles, looks and hashes, and the opening of files whose
+//! objects go through the lanes.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use blake3::hazmat::{HasherExt, max_subtree_len};
@@ -10,12 +11,15 @@ use haul_core::digest::{Root, Subtree};
 use haul_core::entry::{Fingerprint, Meta, Timestamp};
 use haul_core::ids::{BufferId, FileId, Generation};
 use haul_core::stage::Stage;
-use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::op::{BundleFile, BundleOk, Look, SourceDone, SourceOp};
 use haul_core::wire::{self, Failure};
-use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
-use rustix::io::{Errno, pread};
+use rustix::fs::{OFlags, fstat};
+use rustix::io::Errno;
 
-use super::failure::{os_failure, own_failure};
+use super::cache::ReadEnd;
+use super::failure::{os_failure, own_failure, printable};
+use super::objects::{Objects, Shared, read_failure, short_failure};
+use super::open::{OpenError, OpenFile, device_of, open_view};
 use super::stat::{Seen, look_at};
 use super::tree::{FileView, SourceTree};
 use super::{CTIME_GRAIN, CTIME_GRAIN_LOCAL, WallClock};
@@ -23,8 +27,9 @@ use crate::buffer::Buffer;
 use crate::digest;
 use crate::meter::Meter;
 
-/// Bytes that are read and hashed at a time where no payload is kept.
-const SCRATCH_LEN: usize = 1 << 20;
+/// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads (it
+/// would stay in the page cache), so that they have to be large.
+const SCRATCH_LEN: usize = 4 << 20;
 /// Stands for the buffer of an operation that came without one, by a mistake of ours.
 const NO_BUFFER: BufferId = BufferId(u32::MAX);
 
@@ -32,41 +37,29 @@ const NO_BUFFER: BufferId = BufferId(u32::MAX);
 pub(super) struct Reader {
     tree: Arc<SourceTree>,
     meter: Arc<Meter>,
+    shared: Arc<Shared>,
+    objects: Arc<Objects>,
     clock: WallClock,
-    stopped: Arc<AtomicBool>,
     scratch: Vec<u8>,
 }
 
-/// How a read came to its end.
-enum ReadEnd {
-    Full,
-    /// The file ended after so many bytes.
-    Short(usize),
-    /// It failed after so many bytes.
-    Failed(usize, Errno),
-}
-
 impl Reader {
-    pub(super) fn new(
-        tree: Arc<SourceTree>,
-        meter: Arc<Meter>,
-        clock: WallClock,
-        stopped: Arc<AtomicBool>,
-    ) -> Reader {
-        Reader { tree, meter, clock, stopped, scratch: Vec::new() }
+    pub(super) fn new(shared: Arc<Shared>, objects: Arc<Objects>, clock: WallClock) -> Reader {
+        let (tree, meter) = (shared.tree.clone(), shared.meter.clone());
+        Reader { tree, meter, shared, objects, clock, scratch: Vec::new() }
     }
 
     pub(super) fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.shared.stopped.load(Ordering::Relaxed)
     }
 
-    /// Carries out one operation. `None` for those that are not answered.
+    /// Carries out one operation. `None` for those that are not answered, or that the lanes have now.
     pub(super) fn run(&mut self, op: &SourceOp, buffer: &mut Option<Buffer>) -> Option<SourceDone> {
         Some(match *op {
-            SourceOp::Read { id, generation, offset, len, tail, whole } => {
-                let result = self.read(id, generation, offset, len, tail, whole, buffer.as_mut());
-                SourceDone::Read { id, generation, offset, len, result }
-            }
+            SourceOp::Read { id, generation, offset, len, .. } => match self.hand_over(op, buffer) {
+                Ok(()) => return None,
+                Err(failure) => SourceDone::Read { id, generation, offset, len, result: Err(failure) },
+            },
             SourceOp::ReadBundle { ref files } => self.read_bundle(files, buffer.as_mut()),
             SourceOp::Look { id, generation } => {
                 SourceDone::Look { id, generation, result: self.look(id, generation) }
@@ -91,32 +84,19 @@ impl Reader {
         })
     }
 
-    fn read(
-        &mut self,
-        id: FileId,
-        generation: Generation,
-        offset: u64,
-        len: u32,
-        tail: bool,
-        whole: bool,
-        buffer: Option<&mut Buffer>,
-    ) -> Result<ReadOk, Failure> {
-        let view = self.view(id, generation)?;
-        let buffer = match buffer {
-            Some(buffer) if buffer.as_slice().len() == len as usize => buffer,
-            _ => return Err(self.own(wire::Stage::Read, "read", id, "no buffer of the object's length")),
+    /// Opens the file of a read, and gives the read to the lanes.
+    fn hand_over(&self, op: &SourceOp, buffer: &mut Option<Buffer>) -> Result<(), Failure> {
+        let SourceOp::Read { id, generation, len, .. } = *op else {
+            unreachable!("only reads are handed over")
         };
-        let fd = self.open(id, &view)?;
-        let end = self.storage(|| read_at(&fd, buffer.as_mut_slice(), offset));
-        self.full(id, offset, end)?;
-        let cvs = self.host(|| {
-            if whole {
-                vec![digest::root(buffer.as_slice())]
-            } else {
-                digest::chaining_values(offset, buffer.as_slice(), tail)
-            }
-        });
-        Ok(ReadOk { buffer: buffer.id(), cvs })
+        let view = self.view(id, generation)?;
+        if buffer.as_ref().is_none_or(|buffer| buffer.as_slice().len() != len as usize) {
+            return Err(self.own(wire::Stage::Read, "read", id, "no buffer of the object's length"));
+        }
+        let open = self.open(id, &view)?;
+        let buffer = buffer.take().expect("looked at just now");
+        self.objects.submit_opening(open, op, buffer);
+        Ok(())
     }
 
     fn read_bundle(&mut self, files: &[BundleFile], buffer: Option<&mut Buffer>) -> SourceDone {
@@ -150,20 +130,22 @@ impl Reader {
         };
         let read = self.storage(|| {
             // Not kept open: it is read once.
-            let fd = match open_view(&self.tree, &view) {
-                Ok(fd) => fd,
+            let opened = match open_view(&self.tree, &view, OFlags::empty()) {
+                Ok(opened) => opened,
                 Err(OpenError::Changed(_)) => return Ok(None),
                 Err(OpenError::Os(errno)) => {
                     return Err(os_failure(wire::Stage::Open, "open", &self.tree.path_of(file.id), errno));
                 }
             };
-            match read_at(&fd, room, 0) {
+            match self.shared.pages.read_at(opened.fd.as_fd(), device_of(&opened.stat), room, 0) {
                 ReadEnd::Full => {}
                 ReadEnd::Short(_) => return Ok(None),
-                ReadEnd::Failed(at, errno) => return Err(self.read_failure(file.id, at as u64, errno)),
+                ReadEnd::Failed(at, errno) => {
+                    return Err(read_failure(&self.tree, file.id, at as u64, errno));
+                }
             }
             // Also sees a file that grew.
-            match fstat(&fd) {
+            match fstat(&opened.fd) {
                 Ok(stat) => Ok(Some(Seen::from(stat))),
                 Err(errno) => Err(os_failure(wire::Stage::Read, "stat", &self.tree.path_of(file.id), errno)),
             }
@@ -180,7 +162,7 @@ impl Reader {
         let view = self.view(id, generation)?;
         let open = self.tree.open_file(id);
         let (of_fd, of_name) = self.storage(|| {
-            let of_fd = open.map(|fd| fstat(&fd).map(Seen::from)).transpose();
+            let of_fd = open.map(|open| fstat(open.fd()).map(Seen::from)).transpose();
             let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_at(dir.as_fd(), &view.name));
             (of_fd, of_name)
         });
@@ -211,7 +193,7 @@ impl Reader {
         subtrees: &[Subtree],
     ) -> Result<bool, Failure> {
         let view = self.view(id, generation)?;
-        let fd = self.open(id, &view)?;
+        let open = self.open(id, &view)?;
         for subtree in subtrees {
             let Subtree { offset, len, cv } = *subtree;
             let whole = offset == 0 && len == size;
@@ -223,7 +205,7 @@ impl Reader {
             if !whole {
                 hasher.set_input_offset(offset);
             }
-            self.hash_range(id, &fd, &mut hasher, offset, len)?;
+            self.hash_range(id, &open, &mut hasher, offset, len)?;
             let same = if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() } == cv;
             if !same {
                 return Ok(false);
@@ -235,12 +217,12 @@ impl Reader {
     /// The root of a file that did not change while it was hashed; ctime may differ from the fingerprint's.
     fn hash_file(&mut self, id: FileId, generation: Generation) -> Result<Root, Failure> {
         let view = self.view(id, generation)?;
-        let fd = self.open(id, &view)?;
-        let stat = || fstat(&fd).map(Seen::from);
+        let open = self.open(id, &view)?;
+        let stat = || fstat(open.fd()).map(Seen::from);
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
         let before = self.storage(stat).map_err(fail)?;
         let mut hasher = blake3::Hasher::new();
-        self.hash_range(id, &fd, &mut hasher, 0, view.fingerprint.size)?;
+        self.hash_range(id, &open, &mut hasher, 0, view.fingerprint.size)?;
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
         let after = self.storage(stat).map_err(fail)?;
         if after.fingerprint != before.fingerprint || !after.fingerprint.same_content(&view.fingerprint) {
@@ -252,7 +234,7 @@ impl Reader {
     fn hash_range(
         &mut self,
         id: FileId,
-        fd: &OwnedFd,
+        open: &OpenFile,
         hasher: &mut blake3::Hasher,
         offset: u64,
         len: u64,
@@ -264,7 +246,7 @@ impl Reader {
         while done < len && result.is_ok() {
             let part_len = (len - done).min(SCRATCH_LEN as u64) as usize;
             let part = &mut scratch[..part_len];
-            let end = self.storage(|| read_at(fd, part, offset + done));
+            let end = self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, offset + done));
             result = self.full(id, offset + done, end);
             if result.is_ok() && self.stopped() {
                 result = Err(self.own(wire::Stage::Read, "read", id, "stopped"));
@@ -300,16 +282,22 @@ impl Reader {
         Ok(view)
     }
 
-    /// The descriptor of a file, kept for later reads.
-    fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OwnedFd>, Failure> {
-        if let Some(fd) = self.tree.open_file(id) {
-            return Ok(fd);
+    /// A file, kept open for later reads.
+    fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OpenFile>, Failure> {
+        if let Some(open) = self.tree.open_file(id) {
+            return Ok(open);
         }
-        match self.storage(|| open_view(&self.tree, view)) {
-            Ok(fd) => {
-                let fd = Arc::new(fd);
-                self.tree.keep_file(id, view.generation, fd.clone());
-                Ok(fd)
+        let opened = self.storage(|| {
+            let name = printable(&self.tree.path_of(id)).into();
+            let open = OpenFile::open(&self.tree, view, name)?;
+            // Known from here on, so that no object has to ask.
+            self.shared.pages.takes_dontcache(open.fd(), open.dev(), view.fingerprint.size);
+            Ok(Arc::new(open))
+        });
+        match opened {
+            Ok(open) => {
+                self.tree.keep_file(id, view.generation, open.clone());
+                Ok(open)
             }
             Err(OpenError::Changed(what)) => Err(self.own(wire::Stage::Changed, "open", id, what)),
             Err(OpenError::Os(errno)) => {
@@ -347,16 +335,9 @@ impl Reader {
     fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
         match end {
             ReadEnd::Full => Ok(()),
-            ReadEnd::Short(read) => {
-                let op = format!("read at byte {} of", offset + read as u64);
-                Err(self.own(wire::Stage::Changed, &op, id, "the file is shorter than it was"))
-            }
-            ReadEnd::Failed(read, errno) => Err(self.read_failure(id, offset + read as u64, errno)),
+            ReadEnd::Short(read) => Err(short_failure(&self.tree, id, offset + read as u64)),
+            ReadEnd::Failed(read, errno) => Err(read_failure(&self.tree, id, offset + read as u64, errno)),
         }
-    }
-
-    fn read_failure(&self, id: FileId, offset: u64, errno: Errno) -> Failure {
-        os_failure(wire::Stage::Read, &format!("read at byte {offset} of"), &self.tree.path_of(id), errno)
     }
 
     fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
@@ -408,77 +389,6 @@ pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDo
         SourceOp::Refresh { id, generation } => SourceDone::Refresh { id, generation, result: Err(failure) },
         SourceOp::Forget { .. } | SourceOp::ForgetDir { .. } => return None,
     })
-}
-
-enum OpenError {
-    /// It is not the file that was announced.
-    Changed(&'static str),
-    Os(Errno),
-}
-
-impl From<Errno> for OpenError {
-    fn from(errno: Errno) -> OpenError {
-        match errno {
-            Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::STALE => {
-                OpenError::Changed("it, or a directory above it, is something else now")
-            }
-            errno => OpenError::Os(errno),
-        }
-    }
-}
-
-/// Opens a file and makes sure that it is the one that was announced.
-fn open_view(tree: &SourceTree, view: &FileView) -> Result<OwnedFd, OpenError> {
-    let dir = tree.dir_fd(view.place)?;
-    let open = |flags| openat(&dir, view.name.as_bytes(), flags, Mode::empty());
-    // O_NONBLOCK: a fifo that took the name must not hold us.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = match open(flags | OFlags::NOATIME) {
-        // Only the owner may leave atime alone.
-        Err(Errno::PERM) => open(flags)?,
-        // A lease is being broken, or the file lies on tape: that is worth a wait, if it is a file.
-        Err(Errno::AGAIN) if look_at(dir.as_fd(), &view.name)?.is_file() => {
-            open(flags.difference(OFlags::NONBLOCK))?
-        }
-        opened => opened?,
-    };
-    let seen = Seen::from(fstat(&fd)?);
-    let (now, known) = (&seen.fingerprint, &view.fingerprint);
-    if !seen.is_file() {
-        return Err(OpenError::Changed("is no regular file any more"));
-    }
-    if !now.same_content(known) {
-        return Err(OpenError::Changed("changed since its directory was read"));
-    }
-    // Some file systems (FUSE, CIFS) number their inodes anew at will: there ctime tells.
-    if now.ino != known.ino && now.ctime != known.ctime {
-        return Err(OpenError::Changed("was replaced since its directory was read"));
-    }
-    Ok(fd)
-}
-
-/// Reads until `room` is full or the file ends.
-fn read_at(fd: &OwnedFd, room: &mut [u8], offset: u64) -> ReadEnd {
-    let mut done = 0;
-    let mut blocking = false;
-    while done < room.len() {
-        match pread(fd, &mut room[done..], offset + done as u64) {
-            Ok(0) => return ReadEnd::Short(done),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            // A file system that heeds O_NONBLOCK (data on tape): from here on we wait.
-            Err(Errno::AGAIN) if !blocking => {
-                blocking = true;
-                let cleared =
-                    fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags.difference(OFlags::NONBLOCK)));
-                if let Err(errno) = cleared {
-                    return ReadEnd::Failed(done, errno);
-                }
-            }
-            Err(errno) => return ReadEnd::Failed(done, errno),
-        }
-    }
-    ReadEnd::Full
 }
 
 /// How long to wait until this ctime is older than the grain; `None` if it is. One that lies ahead by more

@@ -16,7 +16,11 @@ use super::tree::{Place, SourceTree};
 use super::*;
 use crate::buffer::Pool;
 use crate::digest;
+use crate::job::StorageOptions;
 use crate::storage::walk::{Walk, WalkItem};
+
+mod objects;
+pub(super) mod pages;
 
 const G0: Generation = Generation(0);
 const G1: Generation = Generation(1);
@@ -26,7 +30,7 @@ struct Bench {
     temp: tempfile::TempDir,
     tree: Arc<SourceTree>,
     base: Place,
-    engine: PreadEngine,
+    engine: ReadEngine,
     done: Receiver<SourceCompletion>,
     meter: Arc<Meter>,
     pool: Pool,
@@ -38,13 +42,25 @@ fn tomorrow() -> WallClock {
     Arc::new(move || Timestamp { secs: now.secs + 86_400, nanos: 0 })
 }
 
+fn config(readers: usize, clock: WallClock) -> ReadConfig {
+    ReadConfig { readers, clock, storage: StorageOptions::default(), memory: 256 << 20 }
+}
+
 impl Bench {
     fn new() -> Bench {
         Bench::with(1, tomorrow())
     }
 
     fn with(readers: usize, clock: WallClock) -> Bench {
-        let temp = tempfile::tempdir().expect("tempdir");
+        Bench::start(tempfile::tempdir().expect("tempdir"), |tree, post, meter| {
+            ReadEngine::start(tree, post, meter, config(readers, clock))
+        })
+    }
+
+    fn start(
+        temp: tempfile::TempDir,
+        start: impl FnOnce(Arc<SourceTree>, Post<SourceCompletion>, Arc<Meter>) -> io::Result<ReadEngine>,
+    ) -> Bench {
         let tree = Arc::new(SourceTree::new());
         let base = tree.add_base(Arc::new(fs::File::open(temp.path()).expect("open").into()));
         let (sender, done) = unbounded();
@@ -52,7 +68,7 @@ impl Bench {
             let _ = sender.send(completion);
         });
         let meter = Arc::new(Meter::default());
-        let engine = PreadEngine::start(tree.clone(), post, meter.clone(), readers, clock).expect("starts");
+        let engine = start(tree.clone(), post, meter.clone()).expect("starts");
         Bench { temp, tree, base, engine, done, meter, pool: Pool::new(1 << 30), next_id: 1 }
     }
 
@@ -433,7 +449,7 @@ fn reads_survive_evicted_descriptors() {
     let post: Post<SourceCompletion> = Arc::new(move |completion| {
         let _ = sender.send(completion);
     });
-    let start = PreadEngine::start(tree.clone(), post, bench.meter.clone(), 3, tomorrow());
+    let start = ReadEngine::start(tree.clone(), post, bench.meter.clone(), config(3, tomorrow()));
     (bench.engine, bench.done) = (start.expect("starts"), done);
     let mut files = Vec::new();
     let mut dirs: Vec<DirId> = Vec::new();
@@ -468,7 +484,7 @@ fn reads_survive_evicted_descriptors() {
 /// Method: a clock that panics, wrong buffers, ids that are unknown.
 #[test]
 fn mistakes_are_answered() {
-    let broken = Arc::new(AtomicBool::new(true));
+    let broken = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let flag = broken.clone();
     let clock: WallClock = Arc::new(move || {
         assert!(!flag.load(Ordering::Relaxed), "on purpose");

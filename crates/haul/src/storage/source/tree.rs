@@ -4,7 +4,7 @@
 //! any directory or file by its id, and its path for people.
 //! Invariants: an entry is reached by directory descriptors and one component at a time, never through a
 //! symlink below a source root. Memory holds what was announced and not yet forgotten, and the directories
-//! above it. No more descriptors are kept than the two limits and one per base directory; one that was
+//! above it. No more is kept open than the two limits (a file has up to two descriptors) and one per base directory; one that was
 //! closed is opened again when needed, and the caller checks that it is still the same file.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,6 +16,8 @@ use haul_core::entry::{Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
+
+use super::open::OpenFile;
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
 /// contents are the source), or in one that the walk announced.
@@ -43,8 +45,8 @@ struct Inner {
     bases: Vec<Arc<OwnedFd>>,
     dirs: HashMap<DirId, DirNode>,
     entries: HashMap<FileId, EntryNode>,
-    dir_fds: FdCache<DirId>,
-    file_fds: FdCache<FileId>,
+    dir_fds: FdCache<DirId, OwnedFd>,
+    files_open: FdCache<FileId, OpenFile>,
 }
 
 struct DirNode {
@@ -66,10 +68,11 @@ struct EntryNode {
 impl SourceTree {
     pub fn new() -> SourceTree {
         let shares = crate::storage::descriptors::budget();
-        SourceTree::with_limits(shares.source_dirs, shares.source_files)
+        // A file can have two descriptors: one of them for direct reads.
+        SourceTree::with_limits(shares.source_dirs, shares.source_files / 2)
     }
 
-    /// A tree that keeps at most this many descriptors of directories and of files open.
+    /// A tree that keeps at most this many directories and files open.
     pub fn with_limits(dirs_open_max: usize, files_open_max: usize) -> SourceTree {
         SourceTree {
             inner: Mutex::new(Inner {
@@ -77,7 +80,7 @@ impl SourceTree {
                 dirs: HashMap::new(),
                 entries: HashMap::new(),
                 dir_fds: FdCache::new(dirs_open_max),
-                file_fds: FdCache::new(files_open_max),
+                files_open: FdCache::new(files_open_max),
             }),
         }
     }
@@ -97,7 +100,7 @@ impl SourceTree {
     /// The entry is over: its descriptor is closed and its id means nothing any more.
     pub fn forget(&self, id: FileId) {
         let mut inner = self.lock();
-        let fd = inner.file_fds.remove(&id);
+        let fd = inner.files_open.remove(&id);
         match inner.entries.remove(&id) {
             Some(entry) => inner.release(entry.place),
             // A directory shares the number of its entry.
@@ -176,7 +179,7 @@ impl SourceTree {
     /// The file's content is of this generation from now on; a descriptor of an older one is closed.
     pub(in crate::storage) fn refresh(&self, id: FileId, generation: Generation, fingerprint: Fingerprint) {
         let mut inner = self.lock();
-        let fd = inner.file_fds.remove(&id);
+        let fd = inner.files_open.remove(&id);
         if let Some(entry) = inner.entries.get_mut(&id) {
             entry.generation = generation;
             entry.fingerprint = Some(fingerprint);
@@ -185,19 +188,19 @@ impl SourceTree {
         drop(fd);
     }
 
-    /// The descriptor of a file that an earlier read left open.
-    pub(in crate::storage) fn open_file(&self, id: FileId) -> Option<Arc<OwnedFd>> {
-        self.lock().file_fds.get(&id)
+    /// A file that an earlier read left open.
+    pub(in crate::storage) fn open_file(&self, id: FileId) -> Option<Arc<OpenFile>> {
+        self.lock().files_open.get(&id)
     }
 
     /// Keeps a file open for its later reads, unless it was forgotten or refreshed meanwhile.
-    pub(in crate::storage) fn keep_file(&self, id: FileId, generation: Generation, fd: Arc<OwnedFd>) {
+    pub(in crate::storage) fn keep_file(&self, id: FileId, generation: Generation, file: Arc<OpenFile>) {
         let evicted = {
             let mut inner = self.lock();
             if inner.entries.get(&id).is_none_or(|entry| entry.generation != generation) {
                 return;
             }
-            inner.file_fds.insert(id, fd)
+            inner.files_open.insert(id, file)
         };
         drop(evicted);
     }
@@ -290,19 +293,19 @@ impl Inner {
 }
 
 /// Descriptors by last use: the one that was not used for longest goes first.
-struct FdCache<K> {
+struct FdCache<K, V> {
     limit: usize,
     clock: u64,
-    fds: HashMap<K, (Arc<OwnedFd>, u64)>,
+    fds: HashMap<K, (Arc<V>, u64)>,
     by_use: BTreeMap<u64, K>,
 }
 
-impl<K: Copy + Eq + Hash> FdCache<K> {
-    fn new(limit: usize) -> FdCache<K> {
+impl<K: Copy + Eq + Hash, V> FdCache<K, V> {
+    fn new(limit: usize) -> FdCache<K, V> {
         FdCache { limit: limit.max(1), clock: 0, fds: HashMap::new(), by_use: BTreeMap::new() }
     }
 
-    fn get(&mut self, key: &K) -> Option<Arc<OwnedFd>> {
+    fn get(&mut self, key: &K) -> Option<Arc<V>> {
         let (fd, used) = self.fds.get_mut(key)?;
         self.by_use.remove(used);
         self.clock += 1;
@@ -312,7 +315,7 @@ impl<K: Copy + Eq + Hash> FdCache<K> {
     }
 
     /// Returns what had to go, for the caller to close outside of its lock.
-    fn insert(&mut self, key: K, fd: Arc<OwnedFd>) -> Option<Arc<OwnedFd>> {
+    fn insert(&mut self, key: K, fd: Arc<V>) -> Option<Arc<V>> {
         let replaced = self.remove(&key);
         self.clock += 1;
         self.fds.insert(key, (fd, self.clock));
@@ -324,7 +327,7 @@ impl<K: Copy + Eq + Hash> FdCache<K> {
         self.fds.remove(&oldest).map(|(fd, _)| fd)
     }
 
-    fn remove(&mut self, key: &K) -> Option<Arc<OwnedFd>> {
+    fn remove(&mut self, key: &K) -> Option<Arc<V>> {
         let (fd, used) = self.fds.remove(key)?;
         self.by_use.remove(&used);
         Some(fd)

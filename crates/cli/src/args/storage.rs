@@ -1,0 +1,246 @@
+//! How each end drives its storage: the knobs of `haul cp` that experts turn, each for one side or for both.
+//!
+//! In: `VALUE` or `source=VALUE` or `sink=VALUE`, each option as often as one likes; the last one counts.
+//! Out: [`job::StorageOptions`] of both ends.
+
+use clap::{ArgAction, Args};
+use haul::job::{self, EngineName, IoPolicy, Order};
+
+use super::parse_size;
+
+/// Request sizes that may be asked for, bytes.
+const REQUEST_SIZE_MIN: u64 = 4 << 10;
+const REQUEST_SIZE_MAX: u64 = 64 << 20;
+/// Most requests in flight at one storage target.
+const DEPTH_MAX: u16 = 256;
+/// Most threads that drive requests.
+const IO_THREADS_MAX: u16 = 64;
+/// Longest time after which a request is taken to hang, seconds.
+const DEADLINE_MAX: u64 = 3600;
+
+/// A value for one side, or for both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sided<T> {
+    /// `None`: both.
+    side: Option<Side>,
+    value: T,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Source,
+    Sink,
+}
+
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Storage, each option for both sides or as source=VALUE or sink=VALUE")]
+pub struct Storage {
+    /// Through the page cache or past it: auto, direct or buffered
+    ///
+    /// Default: auto. Both are compared on the data of the copy itself, and the faster one is kept; a file
+    /// system without direct I/O is no error.
+    #[arg(long, value_name = "MODE", action = ArgAction::Append, value_parser = sided(io))]
+    pub io: Vec<Sided<IoPolicy>>,
+
+    /// Order of requests within a file: strict, serial, loose or none
+    ///
+    /// strict: offsets dealt round-robin to the threads; serial: each after the one before has completed; loose:
+    /// each after the one before was issued. Default: from the storage passport, else none.
+    #[arg(long, value_name = "POLICY", action = ArgAction::Append, value_parser = sided(order))]
+    pub order: Vec<Sided<Order>>,
+
+    /// Bytes of one request, a power of two from 4KiB to 64MiB
+    ///
+    /// Independent of the object size: objects are split, and neighbours joined. Default: from the storage
+    /// passport, else the object size.
+    #[arg(long, value_name = "SIZE", action = ArgAction::Append, value_parser = sided(request_size))]
+    pub request_size: Vec<Sided<u32>>,
+
+    /// Requests in flight at one storage target, 1 to 256
+    ///
+    /// Default: from the storage passport, else 16.
+    #[arg(long, value_name = "N", action = ArgAction::Append, value_parser = sided(depth))]
+    pub depth: Vec<Sided<u16>>,
+
+    /// Threads that drive these requests, 1 to 64
+    ///
+    /// Default: one for each processor, at most 4.
+    #[arg(long, value_name = "N", action = ArgAction::Append, value_parser = sided(threads))]
+    pub io_threads: Vec<Sided<u16>>,
+
+    /// What carries requests out: auto, uring or pread
+    ///
+    /// Default: io_uring where the kernel allows it, else threads with pread and pwrite.
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, value_parser = sided(engine))]
+    pub engine: Vec<Sided<EngineName>>,
+
+    /// Take a request for hung after this time, as 30s
+    ///
+    /// It is named in the status line, and others go on in its place. Default: 8s.
+    #[arg(long, value_name = "TIME", action = ArgAction::Append, value_parser = sided(deadline))]
+    pub io_deadline: Vec<Sided<u32>>,
+
+    /// Do not allocate the blocks of a file before it is written
+    ///
+    /// Default: large files get their blocks at once, where the file system can do that; they lie together then,
+    /// and a full disk is noticed before data moves.
+    #[arg(long)]
+    pub no_preallocate: bool,
+}
+
+impl Storage {
+    /// The options of (source, sink).
+    pub fn options(&self) -> (job::StorageOptions, job::StorageOptions) {
+        (self.of(Side::Source), self.of(Side::Sink))
+    }
+
+    fn of(&self, side: Side) -> job::StorageOptions {
+        job::StorageOptions {
+            io: last(&self.io, side).unwrap_or_default(),
+            order: last(&self.order, side),
+            request_size: last(&self.request_size, side),
+            depth: last(&self.depth, side),
+            threads: last(&self.io_threads, side),
+            engine: last(&self.engine, side).unwrap_or_default(),
+            deadline_ms: last(&self.io_deadline, side),
+            no_preallocate: self.no_preallocate,
+        }
+    }
+}
+
+fn last<T: Copy>(values: &[Sided<T>], side: Side) -> Option<T> {
+    values.iter().rev().find(|sided| sided.side.is_none_or(|of| of == side)).map(|sided| sided.value)
+}
+
+/// A parser for `VALUE`, `source=VALUE` and `sink=VALUE`.
+fn sided<T>(
+    parse: fn(&str) -> Result<T, String>,
+) -> impl Fn(&str) -> Result<Sided<T>, String> + Clone + Send + Sync + 'static
+where
+    T: 'static,
+{
+    move |text| {
+        let (side, value) = match text.split_once('=') {
+            None => (None, text),
+            Some(("source", value)) => (Some(Side::Source), value),
+            Some(("sink", value)) => (Some(Side::Sink), value),
+            Some((other, _)) => return Err(format!("'{other}' is no side: write source= or sink=")),
+        };
+        Ok(Sided { side, value: parse(value)? })
+    }
+}
+
+fn one_of<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
+    known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        format!("write one of {}", names.join(", "))
+    })
+}
+
+fn io(text: &str) -> Result<IoPolicy, String> {
+    one_of(text, &IoPolicy::ALL.map(|policy| (policy.name(), policy)))
+}
+
+fn order(text: &str) -> Result<Order, String> {
+    let known = [
+        ("strict", Order::Strict),
+        ("serial", Order::Serial),
+        ("loose", Order::Loose),
+        ("none", Order::None),
+    ];
+    one_of(text, &known)
+}
+
+fn engine(text: &str) -> Result<EngineName, String> {
+    one_of(text, &[("auto", EngineName::Auto), ("uring", EngineName::Uring), ("pread", EngineName::Pread)])
+}
+
+fn request_size(text: &str) -> Result<u32, String> {
+    match parse_size(text)? {
+        size if size.is_power_of_two() && (REQUEST_SIZE_MIN..=REQUEST_SIZE_MAX).contains(&size) => {
+            Ok(u32::try_from(size).expect("64 MiB fit"))
+        }
+        _ => Err("a request is a power of two from 4KiB to 64MiB".into()),
+    }
+}
+
+fn count(text: &str, max: u16) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {max}"))
+}
+
+fn depth(text: &str) -> Result<u16, String> {
+    count(text, DEPTH_MAX)
+}
+
+fn threads(text: &str) -> Result<u16, String> {
+    count(text, IO_THREADS_MAX)
+}
+
+/// Milliseconds.
+fn deadline(text: &str) -> Result<u32, String> {
+    let time = super::parse_duration(text)?;
+    if time.is_zero() || time.as_secs() > DEADLINE_MAX {
+        return Err(format!("write a time of at most {DEADLINE_MAX}s"));
+    }
+    Ok(u32::try_from(time.as_millis()).expect("an hour fits").max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args as All, Command};
+    use clap::Parser;
+
+    fn options(line: &str) -> Result<(job::StorageOptions, job::StorageOptions), clap::Error> {
+        let words = ["haul", "cp", "a", "b"].into_iter().chain(line.split_whitespace());
+        match All::try_parse_from(words)?.command {
+            Command::Cp(cp) => Ok(cp.storage.options()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Goal: without options both sides are left to haul.
+    #[test]
+    fn nothing_is_asked_by_default() {
+        assert_eq!(options("").unwrap(), Default::default());
+    }
+
+    /// Goal: an option without a side means both, with one only that; the last one that concerns a side counts.
+    #[test]
+    fn sides_are_told_apart() {
+        let (source, sink) = options("--io=direct --io sink=buffered --depth source=8 --depth 4").unwrap();
+        assert_eq!((source.io, sink.io), (IoPolicy::Direct, IoPolicy::Buffered));
+        assert_eq!((source.depth, sink.depth), (Some(4), Some(4)));
+        let (source, sink) = options(
+            "--order sink=loose --request-size source=1M --engine pread --io-deadline 2s --no-preallocate",
+        )
+        .unwrap();
+        assert_eq!((source.order, sink.order), (None, Some(Order::Loose)));
+        assert_eq!((source.request_size, sink.request_size), (Some(1 << 20), None));
+        assert_eq!((source.engine, sink.engine), (EngineName::Pread, EngineName::Pread));
+        assert_eq!((source.deadline_ms, sink.deadline_ms), (Some(2000), Some(2000)));
+        assert!(sink.no_preallocate);
+    }
+
+    /// Goal: what no engine could do is refused where it is typed.
+    #[test]
+    fn values_out_of_bounds_are_refused() {
+        for line in [
+            "--io fast",
+            "--io far=direct",
+            "--order random",
+            "--request-size 3M",
+            "--request-size 2KiB",
+            "--request-size 128MiB",
+            "--depth 0",
+            "--depth 257",
+            "--io-threads 65",
+            "--engine aio",
+            "--io-deadline 0s",
+            "--io-deadline 2h",
+        ] {
+            assert!(options(line).is_err(), "{line}");
+        }
+    }
+}

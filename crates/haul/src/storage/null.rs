@@ -1,0 +1,337 @@
+//! Ends without storage, for measuring the software itself: `null://SIZE` and `zero://SIZE` as sources,
+//! `null://` as a sink.
+//!
+//! In: the operations of the session machines. Out: their completions, at once. Payload of `null://` is never
+//! touched by storage: it is whatever the pool's memory holds, which is zeroes, for nothing else ever fills
+//! it at this end. `zero://` fills each buffer, as a read from the page cache would. Both are hashed, sealed
+//! and sent like any file; the sink checks each object, and forgets it.
+//!
+//! Left out: many files, directories, a journal (there is nothing to resume).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::ids::{BufferId, DirId, FileId, Generation};
+use haul_core::io::IoMode;
+use haul_core::transfer::op::{
+    BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp,
+};
+use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
+
+use super::io::lanes::{LaneConfig, Lanes, Transfer, TransferDone};
+use super::io::null::Null;
+use super::io::{IoFile, IoKind, Target};
+use super::walk::WalkItem;
+use super::{Post, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceEngine, SourceJob, Stuck};
+use crate::digest;
+use crate::meter::Meter;
+
+/// Largest made-up file, bytes.
+pub const SIZE_MAX: u64 = 1 << 60;
+/// The sink without storage.
+pub const SINK: &[u8] = b"null://";
+
+/// A source of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Bytes.
+    pub size: u64,
+    /// Buffers are filled, not only counted.
+    pub fill: bool,
+}
+
+impl Made {
+    /// What `null://BYTES` or `zero://BYTES` means; `None` for any other path.
+    ///
+    /// # Errors
+    /// A sentence for people: no number, or one beyond [`SIZE_MAX`].
+    pub fn parse(path: &[u8]) -> Option<Result<Made, String>> {
+        let (rest, fill) = match (path.strip_prefix(b"null://"), path.strip_prefix(b"zero://")) {
+            (Some(rest), _) => (rest, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => return None,
+        };
+        let size = std::str::from_utf8(rest).ok().and_then(|text| text.parse().ok());
+        Some(match size {
+            Some(size) if size <= SIZE_MAX => Ok(Made { size, fill }),
+            _ => {
+                let shown = String::from_utf8_lossy(path);
+                Err(format!("source {shown}: write the size behind it, as null://200GiB, at most 1 EiB"))
+            }
+        })
+    }
+
+    /// The name that the file takes at the sink.
+    pub fn name(&self) -> Name {
+        let name: &[u8] = if self.fill { b"zero" } else { b"null" };
+        Name::new(name).expect("a constant that is a legal name")
+    }
+
+    /// What is told to the sink before the walk.
+    pub fn root(&self) -> SourceRoot {
+        SourceRoot::Named { name: self.name(), is_dir: false }
+    }
+
+    /// The whole walk: one file of one version, whenever it is asked for.
+    pub fn walk(&self, object_size: u32) -> Vec<WalkItem> {
+        // Long ago, so that no change could hide in the grain of a clock.
+        let then = Timestamp { secs: 1_000_000_000, nanos: 0 };
+        let fingerprint = Fingerprint { size: self.size, mtime: then, ctime: then, ino: 1 };
+        let entry = Announced {
+            id: FileId(1),
+            generation: Generation(0),
+            parent: DirId::ROOT,
+            name: self.name(),
+            meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
+            kind: EntryKind::File { fingerprint, object_size },
+        };
+        let totals = Totals { files: 1, dirs: 0, symlinks: 0, bytes: self.size };
+        vec![WalkItem::Entry(entry), WalkItem::End(totals)]
+    }
+}
+
+/// What a read has to be answered with.
+struct ReadTag {
+    id: FileId,
+    generation: Generation,
+    offset: u64,
+    len: u32,
+    tail: bool,
+    whole: bool,
+}
+
+/// Serves a made-up file. Objects go through the lanes, as those of real files do.
+pub struct MadeEngine {
+    made: Made,
+    file: Arc<IoFile>,
+    lanes: Lanes<ReadTag>,
+    post: Post<SourceCompletion>,
+}
+
+impl MadeEngine {
+    /// Starts the lanes.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        made: Made,
+        config: LaneConfig,
+        meter: Arc<Meter>,
+        post: Post<SourceCompletion>,
+    ) -> std::io::Result<MadeEngine> {
+        let depth = config.engine.depth;
+        let (hashing, done) = (meter.clone(), post.clone());
+        let on_done = Arc::new(move |end: TransferDone<ReadTag>| {
+            let completion = hashing.busy(haul_core::stage::Stage::SourceHost, || completion(end));
+            done(completion);
+        });
+        let engine = move || Ok(Box::new(Null::new(made.fill, depth)) as Box<dyn super::io::Engine>);
+        let lanes = Lanes::start_with(config, meter, on_done, engine)?;
+        let name = if made.fill { "zero://" } else { "null://" };
+        let file = Arc::new(IoFile {
+            fd: None,
+            mode: IoMode::Buffered,
+            target: Target::default(),
+            one_writer: false,
+            name: name.into(),
+        });
+        Ok(MadeEngine { made, file, lanes, post })
+    }
+
+    /// The hash of `len` zeroes.
+    fn root(&self, len: u64) -> [u8; 32] {
+        const STEP: usize = 1 << 20;
+        let zeroes = vec![0; STEP];
+        let mut hasher = blake3::Hasher::new();
+        let mut left = len;
+        while left > 0 {
+            let step = left.min(STEP as u64);
+            hasher.update(&zeroes[..step as usize]);
+            left -= step;
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+fn completion(end: TransferDone<ReadTag>) -> SourceCompletion {
+    let TransferDone { tag, buffer, error, .. } = end;
+    let ReadTag { id, generation, offset, len, tail, whole } = tag;
+    let result = match error {
+        Some((errno, at)) => Err(Failure {
+            stage: Stage::Read,
+            errno: errno.raw_os_error(),
+            text: format!("read of nothing at byte {at}: {errno}").into(),
+        }),
+        None => {
+            let payload = buffer.as_slice();
+            let cvs = if whole {
+                vec![digest::root(payload)]
+            } else {
+                digest::chaining_values(offset, payload, tail)
+            };
+            Ok(ReadOk { buffer: buffer.id(), cvs })
+        }
+    };
+    SourceCompletion { done: SourceDone::Read { id, generation, offset, len, result }, buffer: Some(buffer) }
+}
+
+impl SourceEngine for MadeEngine {
+    fn submit(&mut self, job: SourceJob) {
+        let SourceJob { op, mut buffer } = job;
+        let done = match op {
+            SourceOp::Read { id, generation, offset, len, tail, whole } => {
+                let buffer = buffer.take().expect("a read brings its buffer");
+                self.lanes.submit(Transfer {
+                    tag: ReadTag { id, generation, offset, len, tail, whole },
+                    file: self.file.clone(),
+                    kind: IoKind::Read,
+                    offset,
+                    buffer,
+                    start: 0,
+                    len: len as usize,
+                    pad: 0,
+                    uncached: false,
+                });
+                return;
+            }
+            SourceOp::ReadBundle { files } => {
+                let read =
+                    |file: &_| (*file, Ok(BundleOk { root: self.root(self.made.size), look: Look::Same }));
+                let id = buffer.as_mut().map_or(BufferId(u32::MAX), |buffer| {
+                    buffer.as_mut_slice().fill(0);
+                    buffer.id()
+                });
+                SourceDone::ReadBundle { buffer: id, items: files.iter().map(read).collect() }
+            }
+            SourceOp::Look { id, generation } => SourceDone::Look { id, generation, result: Ok(Look::Same) },
+            // Nothing but zeroes was ever here, but what the sink holds is not looked at: it starts afresh.
+            SourceOp::Verify { id, generation, .. } => {
+                SourceDone::Verify { id, generation, result: Ok(false) }
+            }
+            SourceOp::HashFile { id, generation } => {
+                SourceDone::HashFile { id, generation, result: Ok(self.root(self.made.size)) }
+            }
+            SourceOp::Refresh { id, generation } => {
+                let text = "a made-up file does not change".into();
+                let result = Err(Failure { stage: Stage::Changed, errno: 0, text });
+                SourceDone::Refresh { id, generation, result }
+            }
+            SourceOp::Forget { .. } | SourceOp::ForgetDir { .. } => return,
+        };
+        (self.post)(SourceCompletion { done, buffer });
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        self.lanes.stuck()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        let what = if self.made.fill { "zeroes, filled in" } else { "zeroes that nobody writes" };
+        vec![("source storage".into(), format!("none ({what})"))]
+    }
+}
+
+/// Takes everything and keeps nothing.
+pub struct NullSink {
+    post: Post<SinkCompletion>,
+}
+
+impl NullSink {
+    pub fn new(post: Post<SinkCompletion>) -> NullSink {
+        NullSink { post }
+    }
+}
+
+impl SinkEngine for NullSink {
+    fn submit(&mut self, job: SinkJob) {
+        let SinkJob { op, buffer } = job;
+        // Back in its pool before the completion is posted.
+        drop(buffer);
+        let done = match op {
+            SinkOp::MakeDirs { dirs } => {
+                SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
+            }
+            SinkOp::Lookup { items } => {
+                let found = Found { existing: Existing::Nothing, adopted: false };
+                SinkDone::Lookup {
+                    results: items.into_iter().map(|item| (item.file.id, Ok(found))).collect(),
+                }
+            }
+            SinkOp::Write { file, offset, len, buffer, .. } => {
+                SinkDone::Write { id: file.id, offset, len, buffer, result: Ok(()) }
+            }
+            SinkOp::WriteBundle { buffer, items } => SinkDone::WriteBundle {
+                buffer,
+                results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
+            },
+            SinkOp::Commit { items, .. } => {
+                SinkDone::Commit { results: items.into_iter().map(|item| (item.id, Ok(()))).collect() }
+            }
+            SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
+                results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
+            },
+            SinkOp::SyncDirs { dirs } => {
+                SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
+            }
+            SinkOp::FinishDirs { dirs, .. } => {
+                SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Ok(()))).collect() }
+            }
+            SinkOp::Discard { id } => SinkDone::Discard { id },
+            SinkOp::Journal { .. } => SinkDone::Journal { result: Ok(()) },
+            SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },
+        };
+        (self.post)(SinkCompletion { done });
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        Vec::new()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        vec![("sink storage".into(), "none (what arrives is checked and forgotten)".into())]
+    }
+}
+
+/// How the lanes of a made-up source work.
+pub fn lane_config(depth: usize, lanes: usize, request_size: u32) -> LaneConfig {
+    use super::io::EngineConfig;
+    use crate::job::EngineName;
+    LaneConfig {
+        engine: EngineConfig { name: EngineName::Auto, depth: depth.max(1) * 2, registered_max: 0 },
+        lanes,
+        depth,
+        request_size,
+        order: haul_core::io::OrderPolicy::None,
+        deadline: Duration::from_secs(10),
+        stage: haul_core::stage::Stage::SourceStorage,
+        thread_name: "haul-read",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: only the two schemes are made-up files, and a size is a number of bytes within bounds.
+    #[test]
+    fn schemes_and_sizes_are_read() {
+        let made = |size, fill| Some(Ok(Made { size, fill }));
+        assert_eq!(Made::parse(b"null://0"), made(0, false));
+        assert_eq!(Made::parse(b"zero://4096"), made(4096, true));
+        assert_eq!(Made::parse(b"null://1152921504606846976"), made(SIZE_MAX, false));
+        for path in [&b"null:/1"[..], b"./null://1", b"nul://1", b"", b"data"] {
+            assert_eq!(Made::parse(path), None);
+        }
+        for path in [
+            &b"null://"[..],
+            b"zero://",
+            b"null://x",
+            b"null://1152921504606846977",
+            b"null://-1",
+            b"null://\xff",
+        ] {
+            assert!(Made::parse(path).is_some_and(|made| made.is_err()));
+        }
+    }
+}

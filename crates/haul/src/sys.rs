@@ -1,0 +1,111 @@
+//! System calls that no library wraps.
+//!
+//! In: descriptors and ranges. Out: the kernel's answer as it is; what to do when a call is not there is the
+//! caller's to decide.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+/// Pages that [`resident`] can be asked about at a time.
+pub const RESIDENT_PAGES_MAX: usize = 16_384;
+
+/// `cachestat(2)` has this number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+#[repr(C)]
+struct CacheRange {
+    offset: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct CacheCounts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// How many pages of a range (bytes, `len` not zero) are in the page cache.
+///
+/// # Errors
+/// ENOSYS before Linux 6.5; EPERM where the caller may neither write the file nor owns it; EOPNOTSUPP for what
+/// has no page cache.
+pub fn cached_pages(fd: impl AsFd, offset: u64, len: u64) -> Result<u64, Errno> {
+    Ok(cache_counts(fd, offset, len)?.cached)
+}
+
+/// Pages of the whole file that are in the page cache, and how many of these are dirty or under write-back. `None`:
+/// the kernel cannot tell.
+#[cfg(test)]
+pub(crate) fn cached_and_dirty(fd: impl AsFd) -> Option<(u64, u64)> {
+    let counts = cache_counts(fd, 0, 0).ok()?;
+    Some((counts.cached, counts.dirty + counts.writeback))
+}
+
+#[allow(unsafe_code)]
+fn cache_counts(fd: impl AsFd, offset: u64, len: u64) -> Result<CacheCounts, Errno> {
+    let range = CacheRange { offset, len };
+    let mut counts = CacheCounts::default();
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: both structures are laid out as the kernel's and live through the call.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, &raw mut counts, 0) };
+    if result == 0 { Ok(counts) } else { Err(last_errno()) }
+}
+
+/// Says for each page from `offset` (a page's multiple) on whether it is in the page cache, one bool per
+/// entry of `resident`.
+///
+/// Edge: a caller that may neither write the file nor owns it is told that all pages are.
+///
+/// # Errors
+/// Of `mmap` and `mincore`: ENODEV for a file that cannot be mapped, ENOMEM.
+///
+/// # Panics
+/// If more than [`RESIDENT_PAGES_MAX`] are asked for, or none.
+#[allow(unsafe_code)]
+pub fn resident(fd: impl AsFd, offset: u64, resident: &mut [bool]) -> Result<(), Errno> {
+    assert!(!resident.is_empty() && resident.len() <= RESIDENT_PAGES_MAX);
+    let len = resident.len() * rustix::param::page_size();
+    let offset = libc::off_t::try_from(offset).map_err(|_| Errno::INVAL)?;
+    let fd = fd.as_fd().as_raw_fd();
+    let mut pages = vec![0_u8; resident.len()];
+    // SAFETY: a fresh mapping that nothing may touch (PROT_NONE) and nothing does, so that a file which shrinks
+    // cannot raise a signal. `pages` has a byte for each of its pages, and it is unmapped once, here.
+    let result = unsafe {
+        let address = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, libc::MAP_SHARED, fd, offset);
+        if address == libc::MAP_FAILED {
+            return Err(last_errno());
+        }
+        let asked = libc::mincore(address, len, pages.as_mut_ptr());
+        let result = if asked == 0 { Ok(()) } else { Err(last_errno()) };
+        libc::munmap(address, len);
+        result
+    };
+    for (to, page) in resident.iter_mut().zip(pages) {
+        *to = page & 1 == 1;
+    }
+    result
+}
+
+/// Starts write-back of the dirty pages in `offset..offset + len` and waits for none of it.
+///
+/// # Errors
+/// `ESPIPE` and `EINVAL` for what has no pages; `ENOSYS` where the kernel was built without it.
+#[allow(unsafe_code)]
+pub fn sync_file_range_write(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return Err(Errno::INVAL);
+    };
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: no memory of ours is named; the descriptor is borrowed, so it is open.
+    let result = unsafe { libc::sync_file_range(fd, offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
