@@ -234,6 +234,29 @@ fn refused_direct_reads_are_made_buffered() {
     assert_eq!(&*failure.text, "read at byte 262144 of f: Invalid argument");
 }
 
+/// Goal: an engine that refuses to leave the cache alone is asked once; from then on we clean up ourselves.
+/// Method: every such request is refused; the pages of the file after a second round.
+#[test]
+fn refused_help_with_the_cache_is_made_up_for() {
+    let size = 16 * OBJECT;
+    let content = random(size as usize, 27);
+    let plan = vec![(When::Uncached, What::Fail(Errno::OPNOTSUPP))];
+    let (mut bench, _) = faulty(IoPolicy::Buffered, plan);
+    let id = aged(&mut bench, "f", &content);
+    for round in 0..2 {
+        uncache(&bench, "f");
+        assert!(read_result(&bench.read(id, 0, OBJECT as u32, size)).is_ok());
+        let count = bench.submit_all(id, size);
+        let (good, failed) = bench.take_all(count, &content);
+        assert_eq!((good.len(), failed), (count, Vec::new()));
+        let file = fs::File::open(bench.path("f")).expect("open");
+        let absent = Pages::new().absent(file.as_fd(), 0, size);
+        // The object by which it was learnt stays behind.
+        let learnt = if round == 0 { OBJECT } else { 0 };
+        assert_eq!(absent, vec![learnt..size], "round {round}");
+    }
+}
+
 /// Goal: a request that hangs is named with operation, file and byte, and nothing else waits for it.
 /// Method: the fifth request hangs; all others come; it is released, and comes too.
 #[test]

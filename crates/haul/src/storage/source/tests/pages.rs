@@ -134,7 +134,7 @@ fn a_large_file_leaves_nothing_behind() {
         cache_exactly(&file, &[]);
         let started = Instant::now();
         let mut under_way = 0;
-        let mut take = |bench: &Bench| {
+        let take = |bench: &Bench| {
             let completion = bench.done.recv_timeout(Duration::from_secs(60)).expect("answered");
             assert!(read_result(&completion).is_ok());
         };
