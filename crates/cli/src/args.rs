@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub mod probe;
 pub mod storage;
 
 /// Most data streams.
@@ -45,6 +46,9 @@ pub enum Command {
     },
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
+    /// Measure storage, once, so that copies start with its best settings
+    #[command(subcommand)]
+    Probe(probe::Probe),
     /// Print the manual page, or write all pages into a directory
     Man {
         /// Directory to write haul.1, haul-cp.1, ... into [default: print haul.1]

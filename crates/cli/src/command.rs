@@ -9,6 +9,8 @@ mod clean;
 mod completions;
 mod copy;
 mod man;
+mod probe;
+mod surroundings;
 
 /// A run that failed.
 pub const FAILED: i32 = 1;
@@ -21,6 +23,7 @@ pub fn run(command: Command) -> i32 {
         Command::Cp(args) => copy::run(&args),
         Command::Agent { protocol } => agent::run(protocol),
         Command::Clean(args) => clean::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),
         Command::Completions { shell } => completions::run(shell),
     }

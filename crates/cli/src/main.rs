@@ -8,6 +8,7 @@ mod command;
 mod endpoint;
 mod escape;
 mod manifest;
+mod output;
 mod progress;
 mod report;
 mod signals;

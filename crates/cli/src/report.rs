@@ -20,8 +20,10 @@ use haul::api::{CopyRequest, Event, Observer, Status, Summary};
 use crate::manifest::{Counts, Manifest};
 use crate::progress::Tracker;
 
+pub mod html;
 pub mod human;
 pub mod json;
+pub mod probe;
 
 use human::Manner;
 use json::Events;
@@ -32,9 +34,9 @@ const LISTS_QUEUE_MAX: usize = 4_096;
 /// Failures shown one by one without `-v`; the rest is counted.
 const FAILED_SHOWN_MAX: u64 = 20;
 /// A live line is drawn once in each slot of this length.
-const REDRAW: Duration = Duration::from_millis(200);
+pub const REDRAW: Duration = Duration::from_millis(200);
 /// Without a terminal there is a line this often.
-const LOG_EVERY: Duration = Duration::from_secs(60);
+pub const LOG_EVERY: Duration = Duration::from_secs(60);
 /// The width of a terminal that does not say.
 const WIDTH_DEFAULT: usize = 80;
 
@@ -437,7 +439,7 @@ impl<O: Write, E: Write> Screen<O, E> {
 }
 
 /// Columns of the terminal that is stderr, asked anew each time: windows are resized.
-fn width() -> usize {
+pub fn width() -> usize {
     match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
         _ => WIDTH_DEFAULT,
@@ -447,3 +449,5 @@ fn width() -> usize {
 #[cfg(test)]
 #[path = "report/tests.rs"]
 mod tests;
+#[cfg(test)]
+mod validator;

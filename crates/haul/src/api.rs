@@ -27,6 +27,8 @@ pub struct CopyRequest {
     pub dry_run: bool,
     /// Send an [`Event::Entry`] for each entry that ended well.
     pub verbose: bool,
+    /// Where storage passports are kept on this host, `~/.local/state/haul` say; `None`: none is looked for.
+    pub state_home: Option<PathBuf>,
 }
 
 /// A place that data comes from or goes to.

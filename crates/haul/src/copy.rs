@@ -31,6 +31,8 @@ use crate::storage::source::wall_clock;
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::memory;
 
+mod passport;
+
 /// Bytes that may lie in a memory link.
 const PIPE_LEN: usize = 1024 * 1024;
 /// Payload buffers of an end, bytes, if nothing else limits them: 64 objects of 4 MiB.
@@ -44,6 +46,7 @@ const STREAMS_DEFAULT: u16 = 4;
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
     let start = Instant::now();
     raise_nofile();
+    let (request, adopted) = &passport::adopt_local(request);
     let joined = match join(request, &observer, &control) {
         Ok(joined) => joined,
         Err(error) => {
@@ -52,7 +55,9 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
             return Summary { status, error: Some(error), seconds, ..Summary::default() };
         }
     };
-    summarise(request, joined, start)
+    let mut summary = summarise(request, joined, start);
+    summary.chosen.extend(adopted.iter().cloned());
+    summary
 }
 
 /// A session that is over.
@@ -223,7 +228,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         ))
     };
     let Ok((input, output)) = pipe() else { return 1 };
-    let (request, connected) = match bootstrap::agent(File::from(input), File::from(output), env) {
+    let (mut request, connected) = match bootstrap::agent(File::from(input), File::from(output), env) {
         Ok(served) => served,
         // The near end was told, or is gone.
         Err(_) => return 1,
@@ -234,6 +239,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         data: connected.data,
         strays: connected.strays.clone(),
     };
+    adopt_passport(&mut request, home.as_deref());
     let memory = memory(&request.options);
     let report = match (request.role, request.destination) {
         (Role::Source, _) => {
@@ -254,6 +260,18 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         SessionEnd::Complete => 0,
         SessionEnd::Stopped => 130,
         SessionEnd::Failed(_) => 1,
+    }
+}
+
+/// Starting values from the passport of this host's storage.
+fn adopt_passport(request: &mut AgentRequest, home: Option<&Path>) {
+    let Some(state) = home.map(passport::state_of) else { return };
+    let (path, options) = match request.role {
+        Role::Source => (request.sources.first(), &mut request.options.source_storage),
+        Role::Sink => (request.destination.as_ref(), &mut request.options.sink_storage),
+    };
+    if let Some(path) = path {
+        passport::adopt(&state, &path.0, home, request.role, options);
     }
 }
 
@@ -282,6 +300,7 @@ fn sink_request(
         home,
         memory,
         writers,
+        storage: options.sink_storage.clone(),
         what,
         asked: None,
     }

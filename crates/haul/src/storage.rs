@@ -9,6 +9,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 
 use crate::buffer::Buffer;
 
+pub mod crew;
 pub mod descriptors;
 pub mod io;
 pub mod jail;

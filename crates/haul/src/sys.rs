@@ -34,14 +34,26 @@ struct CacheCounts {
 /// # Errors
 /// ENOSYS before Linux 6.5; EPERM where the caller may neither write the file nor owns it; EOPNOTSUPP for what
 /// has no page cache.
-#[allow(unsafe_code)]
 pub fn cached_pages(fd: impl AsFd, offset: u64, len: u64) -> Result<u64, Errno> {
+    Ok(cache_counts(fd, offset, len)?.cached)
+}
+
+/// Pages of the whole file that are in the page cache, and how many of these are dirty or under write-back. `None`:
+/// the kernel cannot tell.
+#[cfg(test)]
+pub(crate) fn cached_and_dirty(fd: impl AsFd) -> Option<(u64, u64)> {
+    let counts = cache_counts(fd, 0, 0).ok()?;
+    Some((counts.cached, counts.dirty + counts.writeback))
+}
+
+#[allow(unsafe_code)]
+fn cache_counts(fd: impl AsFd, offset: u64, len: u64) -> Result<CacheCounts, Errno> {
     let range = CacheRange { offset, len };
     let mut counts = CacheCounts::default();
     let fd = fd.as_fd().as_raw_fd();
     // SAFETY: both structures are laid out as the kernel's and live through the call.
     let result = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, &raw mut counts, 0) };
-    if result == 0 { Ok(counts.cached) } else { Err(last_errno()) }
+    if result == 0 { Ok(counts) } else { Err(last_errno()) }
 }
 
 /// Says for each page from `offset` (a page's multiple) on whether it is in the page cache, one bool per
@@ -77,6 +89,21 @@ pub fn resident(fd: impl AsFd, offset: u64, resident: &mut [bool]) -> Result<(),
         *to = page & 1 == 1;
     }
     result
+}
+
+/// Starts write-back of the dirty pages in `offset..offset + len` and waits for none of it.
+///
+/// # Errors
+/// `ESPIPE` and `EINVAL` for what has no pages; `ENOSYS` where the kernel was built without it.
+#[allow(unsafe_code)]
+pub fn sync_file_range_write(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return Err(Errno::INVAL);
+    };
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: no memory of ours is named; the descriptor is borrowed, so it is open.
+    let result = unsafe { libc::sync_file_range(fd, offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 fn last_errno() -> Errno {

@@ -1,30 +1,18 @@
 //! `haul cp`: from the command line to a request, from a summary to an exit code.
 //!
-//! Here, and nowhere below, the environment, the terminal and the program's own path are looked at.
+//! Left out: the environment, the terminal and the program's own path, see `surroundings`.
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use haul::api::{Control, CopyRequest, RemoteOptions, Summary};
 use haul::job;
 
+use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
 use crate::args::{Cp, Durability, OBJECT_SIZE_DEFAULT, Ports};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings};
 use crate::{endpoint, signals};
-
-/// The process as it was started.
-struct Surroundings {
-    stdin_terminal: bool,
-    stdout_terminal: bool,
-    stderr_terminal: bool,
-    /// `TERM` names a terminal that understands escape sequences.
-    capable: bool,
-    no_color: bool,
-    binary: Option<PathBuf>,
-}
 
 pub fn run(args: &Cp) -> i32 {
     let surroundings = Surroundings::look();
@@ -51,20 +39,6 @@ pub fn run(args: &Cp) -> i32 {
         Err(error) => {
             let error = Some(format!("cannot watch for signals: {error}"));
             reporter.finish(Summary { error, ..Summary::default() }, FAILED)
-        }
-    }
-}
-
-impl Surroundings {
-    fn look() -> Surroundings {
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Surroundings {
-            stdin_terminal: std::io::stdin().is_terminal(),
-            stdout_terminal: std::io::stdout().is_terminal(),
-            stderr_terminal: std::io::stderr().is_terminal(),
-            capable: set("TERM").is_some_and(|term| term != "dumb"),
-            no_color: set("NO_COLOR").is_some(),
-            binary: std::env::current_exe().ok(),
         }
     }
 }
@@ -121,6 +95,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         remote,
         dry_run: args.dry_run,
         verbose: args.verbose > 0,
+        state_home: surroundings::state_dir(),
     })
 }
 

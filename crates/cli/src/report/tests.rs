@@ -9,9 +9,6 @@ use serde_json::Value;
 
 use super::*;
 
-#[path = "validator.rs"]
-mod validator;
-
 /// A writer that is read later, or that fails after `room` bytes.
 #[derive(Clone)]
 struct Sheet {
@@ -58,6 +55,7 @@ fn request() -> CopyRequest {
         },
         dry_run: false,
         verbose: true,
+        state_home: None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! A validator of the subset of JSON Schema that docs/events.schema.json uses. Another keyword is an error, so
+//! A validator of the subset of JSON Schema that docs/*.schema.json use. Another keyword is an error, so
 //! that nothing is written there that nothing holds.
 
 use serde_json::Value;

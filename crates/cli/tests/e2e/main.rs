@@ -15,6 +15,7 @@ mod copy;
 mod masks;
 mod names;
 mod power;
+mod probe;
 mod reach;
 mod resume;
 mod trouble;

@@ -183,7 +183,7 @@ impl Chooser {
     /// whether the mode changed.
     pub fn on_window(&mut self, window: Window) -> bool {
         let before = self.mode();
-        if window.mode != before || matches!(self.phase, Phase::Fixed(_)) {
+        if window.mode != before {
             return false;
         }
         self.tally.add(window.bytes, window.busy);

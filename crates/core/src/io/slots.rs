@@ -25,7 +25,7 @@ pub struct Slots {
     running: u32,
     /// When each of those loses it, and its id.
     deadlines: BTreeSet<(Time, u64)>,
-    /// Requests that lost their slot: when they started, and id.
+    /// Requests that lost their slot: when they were last known to be alive, and id; with their target.
     stuck: BTreeMap<(Time, u64), u64>,
 }
 
@@ -33,6 +33,8 @@ pub struct Slots {
 struct Held {
     target: u64,
     started: Time,
+    /// When it started or was last renewed.
+    alive: Time,
     deadline: Time,
     stuck: bool,
 }
@@ -58,6 +60,7 @@ pub struct Ended {
 pub struct Stuck {
     pub id: u64,
     pub target: u64,
+    /// When it started, or was last renewed.
     pub started: Time,
 }
 
@@ -102,7 +105,7 @@ impl Slots {
     /// If it may not start, or its id is in flight.
     pub fn start(&mut self, id: u64, target: u64, now: Time, deadline: Duration) {
         assert!(self.may_start(target), "only what may start starts");
-        let held = Held { target, started: now, deadline: now.after(deadline), stuck: false };
+        let held = Held { target, started: now, alive: now, deadline: now.after(deadline), stuck: false };
         self.deadlines.insert((held.deadline, id));
         assert!(self.in_flight.insert(id, held).is_none(), "an id is in flight once");
         self.targets.entry(target).or_default().running += 1;
@@ -111,11 +114,35 @@ impl Slots {
 
     /// A request ended, stuck or not. `None`: it was not in flight.
     pub fn end(&mut self, id: u64, now: Time) -> Option<Ended> {
+        let held = self.take_out(id)?;
+        Some(Ended { target: held.target, service: now.since(held.started), was_stuck: held.stuck })
+    }
+
+    /// A request made progress (an operation of several steps): its deadline counts from `now`. If it had lost
+    /// its slot, it gets one back if there is room, and else stays among the stuck. Unknown ids are ignored.
+    pub fn renew(&mut self, id: u64, now: Time, deadline: Duration) {
+        let Some(mut held) = self.take_out(id) else { return };
+        held.alive = now;
+        held.deadline = now.after(deadline);
+        held.stuck = held.stuck && !self.may_start(held.target);
+        let load = self.targets.entry(held.target).or_default();
+        if held.stuck {
+            load.stuck += 1;
+            self.stuck.insert((held.alive, id), held.target);
+        } else {
+            load.running += 1;
+            self.running += 1;
+            self.deadlines.insert((held.deadline, id));
+        }
+        self.in_flight.insert(id, held);
+    }
+
+    fn take_out(&mut self, id: u64) -> Option<Held> {
         let held = self.in_flight.remove(&id)?;
         let load = self.targets.get_mut(&held.target).expect("a target with requests has its load");
         if held.stuck {
             load.stuck -= 1;
-            self.stuck.remove(&(held.started, id));
+            self.stuck.remove(&(held.alive, id));
         } else {
             load.running -= 1;
             self.running -= 1;
@@ -124,7 +151,7 @@ impl Slots {
         if load.running == 0 && load.stuck == 0 {
             self.targets.remove(&held.target);
         }
-        Some(Ended { target: held.target, service: now.since(held.started), was_stuck: held.stuck })
+        Some(held)
     }
 
     /// Takes the slots of those whose deadline is at or before `now`. Returns how many those are.
@@ -137,7 +164,7 @@ impl Slots {
             self.deadlines.pop_first();
             let held = self.in_flight.get_mut(&id).expect("a request with a deadline is in flight");
             held.stuck = true;
-            self.stuck.insert((held.started, id), held.target);
+            self.stuck.insert((held.alive, id), held.target);
             let load = self.targets.get_mut(&held.target).expect("a target with requests has its load");
             load.running -= 1;
             load.stuck += 1;

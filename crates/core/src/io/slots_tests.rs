@@ -5,8 +5,8 @@ use super::*;
 struct Model {
     depth: u32,
     stuck_max: u32,
-    /// Id, target, start, deadline, stuck.
-    all: Vec<(u64, u64, u64, u64, bool)>,
+    /// Id, target, start or last renewal, deadline, stuck, first start.
+    all: Vec<(u64, u64, u64, u64, bool, u64)>,
 }
 
 impl Model {
@@ -26,11 +26,11 @@ impl Model {
 }
 
 /// Goal: the slots agree with their words in everything that can be asked, at every step.
-/// Method: seeded starts, ends and ticks at four targets, with depths that change, against a list; the bounds
+/// Method: seeded starts, renewals, ends and ticks at four targets, with depths that change, against a list; the bounds
 /// of the head comment are asserted beside it.
 #[test]
 fn slots_agree_with_a_list() {
-    let mut seen = [0; 3];
+    let mut seen = [0; 4];
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let depth = rng.u32(1..5);
@@ -46,7 +46,7 @@ fn slots_agree_with_a_list() {
                     if slots.may_start(target) {
                         let deadline = rng.u64(1..50);
                         slots.start(id, target, Time(now), Duration::from_nanos(deadline));
-                        model.all.push((id, target, now, now + deadline, false));
+                        model.all.push((id, target, now, now + deadline, false, now));
                     } else {
                         seen[0] += 1;
                     }
@@ -54,9 +54,18 @@ fn slots_agree_with_a_list() {
                 10..15 if !model.all.is_empty() => {
                     let held = model.all.swap_remove(rng.usize(0..model.all.len()));
                     let ended = slots.end(held.0, Time(now)).unwrap();
-                    let service = Duration::from_nanos(now - held.2);
+                    let service = Duration::from_nanos(now - held.5);
                     assert_eq!(ended, Ended { target: held.1, service, was_stuck: held.4 });
                     assert_eq!(slots.end(held.0, Time(now)), None);
+                }
+                15..17 if !model.all.is_empty() => {
+                    let mut held = model.all.swap_remove(rng.usize(0..model.all.len()));
+                    let deadline = rng.u64(1..50);
+                    slots.renew(held.0, Time(now), Duration::from_nanos(deadline));
+                    let revived = held.4 && model.may_start(held.1);
+                    seen[3] += usize::from(revived);
+                    held = (held.0, held.1, now, now + deadline, held.4 && !revived, held.5);
+                    model.all.push(held);
                 }
                 15..19 => {
                     now += rng.u64(0..20);
@@ -93,7 +102,7 @@ fn slots_agree_with_a_list() {
             seen[2] = seen[2].max(stuck.len());
         }
     }
-    assert!(seen[0] > 1000 && seen[1] > 1000 && seen[2] > 4, "{seen:?}");
+    assert!(seen[0] > 1000 && seen[1] > 1000 && seen[2] > 4 && seen[3] > 100, "{seen:?}");
 }
 
 /// Goal: a target that hangs takes nothing from another, and rests when too many are stuck.

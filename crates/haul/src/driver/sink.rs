@@ -24,7 +24,7 @@ use super::{
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
-use crate::job::PathBytes;
+use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::null::{self, NullSink};
@@ -58,6 +58,7 @@ pub(crate) struct SinkRequest {
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,
+    pub(crate) storage: StorageOptions,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
@@ -415,6 +416,10 @@ impl Session {
                     dir_owner: setup.policy.owner,
                     still_owner,
                     journal: Some(journal),
+                    storage: request.storage.clone(),
+                    passport: None,
+                    memory: request.memory,
+                    durable: setup.policy.durable,
                 };
                 let engine = WriteEngine::new(config, meter.clone(), post)
                     .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;

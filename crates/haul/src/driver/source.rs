@@ -265,10 +265,7 @@ impl Session {
             storage: request.options.source_storage.clone(),
             memory: request.memory,
         };
-        let reads_max = match &setup.origin {
-            Origin::Files(_) => config.reads_max(setup.object_size),
-            Origin::Made(_) => u32::from(request.readers) * 2,
-        };
+        let reads_max = config.reads_max(setup.object_size);
         let engine = start_engine(setup, config, &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {

@@ -23,7 +23,7 @@ use super::sink::SinkRequest;
 use super::source::SourceRequest;
 use super::{Links, Report, Watch, sink, source};
 use crate::buffer::Pool;
-use crate::job::{Durability, Options, PathBytes};
+use crate::job::{Durability, Options, PathBytes, StorageOptions};
 use crate::storage::source::wall_clock;
 use crate::transport::{Link, memory};
 
@@ -185,6 +185,7 @@ fn sink_request(dst: &Path) -> SinkRequest {
         home: None,
         memory: MEMORY,
         writers: 2,
+        storage: StorageOptions::default(),
         what: "a test".into(),
         asked: None,
     }

@@ -15,6 +15,8 @@ const RESERVED: u64 = 128;
 pub struct Budget {
     /// Files being written, whose epoch is not over.
     pub sink_files: usize,
+    /// Second descriptors of such files, for direct I/O.
+    pub sink_direct: usize,
     pub sink_dirs: usize,
     pub source_files: usize,
     pub source_dirs: usize,
@@ -29,7 +31,8 @@ fn share(limit: u64) -> Budget {
     let free = limit.saturating_sub(RESERVED);
     let part = |divisor: u64, max: u64| (free / divisor).clamp(8, max) as usize;
     Budget {
-        sink_files: part(2, 4096),
+        sink_files: (free / 16 * 7).clamp(8, 4096) as usize,
+        sink_direct: part(16, 1024),
         sink_dirs: part(8, 256),
         source_files: part(8, 512),
         source_dirs: part(8, 256),
@@ -55,8 +58,8 @@ mod tests {
     #[test]
     fn shares_fit_the_limit() {
         for limit in [256, 600, 1024, 4096, 20_000, NOFILE_MAX] {
-            let Budget { sink_files, sink_dirs, source_files, source_dirs } = share(limit);
-            let taken = (sink_files + sink_dirs + source_files + source_dirs) as u64;
+            let Budget { sink_files, sink_direct, sink_dirs, source_files, source_dirs } = share(limit);
+            let taken = (sink_files + sink_direct + sink_dirs + source_files + source_dirs) as u64;
             assert!(taken + RESERVED + (limit - RESERVED) / 8 <= limit, "{limit}: {taken}");
         }
     }

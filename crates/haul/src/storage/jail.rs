@@ -107,6 +107,18 @@ impl Jail {
         self.open(parent, name, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     }
 
+    /// Opens the file `name` once more, for direct I/O. It has to be the file that `same` is open on, whatever was
+    /// renamed meanwhile (`ESTALE` otherwise). `EINVAL` where the file system knows no direct I/O.
+    pub fn open_direct(&self, parent: impl AsFd, name: &Name, same: impl AsFd) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = self.open(parent, name, flags, Mode::empty())?;
+        let (found, meant) = (rustix::fs::fstat(&fd)?, rustix::fs::fstat(same)?);
+        match (found.st_dev, found.st_ino) == (meant.st_dev, meant.st_ino) {
+            true => Ok(fd),
+            false => Err(Errno::STALE),
+        }
+    }
+
     /// What stands at `name`; a link itself, not its target.
     pub fn stat(&self, parent: impl AsFd, name: &Name) -> Result<Stat> {
         retry_on_intr(|| rustix::fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW))
@@ -218,6 +230,25 @@ mod tests {
             }
             assert_eq!(fs::read(base.join("outside/victim")).expect("read"), b"precious");
             assert_eq!(fs::read_dir(base.join("outside")).expect("ls").count(), 1);
+        });
+    }
+
+    /// Goal: a second descriptor is of the same file as the first, or there is none.
+    /// Method: the name as it was, then with another file under it, then with a link to the first.
+    #[test]
+    fn second_descriptor_is_of_the_same_file() {
+        both(|jail, base, root| {
+            let first = jail.create_temp(&root, &name("f")).expect("create");
+            match jail.open_direct(&root, &name("f"), &first) {
+                Err(Errno::INVAL) => return eprintln!("skipped: no direct I/O here"),
+                other => drop(other.expect("the same file")),
+            }
+            fs::rename(base.join("root/f"), base.join("root/g")).expect("rename");
+            drop(jail.create_temp(&root, &name("f")).expect("create"));
+            assert_eq!(jail.open_direct(&root, &name("f"), &first).unwrap_err(), Errno::STALE);
+            fs::remove_file(base.join("root/f")).expect("rm");
+            symlink("g", base.join("root/f")).expect("symlink");
+            assert_eq!(jail.open_direct(&root, &name("f"), &first).unwrap_err(), Errno::LOOP);
         });
     }
 

@@ -2,23 +2,29 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], [`tree`], `files` (temporaries), `commit` (metadata, sync, rename), [`engine`]
-//! (threads), [`owner`] (one run per job), [`journal`] (restart markers), [`clean`] (debris of dead jobs).
+//! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
+//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), `commit`
+//! (metadata, sync, rename), [`engine`] (threads), [`owner`] (one run per job), [`journal`] (restart markers),
+//! [`clean`] (debris of dead jobs).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
-//! Left out: direct I/O, pre-allocation and an early start of write-back (`sync_file_range` has no safe
-//! wrapper); sizes of system buffers are left to the kernel until the tuner measures them.
+//! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod cache;
 pub mod clean;
 mod commit;
+mod data;
 pub mod engine;
 mod fault;
 mod files;
+mod gate;
 pub mod journal;
+mod mode;
 pub mod names;
 pub mod owner;
+pub mod space;
 pub mod tree;
 
 pub use commit::{NotKept, NotKeptCounters};

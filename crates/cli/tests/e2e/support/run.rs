@@ -27,6 +27,7 @@ pub struct Haul {
     args: Vec<OsString>,
     wrapper: Vec<OsString>,
     cwd: Option<PathBuf>,
+    variables: Vec<(OsString, OsString)>,
     program: PathBuf,
 }
 
@@ -34,7 +35,7 @@ impl Haul {
     /// `haul ARGS...`
     pub fn new(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Haul {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-        Haul { args, wrapper: Vec::new(), cwd: None, program: program() }
+        Haul { args, wrapper: Vec::new(), cwd: None, variables: Vec::new(), program: program() }
     }
 
     /// `haul cp --json ARGS...`
@@ -55,6 +56,12 @@ impl Haul {
     /// Runs in this directory.
     pub fn within(mut self, dir: &Path) -> Haul {
         self.cwd = Some(dir.to_owned());
+        self
+    }
+
+    /// Runs with this variable in its environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Haul {
+        self.variables.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
@@ -110,6 +117,7 @@ impl Haul {
         for variable in ["SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
             command.env_remove(variable);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);
         }

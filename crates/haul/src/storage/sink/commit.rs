@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
+use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{CommitItem, LinkItem, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::cache::drop_pages;
 use super::clean::remove_tagged_in;
 use super::engine::Sink;
-use super::files::{set_mtime, times};
-use super::{fault, tree};
+use super::files::{descriptor, set_mtime, times};
+use super::{fault, lock, tree};
 
 const SETUID_SETGID: u32 = 0o6000;
 const SETGID: u32 = 0o2000;
@@ -79,49 +81,69 @@ impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
     pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
         if let Err(lost) = self.check_owner() {
-            self.files.close(item.id, false);
+            self.files.fail(item.id, &lost, false);
             return Err(lost);
         }
         let result = match &item.publish {
             None => self.commit_part(item, durable),
             Some(publish) => self.publish(publish, durable),
         };
-        if result.is_err() || item.publish.is_some() {
-            self.files.close(item.id, result.is_err());
+        match (&result, &item.publish) {
+            // Nothing of an empty file is under way, and nobody discards what was never written.
+            (Err(_), Some(publish)) if publish.file.size == 0 => self.files.close(item.id, true),
+            (Err(failure), _) => self.files.fail(item.id, failure, true),
+            (Ok(()), Some(_)) => self.files.close(item.id, false),
+            (Ok(()), None) => {}
         }
         result
     }
 
     fn commit_part(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
-        let (open, fd) = self.files.fd_of(item.id)?;
+        let (open, file, _) = self.files.fd_of(item.id)?;
         if !durable {
             return Ok(());
         }
-        retry_on_intr(|| rustix::fs::fdatasync(&fd))
-            .map_err(|errno| unsynced(&fault::show(open.temp.as_bytes()), errno, &fd))
+        self.sync_data(&open, &file)?;
+        drop_pages(descriptor(&file));
+        Ok(())
     }
 
     fn publish(&self, publish: &Publish, durable: bool) -> Result<(), Failure> {
         let file = &publish.file;
         let path = || self.tree.path_of(file.parent, &file.name);
         // Of an empty file nothing was ever written.
-        let fd = if file.size == 0 { self.files.fd(file)? } else { self.files.fd_of(file.id)?.1 };
-        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, &fd);
+        if file.size == 0 {
+            self.files.fd(file)?;
+        }
+        let (open, temp, adopted) = self.files.fd_of(file.id)?;
+        let fd = descriptor(&temp);
+        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
 
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
+        // A large file has its full size from the beginning, so that says nothing of it. (Small ones are written
+        // whole, and an adopted one in part by an earlier run.)
+        let written = lock(&open.path).written();
+        if file.size > SMALL_LEN_MAX && !adopted && written < open.data_len {
+            let text = format!("{} has {written} of {} bytes and was not published", path(), file.size);
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
         let size = stat.st_size as u64;
         if size < file.size {
             let text = format!("{} has {size} of {} bytes and was not published", path(), file.size);
             return Err(fault::failure(Stage::Publish, 0, text));
         }
         if size > file.size {
-            retry_on_intr(|| rustix::fs::ftruncate(&fd, file.size))
+            retry_on_intr(|| rustix::fs::ftruncate(fd, file.size))
                 .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
         }
-        self.set_meta(&fd, &publish.meta, publish.owner, 0)
+        self.set_meta(fd, &publish.meta, publish.owner, 0)
             .map_err(|(what, errno)| fail(Stage::Metadata, what, errno))?;
         if durable {
-            retry_on_intr(|| rustix::fs::fsync(&fd)).map_err(|errno| unsynced(&path(), errno, &fd))?;
+            self.synced(&open, || {
+                retry_on_intr(|| rustix::fs::fsync(fd)).map_err(|errno| unsynced(&path(), errno, fd))
+            })?;
+            drop_pages(fd);
         }
         self.give_name(file, publish.no_replace)
     }
@@ -129,12 +151,12 @@ impl Sink {
     /// Owner first, for a change of owner clears setuid and setgid; mtime last.
     fn set_meta(
         &self,
-        fd: &OwnedFd,
+        fd: impl AsFd,
         meta: &Meta,
         owner: bool,
         keep: u32,
     ) -> Result<(), (&'static str, Errno)> {
-        let lost = &*self.not_kept;
+        let (fd, lost) = (fd.as_fd(), &*self.not_kept);
         let mut owned = false;
         if owner && let Some((uid, gid)) = ids(meta) {
             let result = rustix::fs::fchown(fd, Some(uid), Some(gid));
@@ -244,7 +266,7 @@ impl Sink {
     }
 }
 
-fn unsynced(path: &str, errno: Errno, fd: impl AsFd) -> Failure {
+pub(super) fn unsynced(path: &str, errno: Errno, fd: impl AsFd) -> Failure {
     let failure = fault::os_at(Stage::Sync, "sync", path, errno, fd);
     let text =
         format!("{}; its temporary was discarded, for what was written is not to be trusted", failure.text);

@@ -1,6 +1,7 @@
 //! The write engine: threads that execute `SinkOp`s and post their completions.
 //!
 //! In: operations with payload buffers. Out: one completion for each, from the engine's own threads.
+//! Objects of large files go to the lanes (`data`), the rest is done by the threads here.
 //! Commits, directory syncs and links are shared among the threads, for what makes many small files durable
 //! in little time is syncing them side by side. The journal has a thread of its own, so that its records
 //! keep their order.
@@ -18,19 +19,26 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
+use haul_core::io::IoMode;
 use haul_core::stage::Stage as MeterStage;
-use haul_core::transfer::op::{BundleWrite, SinkDone, SinkOp};
+use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkOp};
 use haul_core::wire::{Failure, Stage};
 
 use super::clean::remove_tagged_in;
 use super::commit::NotKeptCounters;
+use super::data::{Data, Tag, lane_config};
 use super::files::Files;
 use super::journal::Journal;
+use super::mode::Choice;
 use super::names::tag_bits;
+use super::space::Spaces;
 use super::tree::SinkTree;
 use super::{fault, lock, tree};
 use crate::buffer::Buffer;
+use crate::job::StorageOptions;
 use crate::meter::Meter;
+use crate::storage::descriptors::budget;
+use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 
 /// Most items of a shared operation that a thread takes at once.
@@ -58,6 +66,14 @@ pub struct EngineConfig {
     pub still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: the session keeps no journal (`Journal` operations fail).
     pub journal: Option<Journal>,
+    /// How objects are written.
+    pub storage: StorageOptions,
+    /// The faster mode as the storage passport has it; the transfer measures it all the same.
+    pub passport: Option<IoMode>,
+    /// Most payload bytes in memory.
+    pub memory: u64,
+    /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
+    pub durable: bool,
 }
 
 /// A share of an operation that several threads work at.
@@ -65,16 +81,18 @@ type Help = Arc<dyn Fn() + Send + Sync>;
 
 /// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end.
 pub struct WriteEngine {
-    work: Sender<SinkJob>,
-    journal: Sender<SinkJob>,
+    /// Both until it ends.
+    work: Option<Sender<SinkJob>>,
+    journal: Option<Sender<SinkJob>>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    not_kept: Arc<NotKeptCounters>,
+    pub(super) sink: Arc<Sink>,
 }
 
 /// What the threads share.
 pub(super) struct Sink {
     pub(super) tree: Arc<SinkTree>,
     pub(super) files: Files,
+    pub(super) data: Data,
     pub(super) old_tags: HashSet<u32>,
     pub(super) dir_owner: bool,
     still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
@@ -83,7 +101,7 @@ pub(super) struct Sink {
     pub(super) not_kept: Arc<NotKeptCounters>,
     help: Sender<Help>,
     threads: usize,
-    post: Post<SinkCompletion>,
+    pub(super) post: Post<SinkCompletion>,
     meter: Arc<Meter>,
 }
 
@@ -97,7 +115,16 @@ impl WriteEngine {
         meter: Arc<Meter>,
         post: Post<SinkCompletion>,
     ) -> std::io::Result<WriteEngine> {
-        let not_kept = Arc::new(NotKeptCounters::default());
+        WriteEngine::start(config, meter, post, Lanes::start)
+    }
+
+    /// Starts the threads, with lanes as `start_lanes` makes them.
+    pub(super) fn start(
+        config: EngineConfig,
+        meter: Arc<Meter>,
+        post: Post<SinkCompletion>,
+        start_lanes: impl FnOnce(LaneConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<Lanes<Tag>>,
+    ) -> std::io::Result<WriteEngine> {
         // Unbounded, but what lies in them is bounded by the session: payload by grants, the rest by the
         // entries that may be announced and not done. The shares' sender is the threads' own, so that the end
         // of `work` alone ends them; whoever shared an operation finishes what nobody helped with.
@@ -105,8 +132,11 @@ impl WriteEngine {
         let (journal, records) = unbounded();
         let (help, shares) = unbounded();
         let threads = config.threads.clamp(1, THREADS_MAX);
+        let lanes = lane_config(&config.storage, config.memory);
+        let choice = Choice::new(config.storage.io, config.passport, config.durable, budget().sink_direct);
         let sink = Arc::new(Sink {
-            files: Files::new(config.tree.clone(), config.tag),
+            files: Files::new(config.tree.clone(), config.tag, Spaces::new(config.storage.no_preallocate)),
+            data: Data::new(choice, lanes.clone()),
             tree: config.tree,
             // Never the own tag: those are no leftovers.
             old_tags: config
@@ -118,35 +148,48 @@ impl WriteEngine {
             dir_owner: config.dir_owner,
             still_owner: config.still_owner,
             seen_owner: Mutex::new(None),
-            not_kept: not_kept.clone(),
+            not_kept: Arc::default(),
             help,
             threads,
             post,
-            meter,
+            meter: meter.clone(),
         });
+        let on_done: OnDone<Tag> = {
+            let sink = sink.clone();
+            Arc::new(move |done| sink.on_written(done))
+        };
+        sink.data.set_lanes(start_lanes(lanes, meter, on_done)?);
         let mut handles = Vec::with_capacity(threads + 1);
         for i in 0..threads {
             let (sink, jobs, shares) = (sink.clone(), jobs.clone(), shares.clone());
             let builder = std::thread::Builder::new().name(format!("haul-write-{i}"));
             handles.push(builder.spawn(move || sink.run(&jobs, &shares))?);
         }
-        let store = config.journal;
+        let (store, keeper) = (config.journal, sink.clone());
         let builder = std::thread::Builder::new().name("haul-journal".into());
-        handles.push(builder.spawn(move || keep_journal(&sink, store, &records))?);
-        Ok(WriteEngine { work, journal, threads: handles, not_kept })
+        handles.push(builder.spawn(move || keep_journal(&keeper, store, &records))?);
+        Ok(WriteEngine { work: Some(work), journal: Some(journal), threads: handles, sink })
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
     pub fn not_kept(&self) -> Arc<NotKeptCounters> {
-        self.not_kept.clone()
+        self.sink.not_kept.clone()
     }
 
     /// Ends the threads after all that was submitted, and waits for them.
     pub fn join(self) {
-        let WriteEngine { work, journal, threads, .. } = self;
-        drop(work);
-        drop(journal);
-        for thread in threads {
+        drop(self);
+    }
+}
+
+impl Drop for WriteEngine {
+    fn drop(&mut self) {
+        // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
+        // last write has completed.
+        self.sink.data.drain();
+        self.work = None;
+        self.journal = None;
+        for thread in self.threads.drain(..) {
             // A panic outside of an operation is a bug that the thread has reported already.
             let _ = thread.join();
         }
@@ -155,17 +198,26 @@ impl WriteEngine {
 
 impl SinkEngine for WriteEngine {
     fn submit(&mut self, job: SinkJob) {
+        let mut job = job;
+        if matches!(job.op, SinkOp::Write { .. }) {
+            self.sink.begin_write();
+            match self.sink.write_if_ready(job) {
+                None => return,
+                Some(first) => job = first,
+            }
+        }
         let journal = matches!(job.op, SinkOp::Journal { .. } | SinkOp::RemoveJournal);
         let queue = if journal { &self.journal } else { &self.work };
-        assert!(queue.send(job).is_ok(), "the engine's threads live as long as the engine");
+        let sent = queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
+        assert!(sent, "the engine's threads live as long as the engine");
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        Vec::new()
+        self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck())
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        Vec::new()
+        self.sink.data.report(&self.sink.files.spaces)
     }
 }
 
@@ -181,9 +233,14 @@ impl Sink {
             crossbeam_channel::select! {
                 recv(jobs) -> job => {
                     idle();
-                    let Ok(SinkJob { op, buffer }) = job else { return };
-                    let done = self.meter.busy(MeterStage::SinkStorage, || self.execute(op, buffer));
-                    (self.post)(SinkCompletion { done });
+                    let Ok(job) = job else { return };
+                    if matches!(job.op, SinkOp::Write { .. }) {
+                        self.meter.busy(MeterStage::SinkStorage, || self.write_first(job));
+                    } else {
+                        let SinkJob { op, buffer } = job;
+                        let done = self.meter.busy(MeterStage::SinkStorage, || self.execute(op, buffer));
+                        (self.post)(SinkCompletion { done });
+                    }
                 }
                 recv(shares) -> help => {
                     idle();
@@ -192,7 +249,11 @@ impl Sink {
                     }
                 }
                 default(IDLE_TICK) => {
-                    idle();
+                    // While lanes write, a thread without work does not mean that storage waits for data.
+                    match self.data.is_writing() {
+                        true => since = Instant::now(),
+                        false => idle(),
+                    }
                     continue;
                 }
             }
@@ -226,31 +287,22 @@ impl Sink {
                     |sink, item| sink.files.look(item),
                 ),
             },
-            SinkOp::Write { file, offset, len, buffer, start } => {
-                let result = guard(Stage::Write, || {
-                    self.files.write(&file, offset, slice(payload, start, u64::from(len))?)
-                });
-                SinkDone::Write { id: file.id, offset, len, buffer, result }
-            }
             SinkOp::WriteBundle { buffer, items } => {
                 let write = |item: &BundleWrite| {
                     let data = slice(payload, item.start, item.file.size)?;
-                    // An empty file has nothing to write, but a temporary to publish.
-                    self.files.fd(&item.file)?;
-                    self.files.write(&item.file, 0, data)
+                    // Of an empty one this makes the temporary to publish.
+                    self.files.write_whole(&item.file, data)
                 };
                 let results =
                     items.iter().map(|item| (item.file.id, guard(Stage::Write, || write(item)))).collect();
                 SinkDone::WriteBundle { buffer, results }
             }
-            SinkOp::Commit { durable, items } => SinkDone::Commit {
-                results: self.share(
-                    items,
-                    |item| item.id,
-                    Stage::Publish,
-                    move |sink, item| sink.commit(item, durable),
-                ),
-            },
+            SinkOp::Commit { durable, items } => {
+                let commit = move |sink: &Sink, item: &CommitItem| sink.commit(item, durable);
+                let results = self.share(items, |item| item.id, Stage::Publish, commit);
+                self.data.choice.on_commit();
+                SinkDone::Commit { results }
+            }
             SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
                 results: self.share(
                     items,
@@ -272,6 +324,8 @@ impl Sink {
                 });
                 SinkDone::Discard { id }
             }
+            // The threads pass these to `write_first`.
+            SinkOp::Write { .. } => unreachable!("a write goes to the lanes"),
             // These go to the journal's thread.
             SinkOp::Journal { .. } => SinkDone::Journal { result: Err(no_journal()) },
             SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Err(no_journal()) },
@@ -305,6 +359,13 @@ impl Sink {
             self.tree.forget(*id);
         }
         results
+    }
+
+    /// Has a thread of the engine do `work`, as soon as one is idle.
+    pub(super) fn spawn(self: &Arc<Self>, work: impl Fn(&Arc<Sink>) + Send + Sync + 'static) {
+        let sink = self.clone();
+        let help: Help = Arc::new(move || work(&sink));
+        assert!(self.help.send(help).is_ok(), "its receiver is with the threads");
     }
 
     /// Does `work` on each item, together with the threads that are idle; results are in the items' order.
@@ -377,7 +438,7 @@ struct Shared<T, R> {
 }
 
 /// The payload from `start`, `len` bytes long.
-fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
+pub(super) fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
     let start = start as usize;
     usize::try_from(len).ok().and_then(|len| payload.get(start..start.checked_add(len)?)).ok_or_else(|| {
         let text = format!("{len} bytes at {start} are not in a payload of {} bytes", payload.len());
@@ -386,7 +447,7 @@ fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
 }
 
 /// Runs `work`; a panic in it becomes a failure, so that nobody waits for ever.
-fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(super) fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let told = panic.downcast_ref::<&str>().copied().map(str::to_owned);
         let told = told.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -437,4 +498,4 @@ fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<Sink
 
 #[cfg(test)]
 #[path = "engine_tests.rs"]
-mod tests;
+pub(super) mod tests;

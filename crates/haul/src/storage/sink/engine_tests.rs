@@ -13,35 +13,47 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-const TAG: u32 = 77;
-const META: Meta =
+pub(in crate::storage::sink) const TAG: u32 = 77;
+pub(in crate::storage::sink) const META: Meta =
     Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 123_456_700 } };
 
-fn name(text: &str) -> Name {
+pub(in crate::storage::sink) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a legal name")
 }
 
 /// An engine on a fresh directory, and what it posted.
-struct Bench {
-    root: PathBuf,
-    tree: Arc<SinkTree>,
-    engine: Option<WriteEngine>,
-    posted: Receiver<(SinkDone, u64)>,
-    pool: Pool,
-    lost: Arc<AtomicBool>,
-    _dir: tempfile::TempDir,
+pub(in crate::storage::sink) struct Bench {
+    pub(in crate::storage::sink) root: PathBuf,
+    pub(in crate::storage::sink) tree: Arc<SinkTree>,
+    pub(in crate::storage::sink) engine: Option<WriteEngine>,
+    pub(in crate::storage::sink) posted: Receiver<(SinkDone, u64)>,
+    pub(in crate::storage::sink) pool: Pool,
+    pub(in crate::storage::sink) lost: Arc<AtomicBool>,
+    pub(in crate::storage::sink) _dir: tempfile::TempDir,
 }
 
 impl Bench {
-    fn new() -> Bench {
+    pub(in crate::storage::sink) fn new() -> Bench {
         Bench::with(|_| {})
     }
-    fn with(change: impl FnOnce(&mut EngineConfig)) -> Bench {
+    pub(in crate::storage::sink) fn with(change: impl FnOnce(&mut EngineConfig)) -> Bench {
         let dir = tempfile::tempdir().expect("tempdir");
         let root = dir.path().join("root");
         Bench::at(dir, root, change)
     }
-    fn at(dir: tempfile::TempDir, root: PathBuf, change: impl FnOnce(&mut EngineConfig)) -> Bench {
+    pub(in crate::storage::sink) fn at(
+        dir: tempfile::TempDir,
+        root: PathBuf,
+        change: impl FnOnce(&mut EngineConfig),
+    ) -> Bench {
+        Bench::start(dir, root, change, WriteEngine::new)
+    }
+    pub(in crate::storage::sink) fn start(
+        dir: tempfile::TempDir,
+        root: PathBuf,
+        change: impl FnOnce(&mut EngineConfig),
+        start: impl FnOnce(EngineConfig, Arc<Meter>, Post<SinkCompletion>) -> std::io::Result<WriteEngine>,
+    ) -> Bench {
         let tree = Arc::new(SinkTree::open_root(&root, true).expect("root"));
         let (post, posted) = unbounded();
         let pool = Pool::new(1 << 30);
@@ -58,6 +70,10 @@ impl Bench {
                 false => Ok(()),
             }),
             journal: None,
+            storage: StorageOptions::default(),
+            passport: None,
+            memory: 1 << 30,
+            durable: true,
         };
         change(&mut config);
         let buffers = pool.clone();
@@ -65,10 +81,10 @@ impl Bench {
         let post: Post<SinkCompletion> = Arc::new(move |completion: SinkCompletion| {
             let _ = post.send((completion.done, buffers.in_use().0));
         });
-        let engine = WriteEngine::new(config, Arc::new(Meter::default()), post).expect("threads");
+        let engine = start(config, Arc::new(Meter::default()), post).expect("threads");
         Bench { root, tree, engine: Some(engine), posted, pool, lost, _dir: dir }
     }
-    fn submit(&mut self, op: SinkOp, payload: &[u8]) {
+    pub(in crate::storage::sink) fn submit(&mut self, op: SinkOp, payload: &[u8]) {
         let buffer = match &op {
             SinkOp::Write { .. } | SinkOp::WriteBundle { .. } => {
                 let mut buffer = self.pool.take(payload.len()).expect("a buffer");
@@ -79,11 +95,16 @@ impl Bench {
         };
         self.engine.as_mut().expect("running").submit(SinkJob { op, buffer });
     }
-    fn run(&mut self, op: SinkOp, payload: &[u8]) -> SinkDone {
+    pub(in crate::storage::sink) fn run(&mut self, op: SinkOp, payload: &[u8]) -> SinkDone {
         self.submit(op, payload);
         self.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0
     }
-    fn write(&mut self, file: &SinkFile, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    pub(in crate::storage::sink) fn write(
+        &mut self,
+        file: &SinkFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Failure> {
         let len = data.len() as u32;
         let op = SinkOp::Write { file: file.clone(), offset, len, buffer: BufferId(0), start: 0 };
         match self.run(op, data) {
@@ -91,7 +112,7 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
-    fn commit(&mut self, items: Vec<CommitItem>) -> Vec<Result<(), Failure>> {
+    pub(in crate::storage::sink) fn commit(&mut self, items: Vec<CommitItem>) -> Vec<Result<(), Failure>> {
         let ids: Vec<_> = items.iter().map(|item| item.id).collect();
         match self.run(SinkOp::Commit { durable: true, items }, b"") {
             SinkDone::Commit { results } => {
@@ -101,33 +122,33 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
-    fn publish(&mut self, file: &SinkFile) -> Result<(), Failure> {
+    pub(in crate::storage::sink) fn publish(&mut self, file: &SinkFile) -> Result<(), Failure> {
         self.commit(vec![whole(file, META)]).remove(0)
     }
-    fn look(&mut self, file: &SinkFile, adopt: Option<u32>) -> Found {
+    pub(in crate::storage::sink) fn look(&mut self, file: &SinkFile, adopt: Option<u32>) -> Found {
         match self.run(SinkOp::Lookup { items: vec![LookupItem { file: file.clone(), adopt }] }, b"") {
             SinkDone::Lookup { mut results } => results.remove(0).1.expect("found"),
             other => panic!("{other:?}"),
         }
     }
-    fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
+    pub(in crate::storage::sink) fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {
             SinkDone::FinishDirs { results } => results.into_iter().map(|(_, result)| result).collect(),
             other => panic!("{other:?}"),
         }
     }
-    fn dir(&self, id: u64, parent: DirId, text: &str) -> DirId {
+    pub(in crate::storage::sink) fn dir(&self, id: u64, parent: DirId, text: &str) -> DirId {
         self.tree.register(DirId(id), parent, name(text));
         DirId(id)
     }
-    fn not_kept(&self) -> NotKept {
+    pub(in crate::storage::sink) fn not_kept(&self) -> NotKept {
         self.engine.as_ref().expect("running").not_kept().read()
     }
     /// Path of the temporary with this tag.
-    fn temp(&self, text: &str, tag: u32) -> PathBuf {
+    pub(in crate::storage::sink) fn temp(&self, text: &str, tag: u32) -> PathBuf {
         self.root.join(String::from_utf8(temp_name(&name(text), tag).as_bytes().to_vec()).expect("ASCII"))
     }
-    fn ls(&self) -> Vec<String> {
+    pub(in crate::storage::sink) fn ls(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(&self.root)
             .expect("ls")
             .map(|e| e.expect("entry").file_name().to_string_lossy().into_owned())
@@ -145,16 +166,16 @@ impl Drop for Bench {
     }
 }
 
-fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
+pub(in crate::storage::sink) fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
     SinkFile { id: FileId(id), parent, name: name(text), size }
 }
 
-fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
+pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
     let publish = Publish { file: file.clone(), meta, owner: false, no_replace: false };
     CommitItem { id: file.id, publish: Some(publish) }
 }
 
-fn is_root() -> bool {
+pub(in crate::storage::sink) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -310,7 +331,7 @@ fn what_must_not_be_replaced_stays() {
 }
 
 /// The directory of a configuration's tree.
-fn config_root(config: &EngineConfig) -> PathBuf {
+pub(in crate::storage::sink) fn config_root(config: &EngineConfig) -> PathBuf {
     let text = config.tree.path_of_dir(DirId::ROOT);
     PathBuf::from(text)
 }
@@ -667,14 +688,17 @@ fn journal_stays_while_temporaries_do() {
 }
 
 /// Goal: when space or inodes run out, the failure says which, and what is left; nothing is published.
-/// Method: tmpfs of 1 MiB, and one of 16 inodes.
+/// Method: tmpfs of 1 MiB, with and without allocation before the data, and one of 16 inodes.
 #[test]
 fn exhausted_space_is_named() {
     let dir = tempfile::tempdir().expect("tempdir");
-    for (option, word, errno) in
-        [("size=1m", "out of blocks", Errno::NOSPC), ("size=1m,nr_inodes=16", "out of inodes", Errno::NOSPC)]
-    {
-        let at = dir.path().join(option);
+    let cases = [
+        ("size=1m", "allocate the 1048576 bytes of", "out of blocks", 1 << 20, false),
+        ("size=1m", "write", "out of blocks", 1 << 20, true),
+        ("size=1m,nr_inodes=16", "create", "out of inodes", 1, false),
+    ];
+    for (option, what, word, size, no_preallocate) in cases {
+        let at = dir.path().join(what);
         fs::create_dir(&at).expect("mkdir");
         let mounted = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", option, "tmpfs"])
@@ -685,23 +709,25 @@ fn exhausted_space_is_named() {
             return;
         }
         let _unmount = Unmount(&at);
-        let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |_| {});
+        let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |config| {
+            config.storage.no_preallocate = no_preallocate;
+        });
         let data = vec![1; 128 << 10];
         let failure = (0..100)
             .find_map(|i| {
-                let f = file(1 + i, DirId::ROOT, &format!("f{i}"), 1 << 20);
-                let len = if option == "size=1m" { data.len() } else { 1 };
-                bench.write(&f, 0, &data[..len]).err()
+                let f = file(1 + i, DirId::ROOT, &format!("f{i}"), size);
+                bench.write(&f, 0, &data[..data.len().min(size as usize)]).err()
             })
             .expect("it is full");
-        assert_eq!(failure.errno, errno.raw_os_error());
+        assert_eq!(failure.errno, Errno::NOSPC.raw_os_error());
+        assert!(failure.text.starts_with(what), "{}", failure.text);
         assert!(failure.text.contains(word) && failure.text.contains("bytes and"), "{}", failure.text);
         drop(bench);
     }
 }
 
 /// Unmounts, also when the test fails.
-struct Unmount<'a>(&'a Path);
+pub(in crate::storage::sink) struct Unmount<'a>(pub(in crate::storage::sink) &'a Path);
 impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg(self.0).status();

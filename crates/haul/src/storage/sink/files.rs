@@ -1,24 +1,35 @@
 //! Files being written: one temporary and one descriptor each, from the first write to the commit.
 //!
-//! What must hold: a file has one temporary, also when its first writes come at once; the descriptor that
-//! wrote stays open until the file is committed or discarded, for only through it are failed write-backs seen.
+//! What must hold: a file has one temporary, also when its first writes come at once; the descriptor that it
+//! began with stays open until the file is committed or discarded, for through it failed write-backs are seen
+//! (also those of a second descriptor for direct I/O, which may come and go: errors belong to the inode, and
+//! every descriptor that was open hears of them). A file that failed stays failed until it is discarded.
 //! The session bounds how many are open (`descriptors::budget`).
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{Name, Timestamp};
 use haul_core::ids::{DirId, FileId};
+use haul_core::io::IoMode;
+use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::data::Path;
 use super::names::temp_name;
+use super::space::Spaces;
 use super::tree::SinkTree;
 use super::{fault, lock};
+use crate::storage::io::{IoFile, Target};
+
+/// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs, f2fs,
+/// tmpfs.
+const LOCAL: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
 /// The open files of a session.
 pub(super) struct Files {
@@ -27,31 +38,61 @@ pub(super) struct Files {
     tag: u32,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
     grain: OnceLock<u32>,
+    one_writer: OnceLock<bool>,
+    pub(super) spaces: Spaces,
     /// A temporary of this session could not be removed.
     left: AtomicBool,
 }
 
 /// A file being written.
 pub(super) struct OpenFile {
-    parent: DirId,
-    name: Name,
+    pub(super) parent: DirId,
+    pub(super) name: Name,
     pub(super) temp: Name,
+    pub(super) size: u64,
+    /// Bytes that have to be written: all but holes.
+    pub(super) data_len: u64,
     state: Mutex<State>,
-    /// Held while a buffered write goes on: local file systems take the inode's lock for it, and threads that
-    /// wait for that one spin. (Direct I/O will write side by side.)
-    writing: Mutex<()>,
+    /// How its objects reach storage; bundled files have no need of it.
+    pub(super) path: Mutex<Path>,
 }
 
 enum State {
     New,
-    Open(Arc<OwnedFd>),
-    Failed(Failure),
+    Open(Opened),
+    Failed {
+        failure: Failure,
+        /// Its temporary is there and ours to remove.
+        temp: bool,
+    },
     Closed,
 }
 
+#[derive(Clone)]
+struct Opened {
+    file: Arc<IoFile>,
+    /// An earlier run wrote a part of it.
+    adopted: bool,
+    /// It has its space, and its objects know their way.
+    ready: bool,
+}
+
+/// The descriptor of a sink's file.
+pub(super) fn descriptor(file: &IoFile) -> BorrowedFd<'_> {
+    file.fd.as_ref().expect("a sink's file has a descriptor").as_fd()
+}
+
 impl Files {
-    pub(super) fn new(tree: Arc<SinkTree>, tag: u32) -> Files {
-        Files { tree, tag, open: Mutex::default(), grain: OnceLock::new(), left: AtomicBool::new(false) }
+    pub(super) fn new(tree: Arc<SinkTree>, tag: u32, spaces: Spaces) -> Files {
+        Files {
+            tree,
+            tag,
+            open: Mutex::default(),
+            grain: OnceLock::new(),
+            one_writer: OnceLock::new(),
+            spaces,
+            left: AtomicBool::new(false),
+        }
     }
 
     /// The temporary's name for `name` in this session.
@@ -59,31 +100,71 @@ impl Files {
         temp_name(name, self.tag)
     }
 
-    /// The descriptor of the file's temporary, made at the first call.
-    pub(super) fn fd(&self, file: &SinkFile) -> Result<Arc<OwnedFd>, Failure> {
-        let open = lock(&self.open).entry(file.id).or_insert_with(|| self.entry(file)).clone();
+    /// The file's temporary, made at the first call.
+    pub(super) fn fd(&self, file: &SinkFile) -> Result<Arc<IoFile>, Failure> {
+        let open = self.entry_of(file);
         let mut state = lock(&open.state);
-        match &*state {
-            State::Open(fd) => return Ok(fd.clone()),
-            State::Failed(failure) => return Err(failure.clone()),
-            State::Closed => return Err(self.closed(&open)),
+        self.opened(&open, &mut state).map(|opened| opened.file)
+    }
+
+    /// The file with its temporary and space for its data, ready for objects. `begin` is called once, before
+    /// the first of them.
+    pub(super) fn ready(
+        &self,
+        file: &SinkFile,
+        begin: impl FnOnce(&OpenFile, &Arc<IoFile>),
+    ) -> Result<Arc<OpenFile>, Failure> {
+        let open = self.entry_of(file);
+        let mut state = lock(&open.state);
+        let mut opened = self.opened(&open, &mut state)?;
+        if !opened.ready {
+            let path = || self.tree.path_of(open.parent, &open.name);
+            let fd = descriptor(&opened.file);
+            let reserved = self.spaces.reserve(fd, opened.file.target.0, open.size, None, path);
+            if let Err(failure) = reserved {
+                // What an earlier run brought here stays for the next one; nothing is in a new one.
+                let temp = opened.adopted || !self.remove(&open);
+                *state = State::Failed { failure: failure.clone(), temp };
+                return Err(failure);
+            }
+            begin(&open, &opened.file);
+            opened.ready = true;
+            *state = State::Open(opened.clone());
+        }
+        drop(state);
+        Ok(open)
+    }
+
+    /// The file, if it is ready for objects; never waits for storage.
+    pub(super) fn if_ready(&self, file: &SinkFile) -> Option<Arc<OpenFile>> {
+        let open = lock(&self.open).get(&file.id).cloned()?;
+        let ready = matches!(&*open.state.try_lock().ok()?, State::Open(opened) if opened.ready);
+        ready.then_some(open)
+    }
+
+    /// The temporary, made if the file has none yet.
+    fn opened(&self, open: &OpenFile, state: &mut State) -> Result<Opened, Failure> {
+        match state {
+            State::Open(opened) => return Ok(opened.clone()),
+            State::Failed { failure, .. } => return Err(failure.clone()),
+            State::Closed => return Err(self.closed(open)),
             State::New => {}
         }
-        match self.create(&open) {
+        match self.create(open) {
             Ok(fd) => {
-                let fd = Arc::new(fd);
-                *state = State::Open(fd.clone());
-                Ok(fd)
+                let opened = Opened { file: self.io_file(open, fd), adopted: false, ready: false };
+                *state = State::Open(opened.clone());
+                Ok(opened)
             }
             Err(failure) => {
-                *state = State::Failed(failure.clone());
+                *state = State::Failed { failure: failure.clone(), temp: false };
                 Err(failure)
             }
         }
     }
 
-    /// The descriptor of a file that was written before.
-    pub(super) fn fd_of(&self, id: FileId) -> Result<(Arc<OpenFile>, Arc<OwnedFd>), Failure> {
+    /// The temporary of a file that was written before, and whether an earlier run began it.
+    pub(super) fn fd_of(&self, id: FileId) -> Result<(Arc<OpenFile>, Arc<IoFile>, bool), Failure> {
         let open = lock(&self.open).get(&id).cloned();
         let Some(open) = open else {
             return Err(fault::failure(
@@ -92,29 +173,52 @@ impl Files {
                 format!("file {id} has no temporary in this session"),
             ));
         };
-        let state = lock(&open.state);
-        match &*state {
-            State::Open(fd) => {
-                let fd = fd.clone();
-                drop(state);
-                Ok((open, fd))
-            }
-            State::Failed(failure) => Err(failure.clone()),
-            State::New | State::Closed => Err(self.closed(&open)),
-        }
+        let opened = match &*lock(&open.state) {
+            State::Open(opened) => opened.clone(),
+            State::Failed { failure, .. } => return Err(failure.clone()),
+            State::New | State::Closed => return Err(self.closed(&open)),
+        };
+        Ok((open, opened.file, opened.adopted))
     }
 
-    /// Closes the file; its temporary, if it has one and `remove`, loses its name.
+    /// Closes the file; its temporary, if it has one that is ours and `remove`, loses its name.
     pub(super) fn close(&self, id: FileId, remove: bool) {
         let Some(open) = lock(&self.open).remove(&id) else { return };
         let was = std::mem::replace(&mut *lock(&open.state), State::Closed);
-        if let (State::Open(_), true) = (was, remove) {
-            let dir = self.tree.dirfd(open.parent).ok();
-            let gone = dir.map(|dir| self.tree.jail().unlink(&dir, &open.temp));
-            if !matches!(gone, Some(Ok(()) | Err(Errno::NOENT))) {
-                self.left.store(true, Ordering::Release);
-            }
+        let temp = matches!(was, State::Open(_) | State::Failed { temp: true, .. });
+        if temp && remove {
+            self.remove(&open);
         }
+    }
+
+    /// The file failed: writes of it fail with this until it is closed. Its temporary goes at once if `remove`,
+    /// else never. Nothing happens to a file that failed before.
+    pub(super) fn fail(&self, id: FileId, failure: &Failure, remove: bool) {
+        let open = lock(&self.open).get(&id).cloned();
+        if let Some(open) = open {
+            self.fail_open(&open, failure, remove);
+        }
+    }
+
+    pub(super) fn fail_open(&self, open: &OpenFile, failure: &Failure, remove: bool) {
+        let mut state = lock(&open.state);
+        let temp = match &*state {
+            State::Open(_) => remove && !self.remove(open),
+            State::New => false,
+            State::Failed { .. } | State::Closed => return,
+        };
+        *state = State::Failed { failure: failure.clone(), temp };
+    }
+
+    /// Removes the temporary's name. False if it is still there.
+    fn remove(&self, open: &OpenFile) -> bool {
+        let dir = self.tree.dirfd(open.parent).ok();
+        let gone = dir.map(|dir| self.tree.jail().unlink(&dir, &open.temp));
+        let gone = matches!(gone, Some(Ok(()) | Err(Errno::NOENT)));
+        if !gone {
+            self.left.store(true, Ordering::Release);
+        }
+        gone
     }
 
     /// Whether a temporary of this session could not be removed. By its tag in the journal a later run finds it.
@@ -122,13 +226,19 @@ impl Files {
         self.left.load(Ordering::Acquire)
     }
 
+    fn entry_of(&self, file: &SinkFile) -> Arc<OpenFile> {
+        lock(&self.open).entry(file.id).or_insert_with(|| self.entry(file)).clone()
+    }
+
     fn entry(&self, file: &SinkFile) -> Arc<OpenFile> {
         Arc::new(OpenFile {
             parent: file.parent,
             name: file.name.clone(),
             temp: self.temp_name(&file.name),
+            size: file.size,
+            data_len: file.size,
             state: Mutex::new(State::New),
-            writing: Mutex::new(()),
+            path: Mutex::default(),
         })
     }
 
@@ -152,20 +262,48 @@ impl Files {
         })
     }
 
-    /// Writes `data` at `offset` of the file.
-    pub(super) fn write(&self, file: &SinkFile, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        let path = || self.tree.path_of(file.parent, &file.name);
-        let end = offset.checked_add(data.len() as u64);
-        if end.is_none_or(|end| end > file.size) {
-            let text =
-                format!("{} bytes at {offset} do not fit into the {} of {}", data.len(), file.size, path());
-            return Err(fault::failure(Stage::Protocol, 0, text));
-        }
-        let fd = self.fd(file)?;
-        let open = lock(&self.open).get(&file.id).cloned();
-        let _turn = open.as_ref().map(|open| lock(&open.writing));
-        write_all_at(&fd, data, offset)
-            .map_err(|errno| fault::os_at(Stage::Write, "write", &path(), errno, &fd))
+    /// The temporary as lanes take it.
+    fn io_file(&self, open: &OpenFile, fd: OwnedFd) -> Arc<IoFile> {
+        // Small files come many at a time and hardly ever on their own: their name alone must do.
+        let name = match open.size <= SMALL_LEN_MAX {
+            true => fault::show(open.name.as_bytes()),
+            false => self.tree.path_of(open.parent, &open.name),
+        };
+        let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
+        let one_writer = self.one_writer(&fd);
+        let fd = Some(fd);
+        let (mode, target) = (IoMode::Buffered, Target(device));
+        Arc::new(IoFile { fd, mode, target, one_writer, name: name.into() })
+    }
+
+    /// Whether buffered writes of one file wait for each other in the kernel, as they do in local file systems.
+    fn one_writer(&self, fd: &OwnedFd) -> bool {
+        // The destination is one file system, but for what is mounted below it; a wrong answer costs time only.
+        *self
+            .one_writer
+            .get_or_init(|| rustix::fs::fstatfs(fd).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as i64))))
+    }
+
+    /// A second descriptor of the file's temporary, for direct I/O.
+    ///
+    /// # Errors
+    /// The file system refuses it, or the name no longer leads to the same file.
+    pub(super) fn open_direct(&self, open: &OpenFile, file: &IoFile) -> rustix::io::Result<Arc<IoFile>> {
+        let dir = self.tree.dirfd(open.parent).map_err(|_| Errno::NOENT)?;
+        let fd = self.tree.jail().open_direct(&dir, &open.temp, descriptor(file))?;
+        let IoFile { target, name, .. } = file;
+        let (fd, target, name) = (Some(fd), *target, name.clone());
+        Ok(Arc::new(IoFile { fd, mode: IoMode::Direct, target, one_writer: false, name }))
+    }
+
+    /// Writes a small file whole.
+    pub(super) fn write_whole(&self, file: &SinkFile, data: &[u8]) -> Result<(), Failure> {
+        let temp = self.fd(file)?;
+        let fd = descriptor(&temp);
+        write_all_at(fd, data, 0).map_err(|errno| {
+            let path = self.tree.path_of(file.parent, &file.name);
+            fault::os_at(Stage::Write, "write", &path, errno, fd)
+        })
     }
 
     /// What stands at the item's name; and takes over the temporary of an earlier run.
@@ -231,7 +369,8 @@ impl Files {
             return Ok(false);
         }
         let open = self.entry(file);
-        *lock(&open.state) = State::Open(Arc::new(fd));
+        let file_of = Opened { file: self.io_file(&open, fd), adopted: true, ready: false };
+        *lock(&open.state) = State::Open(file_of);
         lock(&self.open).insert(file.id, open);
         Ok(true)
     }
@@ -279,14 +418,14 @@ pub(super) fn times(mtime: Timestamp) -> Option<Timestamps> {
     })
 }
 
-pub(super) fn set_mtime(fd: &OwnedFd, mtime: Timestamp) -> rustix::io::Result<()> {
+pub(super) fn set_mtime(fd: impl AsFd, mtime: Timestamp) -> rustix::io::Result<()> {
     rustix::fs::futimens(fd, &times(mtime).ok_or(Errno::INVAL)?)
 }
 
 /// Writes all of `data`, however the kernel splits it.
-pub(super) fn write_all_at(fd: &OwnedFd, mut data: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+pub(super) fn write_all_at(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !data.is_empty() {
-        match retry_on_intr(|| rustix::io::pwrite(fd, data, offset))? {
+        match retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))? {
             0 => return Err(Errno::IO),
             written => {
                 data = &data[written..];

@@ -15,12 +15,12 @@
 //! Left out: giving up what waits of a transfer after its first errno; it fails as quickly.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_core::ids::Time;
 use haul_core::io::OrderPolicy;
-use haul_core::io::order::{self, Queue, Room};
+use haul_core::io::order::{self, Queue, REMEMBERED_MAX, Room};
 use haul_core::io::slots::Slots;
 
 use super::super::{IoFile, IoKind, PARTS_MAX, Target, Waker};
@@ -41,6 +41,9 @@ pub(super) struct Dispatch<T> {
     lanes: Vec<Lane>,
     files: HashMap<FileKey, FileUse>,
     next_file: u64,
+    /// Files without transfers, the longest so first, that keep their names: the order queue knows whose turn it
+    /// is in them. Some may have transfers again.
+    unused: VecDeque<FileKey>,
     transfers: HashMap<u64, Assembly<T>>,
     next_transfer: u64,
     waiting: HashMap<u64, Request>,
@@ -64,6 +67,10 @@ type FileKey = (usize, u8, bool);
 struct FileUse {
     key: u64,
     transfers: usize,
+    /// Keeps the address from being another file's.
+    _address: Weak<IoFile>,
+    /// It stands in `Dispatch::unused`.
+    unused: bool,
 }
 
 struct Lane {
@@ -110,6 +117,7 @@ impl<T> Dispatch<T> {
             lanes: Vec::new(),
             files: HashMap::new(),
             next_file: 0,
+            unused: VecDeque::new(),
             transfers: HashMap::new(),
             next_transfer: 0,
             waiting: HashMap::new(),
@@ -188,7 +196,7 @@ impl<T> Dispatch<T> {
         let next_file = &mut self.next_file;
         let file_use = self.files.entry(file_key).or_insert_with(|| {
             *next_file += 1;
-            FileUse { key: *next_file, transfers: 0 }
+            FileUse { key: *next_file, transfers: 0, _address: Arc::downgrade(&file), unused: false }
         });
         file_use.transfers += 1;
         let key = file_use.key;
@@ -421,13 +429,24 @@ impl<T> Dispatch<T> {
                 continue;
             }
             let assembly = self.transfers.remove(&id).expect("it was just there");
-            if let Some(file_use) = self.files.get_mut(&assembly.file_key) {
-                file_use.transfers -= 1;
-                if file_use.transfers == 0 {
-                    self.files.remove(&assembly.file_key);
-                }
-            }
+            self.on_transfer_over(assembly.file_key);
             done.push(assembly.finish());
+        }
+    }
+
+    fn on_transfer_over(&mut self, key: FileKey) {
+        let file_use = self.files.get_mut(&key).expect("a file is known while it has transfers");
+        file_use.transfers -= 1;
+        if file_use.transfers == 0 && !std::mem::replace(&mut file_use.unused, true) {
+            self.unused.push_back(key);
+        }
+        while self.unused.len() > REMEMBERED_MAX {
+            let oldest = self.unused.pop_front().expect("longer than its bound");
+            let file_use = self.files.get_mut(&oldest).expect("an unused file is kept");
+            file_use.unused = false;
+            if file_use.transfers == 0 {
+                self.files.remove(&oldest);
+            }
         }
     }
 
@@ -474,6 +493,18 @@ impl<T> Dispatch<T> {
 
     pub(super) fn service(&self) -> Vec<(Target, ServiceStats)> {
         self.service.iter().map(|(target, stats)| (*target, *stats)).collect()
+    }
+
+    /// Lanes that wait in their engines.
+    #[cfg(test)]
+    pub(super) fn asleep(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.asleep).count()
+    }
+
+    /// Lanes without an engine that works.
+    #[cfg(test)]
+    pub(super) fn broken(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.broken).count()
     }
 
     /// Nothing is taken from now on. Returns what was not begun, to be dropped without the lock, and appends

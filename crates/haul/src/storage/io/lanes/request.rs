@@ -18,7 +18,7 @@ use crate::buffer::Part;
 
 /// What direct I/O may ask of offsets and addresses, bytes; request sizes are multiples of it.
 pub(super) const ALIGN: usize = 4096;
-/// How often in a row a request may be interrupted or answered with a write of nothing.
+/// How often in a row a request may be interrupted, or answered without an errno but with nothing new.
 pub(super) const INTERRUPTED_MAX: u32 = 100;
 /// How often in a row a request may be answered `EAGAIN`; with the pauses these are about 2 s.
 pub(super) const AGAIN_MAX: u32 = 20;
@@ -180,15 +180,17 @@ impl Request {
             return self.next_aside();
         }
         if moved <= self.known {
-            if self.kind == IoKind::Read {
-                // The file ends here, for what lies aside too.
+            // A further read that ends at the same byte says that the file does, for what lies aside too. One that
+            // ends before it says that of a file that shrinks; it is asked again.
+            let tried = self.tries >= INTERRUPTED_MAX;
+            if self.kind == IoKind::Read && (moved == self.known || tried) {
                 self.pieces.extend(self.aside.iter().map(|(piece, _)| *piece));
                 self.parts.extend(self.aside.drain(..).map(|(_, part)| part));
-                self.settle(self.known, None, settled);
+                self.settle(moved, None, settled);
                 return Next::Over;
             }
             // A write of nothing without an errno: POSIX knows no such thing.
-            if self.tries >= INTERRUPTED_MAX {
+            if tried {
                 return self.fail(Errno::IO, settled);
             }
             self.tries += 1;

@@ -1,0 +1,27 @@
+//! `haul probe`: measuring storage, matching two of them, and what earlier probes found.
+
+use std::io::Write;
+
+use super::{FAILED, complain};
+use crate::args::probe::Probe;
+
+mod pair;
+mod show;
+mod storage;
+
+pub fn run(command: &Probe) -> i32 {
+    match command {
+        Probe::Storage(args) => storage::run(args),
+        Probe::Pair(args) => pair::run(args),
+        Probe::Show(args) => show::run(args),
+    }
+}
+
+/// Writes a whole report to stdout; the exit code.
+fn print(text: &[u8]) -> i32 {
+    let mut out = std::io::stdout();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
+    }
+}

@@ -1,0 +1,67 @@
+//! The process as it was started: its terminal, its environment, its own path. Only here are they looked at.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// What a command may want to know of the process.
+pub struct Surroundings {
+    pub stdin_terminal: bool,
+    pub stdout_terminal: bool,
+    pub stderr_terminal: bool,
+    /// `TERM` names a terminal that understands escape sequences.
+    pub capable: bool,
+    pub no_color: bool,
+    pub binary: Option<PathBuf>,
+}
+
+impl Surroundings {
+    pub fn look() -> Surroundings {
+        Surroundings {
+            stdin_terminal: std::io::stdin().is_terminal(),
+            stdout_terminal: std::io::stdout().is_terminal(),
+            stderr_terminal: std::io::stderr().is_terminal(),
+            capable: set("TERM").is_some_and(|term| term != "dumb"),
+            no_color: set("NO_COLOR").is_some(),
+            binary: std::env::current_exe().ok(),
+        }
+    }
+}
+
+/// Where haul keeps what it learns: `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`. `None`: the environment
+/// names neither.
+pub fn state_dir() -> Option<PathBuf> {
+    state_dir_of(set("XDG_STATE_HOME"), set("HOME"))
+}
+
+/// A relative path counts as none, as the XDG Base Directory Specification has it.
+fn state_dir_of(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |dir: Option<OsString>| dir.map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let base = absolute(xdg).or_else(|| absolute(home).map(|home| home.join(".local/state")))?;
+    Some(base.join("haul"))
+}
+
+/// A variable of the environment; an empty one counts as none.
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Goal: the state directory is where the specification has it.
+    #[test]
+    fn state_lies_where_the_specification_has_it() {
+        let of = |xdg: &str, home: &str| {
+            let some = |text: &str| Some(OsString::from(text)).filter(|text| !text.is_empty());
+            state_dir_of(some(xdg), some(home))
+        };
+        assert_eq!(of("/s", "/h").as_deref(), Some(Path::new("/s/haul")));
+        assert_eq!(of("", "/h").as_deref(), Some(Path::new("/h/.local/state/haul")));
+        assert_eq!(of("relative", "/h").as_deref(), Some(Path::new("/h/.local/state/haul")));
+        assert_eq!(of("", ""), None);
+        assert_eq!(of("", "relative"), None);
+    }
+}

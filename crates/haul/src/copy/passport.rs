@@ -1,0 +1,185 @@
+//! Starting values from the storage passport.
+//!
+//! In: where an end's data lies, the state directory of the host that this is, the options. Out: the options
+//! with values for what the user left open, and a line for each that says where it comes from.
+//!
+//! A passport that cannot be read changes nothing but one line: a copy never fails over it.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use haul_core::io::IoPolicy;
+
+use crate::api::{CopyRequest, Endpoint};
+use crate::job::{Role, StorageOptions};
+use crate::probe::{self, Direction, passport};
+
+/// How endpoints begin that are no files.
+const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
+
+/// Names and values, with the reason, as [`crate::api::Summary::chosen`] has them.
+pub(super) type Chosen = Vec<(String, String)>;
+
+/// The request with starting values for the ends that lie on this host.
+pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
+    let (mut request, mut chosen) = (request.clone(), Chosen::new());
+    let Some(state) = request.state_home.clone() else { return (request, chosen) };
+    // The first stands for all of them: they share one set of knobs.
+    if let Some(Endpoint::Local(path)) = request.sources.first() {
+        chosen.extend(adopt(&state, path, None, Role::Source, &mut request.options.source_storage));
+    }
+    if let Endpoint::Local(path) = &request.destination {
+        chosen.extend(adopt(&state, path, None, Role::Sink, &mut request.options.sink_storage));
+    }
+    (request, chosen)
+}
+
+/// The state directory of a far end: its environment holds no more than the home.
+pub(super) fn state_of(home: &Path) -> PathBuf {
+    home.join(".local/state/haul")
+}
+
+/// Fills in what the user left open from the passport of the file system that `path` lies on.
+/// `home`: what `~` stands for at the beginning of a path that no shell has seen.
+pub(super) fn adopt(
+    state: &Path,
+    path: &[u8],
+    home: Option<&Path>,
+    role: Role,
+    options: &mut StorageOptions,
+) -> Chosen {
+    if MADE.iter().any(|scheme| path.starts_with(scheme)) {
+        return Chosen::new();
+    }
+    let path = match (home, path.strip_prefix(b"~")) {
+        (Some(home), Some([])) => home.to_owned(),
+        (Some(home), Some([b'/', rest @ ..])) => home.join(OsStr::from_bytes(rest)),
+        _ => PathBuf::from(OsStr::from_bytes(path)),
+    };
+    // What cannot be looked at has no passport; the copy itself will say what is wrong with it.
+    let Ok(identity) = probe::identify(&path) else { return Chosen::new() };
+    let (end, direction) = match role {
+        Role::Source => ("source", Direction::Read),
+        Role::Sink => ("sink", Direction::Write),
+    };
+    match passport::load(state, &identity) {
+        Ok(Some(passport)) => {
+            let reason = format!("from the storage passport of {} ago", passport.age_text());
+            merge(options, &passport::starting_values(&passport, direction), end, &reason)
+        }
+        Ok(None) => Chosen::new(),
+        Err(error) => vec![(format!("{end} storage"), format!("as without a passport ({error})"))],
+    }
+}
+
+fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reason: &str) -> Chosen {
+    let mut chosen = Chosen::new();
+    let mut tell =
+        |what: &str, value: String| chosen.push((format!("{end} {what}"), format!("{value} ({reason})")));
+    if options.io == IoPolicy::Auto && values.io != IoPolicy::Auto {
+        options.io = values.io;
+        tell("I/O", values.io.name().into());
+    }
+    if let (None, Some(order)) = (options.order, values.order) {
+        options.order = Some(order);
+        tell("order", order.policy().name().into());
+    }
+    if let (None, Some(size)) = (options.request_size, values.request_size) {
+        options.request_size = Some(size);
+        tell("request size", format!("{size} bytes"));
+    }
+    if let (None, Some(depth)) = (options.depth, values.depth) {
+        options.depth = Some(depth);
+        tell("depth", depth.to_string());
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Order;
+    use crate::probe::{Best, FORMAT, Io, Probe, Setting};
+
+    fn keep_passport(state: &Path, of: &Path) {
+        let setting = Setting { request_size: 1 << 20, depth: 8, order: Order::Strict, io: Io::Direct };
+        let probe = Probe {
+            format: FORMAT,
+            haul: "0.1.0".into(),
+            host: "h".into(),
+            path: "/data".into(),
+            storage: probe::identify(of).unwrap(),
+            taken: std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() - 3 * 86_400,
+            engine: "pread".into(),
+            size: 0,
+            seconds: 0.0,
+            bytes_read: 0,
+            bytes_written: 0,
+            points: Vec::new(),
+            read_best: Some(Best { rate: 1e9, setting }),
+            write_best: Some(Best { rate: 1e9, setting: Setting { depth: 2, ..setting } }),
+            read_flatness: 0.0,
+            write_flatness: 0.0,
+            mistakes: Vec::new(),
+            remarks: Vec::new(),
+        };
+        passport::save(state, &probe).unwrap();
+    }
+
+    /// Goal: what the user set stays as it is, what was left open comes from the passport of the end's file
+    /// system, and each such value has its reason.
+    /// Method: every combination of knobs set and left open, for both ends.
+    #[test]
+    fn only_what_was_left_open_is_filled_in() {
+        let dir = tempfile::tempdir().unwrap();
+        keep_passport(dir.path(), dir.path());
+        let path = dir.path().join("to/be/made");
+        for set in 0..8 {
+            for (role, end, depth) in [(Role::Source, "source", 8), (Role::Sink, "sink", 2)] {
+                let is = |bit: u8| set & bit != 0;
+                let asked = StorageOptions {
+                    order: is(1).then_some(Order::Loose),
+                    request_size: is(2).then_some(4096),
+                    depth: is(4).then_some(77),
+                    threads: Some(3),
+                    ..StorageOptions::default()
+                };
+                let mut options = asked.clone();
+                let chosen = adopt(dir.path(), path.as_os_str().as_bytes(), None, role, &mut options);
+                let expected = StorageOptions {
+                    order: Some(if is(1) { Order::Loose } else { Order::Strict }),
+                    request_size: Some(if is(2) { 4096 } else { 1 << 20 }),
+                    depth: Some(if is(4) { 77 } else { depth }),
+                    ..asked
+                };
+                assert_eq!(options, expected);
+                assert_eq!(chosen.len(), 3 - (set as u8).count_ones() as usize);
+                for (name, value) in chosen {
+                    assert!(name.starts_with(end), "{name}");
+                    assert!(value.ends_with("(from the storage passport of 3 days ago)"), "{value}");
+                }
+            }
+        }
+    }
+
+    /// Goal: no passport, one that is damaged, and endpoints that are no files leave the options alone.
+    #[test]
+    fn without_a_passport_nothing_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let try_with = |state: &Path, path: &[u8]| {
+            let mut options = StorageOptions::default();
+            let chosen = adopt(state, path, Some(dir.path()), Role::Source, &mut options);
+            (chosen, options == StorageOptions::default())
+        };
+        let here = dir.path().as_os_str().as_bytes();
+        assert_eq!(try_with(dir.path(), here), (Chosen::new(), true));
+        keep_passport(dir.path(), dir.path());
+        assert!(!try_with(dir.path(), here).1 && !try_with(dir.path(), b"~/x").1);
+        assert_eq!(try_with(dir.path(), b"null://1GiB"), (Chosen::new(), true));
+        let identity = probe::identify(dir.path()).unwrap();
+        std::fs::write(dir.path().join(format!("passports/{}.json", identity.id)), "{").unwrap();
+        let (chosen, same) = try_with(dir.path(), here);
+        assert!(same && chosen.len() == 1 && chosen[0].1.contains("damaged"), "{chosen:?}");
+    }
+}

@@ -1,0 +1,261 @@
+//! Which file system a path lies on.
+//!
+//! In: a path. Out: a [`StorageIdentity`] whose `id` stays the same over mounts, and reboots where the system
+//! tells something that does. The id is the name of the passport's file, so it holds only `a-z`, `0-9`, `-`.
+//!
+//! What identifies a file system, the first that there is: what a network file system was mounted from; the
+//! UUID that udev found on its device; the `fsid` of `statfs` (ext4 and btrfs make it from their UUID); the
+//! device. The mount is found by the number that the kernel gives for an open descriptor, for a path may lie
+//! below several mounts and a device number is not the mount's on btrfs.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, StatVfs};
+
+use super::{ProbeError, StorageIdentity};
+
+/// File systems that others share with us: over a network, or on a disk with several hosts at it.
+const NETWORK: [&str; 28] = [
+    "9p",
+    "afs",
+    "beegfs",
+    "beegfs_nodev",
+    "ceph",
+    "cifs",
+    "coda",
+    "curvefs",
+    "gfs2",
+    "glusterfs",
+    "gpfs",
+    "juicefs",
+    "lizardfs",
+    "lustre",
+    "moosefs",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "orangefs",
+    "panfs",
+    "pvfs2",
+    "rclone",
+    "s3fs",
+    "smb3",
+    "smbfs",
+    "sshfs",
+    "wekafs",
+];
+
+/// A mount of this process's view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    id: u64,
+    device: (u32, u32),
+    mount_point: String,
+    kind: String,
+    source: String,
+}
+
+/// The file system that `path` lies on. A path that does not exist yet counts as its nearest parent that does.
+///
+/// # Errors
+/// The system does not tell.
+pub fn identify(path: &Path) -> Result<StorageIdentity, ProbeError> {
+    let (at, fd) = open_nearest(path)?;
+    let stat = statvfs(&fd, &at)?;
+    let failed = |op, path: &str| {
+        let path = PathBuf::from(path);
+        move |source| ProbeError::Io { op, path, source }
+    };
+    let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let info = std::fs::read_to_string(&info).map_err(failed("read", &info))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
+    let mounts = "/proc/self/mountinfo";
+    let mounts = std::fs::read_to_string(mounts).map_err(failed("read", mounts))?;
+    let mount = mounts.lines().filter_map(parse_mount).find(|mount| Some(mount.id) == id);
+    // A mount of another namespace, reached through a descriptor or a file below /proc.
+    let mount = mount.unwrap_or_else(|| Mount {
+        id: 0,
+        device: (0, 0),
+        mount_point: at.display().to_string(),
+        kind: "unknown".into(),
+        source: "unknown".into(),
+    });
+    let network = is_network(&mount.kind);
+    Ok(StorageIdentity {
+        id: id_of(&mount, network, device_uuid(&mount), stat.f_fsid),
+        size: stat.f_blocks.saturating_mul(stat.f_frsize),
+        network,
+        kind: mount.kind,
+        source: mount.source,
+        mount_point: mount.mount_point,
+    })
+}
+
+/// Numbers of the file system that an open file lies on.
+pub(super) fn statvfs(fd: impl AsFd, path: &Path) -> Result<StatVfs, ProbeError> {
+    let failed = |e: rustix::io::Errno| ProbeError::Io {
+        op: "look at the file system of",
+        path: path.to_owned(),
+        source: e.into(),
+    };
+    rustix::fs::fstatvfs(fd).map_err(failed)
+}
+
+fn open_nearest(path: &Path) -> Result<(PathBuf, OwnedFd), ProbeError> {
+    let mut at = path;
+    loop {
+        let looked = if at.as_os_str().is_empty() { Path::new(".") } else { at };
+        match rustix::fs::open(looked, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => return Ok((looked.to_owned(), fd)),
+            Err(rustix::io::Errno::NOENT) if at.parent().is_some() => at = at.parent().expect("checked"),
+            Err(e) => return Err(ProbeError::Io { op: "open", path: path.to_owned(), source: e.into() }),
+        }
+    }
+}
+
+/// A line of `/proc/self/mountinfo`: `id parent major:minor root mount-point options [tags] - kind source super-options`.
+fn parse_mount(line: &str) -> Option<Mount> {
+    let (place, system) = line.split_once(" - ")?;
+    let mut place = place.split(' ');
+    let id = place.next()?.parse().ok()?;
+    let (major, minor) = place.nth(1)?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let mount_point = unescape(place.nth(1)?);
+    let mut system = system.split(' ');
+    let kind = unescape(system.next()?);
+    let source = unescape(system.next().unwrap_or("none"));
+    Some(Mount { id, device, mount_point, kind, source })
+}
+
+/// The kernel writes space, tab, line feed and backslash as `\040` and so on.
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(value.unwrap_or(bytes[at]));
+        at += if value.is_some() { 4 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// `fuse.glusterfs` is as much a network file system as `glusterfs`.
+fn is_network(kind: &str) -> bool {
+    let kind = kind.strip_prefix("fuse.").unwrap_or(kind);
+    let kind = kind.strip_suffix("-fuse").unwrap_or(kind);
+    NETWORK.contains(&kind)
+}
+
+/// The UUID that udev found on the mount's device.
+fn device_uuid(mount: &Mount) -> Option<String> {
+    let mut devices = vec![mount.device];
+    // btrfs and others show an anonymous device number; what was mounted tells the real one.
+    if let Some(device) = rustix::fs::stat(&*mount.source).ok().filter(is_block) {
+        devices.push((rustix::fs::major(device.st_rdev), rustix::fs::minor(device.st_rdev)));
+    }
+    let mut names: Vec<PathBuf> =
+        std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten().map(|entry| entry.path()).collect();
+    names.sort();
+    let ours = names.into_iter().find(|name| {
+        let device = rustix::fs::stat(name).ok().filter(is_block);
+        device.is_some_and(|device| {
+            devices.contains(&(rustix::fs::major(device.st_rdev), rustix::fs::minor(device.st_rdev)))
+        })
+    })?;
+    ours.file_name()?.to_str().map(str::to_owned)
+}
+
+fn is_block(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+}
+
+fn id_of(mount: &Mount, network: bool, uuid: Option<String>, fsid: u64) -> String {
+    // Version 3 and 4 of NFS show the same files.
+    let kind = mount.kind.strip_prefix("fuse.").unwrap_or(&mount.kind).trim_end_matches('4');
+    let hashed = |parts: [&str; 3]| {
+        let mut hasher = blake3::Hasher::new_derive_key("haul storage identity v1");
+        for part in parts {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        hasher.finalize().to_hex()[..24].to_owned()
+    };
+    let is_plain =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    match uuid.map(|uuid| uuid.to_ascii_lowercase()).filter(|uuid| is_plain(uuid) && uuid.len() <= 64) {
+        _ if network => format!("net-{}", hashed([kind, &mount.source, ""])),
+        Some(uuid) => format!("uuid-{uuid}"),
+        None if fsid != 0 => format!("fsid-{fsid:016x}"),
+        None => {
+            let (major, minor) = mount.device;
+            format!("dev-{}", hashed([kind, &mount.source, &format!("{major}:{minor}")]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NFS: &str =
+        r"41 27 0:52 / /mnt/big\040data rw,relatime shared:7 master:1 - nfs4 dtn1:/export/a\040b rw,vers=4.2";
+    const EXT4: &str = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard";
+
+    /// Goal: lines of the kernel are read with any number of tags and with escaped names; others are refused.
+    #[test]
+    fn mounts_are_parsed() {
+        let nfs = parse_mount(NFS).unwrap();
+        assert_eq!((nfs.id, nfs.device), (41, (0, 52)));
+        assert_eq!((&*nfs.mount_point, &*nfs.source), ("/mnt/big data", "dtn1:/export/a b"));
+        assert_eq!(parse_mount(EXT4).unwrap().kind, "ext4");
+        for bad in ["", "41", "x 27 0:52 / / rw - nfs a b", "41 27 052 / / rw - nfs a b", "1 2 3:4 / / rw"] {
+            assert_eq!(parse_mount(bad), None, "{bad}");
+        }
+        assert_eq!(unescape(r"a\04\1345\"), r"a\04\5\");
+    }
+
+    /// Goal: what is mounted over a network is known as such, whoever serves it, and a local one is not.
+    #[test]
+    fn network_file_systems_are_known() {
+        for kind in
+            ["nfs", "nfs4", "cifs", "lustre", "ceph", "fuse.ceph-fuse", "fuse.glusterfs", "beegfs", "9p"]
+        {
+            assert!(is_network(kind), "{kind}");
+        }
+        for kind in ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuse", "fuseblk"] {
+            assert!(!is_network(kind), "{kind}");
+        }
+    }
+
+    /// Goal: the best of what identifies a file system is taken, and every id can be a file's name.
+    #[test]
+    fn ids_are_stable_and_plain() {
+        let (nfs, ext4) = (parse_mount(NFS).unwrap(), parse_mount(EXT4).unwrap());
+        let net = id_of(&nfs, true, None, 7);
+        assert_eq!(
+            net,
+            id_of(&Mount { id: 3, device: (0, 9), kind: "nfs".into(), ..nfs.clone() }, true, None, 0)
+        );
+        assert_ne!(net, id_of(&Mount { source: "dtn2:/export".into(), ..nfs }, true, None, 7));
+        assert_eq!(id_of(&ext4, false, Some("AB-12".into()), 7), "uuid-ab-12");
+        assert_eq!(id_of(&ext4, false, Some("../../etc".into()), 7), "fsid-0000000000000007");
+        let device = id_of(&ext4, false, None, 0);
+        assert!(device.starts_with("dev-"));
+        for id in [net, device] {
+            assert!(id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'));
+        }
+    }
+
+    /// Goal: a path that does not exist yet lies where its nearest parent lies.
+    #[test]
+    fn what_is_not_there_yet_has_an_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = identify(dir.path()).unwrap();
+        assert_eq!(identify(&dir.path().join("not/there/yet")).unwrap(), here);
+        assert!(here.size > 0 && here.kind != "unknown");
+    }
+}

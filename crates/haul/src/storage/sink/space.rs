@@ -1,0 +1,133 @@
+//! Space for a file before its data comes.
+//!
+//! In: the descriptor of a new or adopted temporary, its size, where data will lie. Out: blocks, or the word
+//! that this file system gives none in advance, or the error that the file will not fit.
+//!
+//! What must hold: zeros are never written. Raw `fallocate` says so where a file system cannot allocate
+//! (`posix_fallocate` of the C library would write every block then), and where even a longer size means
+//! zeros on media (FAT and its kin know no holes), the size is left to the writes.
+//! Left out: small files. One write makes them, so there is nothing to tear apart.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use haul_core::transfer::SMALL_LEN_MAX;
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, Result, retry_on_intr};
+
+use super::{fault, lock};
+
+/// Magic numbers of file systems that fill a longer size with zeros: FAT, exFAT, HFS, HFS+.
+const FILLS_WITH_ZEROS: [i64; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
+
+/// What became of a file's space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    Allocated,
+    /// The file system allocates nothing in advance.
+    Unsupported,
+}
+
+/// Gives the file its full `size` and allocates blocks for its `extents` of data (offset and length; `None`: all
+/// of it). What the file holds already stays as it is.
+///
+/// Edge: extents are cut to the size. Nothing that is left out of them is allocated.
+///
+/// # Errors
+/// `ENOSPC`, `EDQUOT`, `EFBIG`: it will not fit. The file is as long as before then.
+pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> Result<Space> {
+    let fd = fd.as_fd();
+    let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type as i64);
+    if magic.is_ok_and(|magic| FILLS_WITH_ZEROS.contains(&magic)) {
+        return Ok(Space::Unsupported);
+    }
+    let before = rustix::fs::fstat(fd)?.st_size as u64;
+    retry_on_intr(|| rustix::fs::ftruncate(fd, size))?;
+    for (offset, len) in extents.unwrap_or(&[(0, size)]) {
+        // Beyond the size it would make the file longer.
+        let len = (*len).min(size.saturating_sub(*offset));
+        if len == 0 {
+            continue;
+        }
+        match retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), *offset, len)) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(Space::Unsupported),
+            Err(errno) => {
+                // Gives back what was allocated, so that what is told to be free is.
+                let _ = retry_on_intr(|| rustix::fs::ftruncate(fd, before));
+                return Err(errno);
+            }
+        }
+    }
+    Ok(Space::Allocated)
+}
+
+/// Who gets space in advance, in one session.
+pub(super) struct Spaces {
+    /// `--no-preallocate`.
+    off: bool,
+    /// File systems (by device) that allocate nothing in advance, and files that went without for it.
+    unsupported: Mutex<BTreeMap<u64, u64>>,
+    allocated: AtomicU64,
+}
+
+impl Spaces {
+    pub(super) fn new(off: bool) -> Spaces {
+        Spaces { off, unsupported: Mutex::default(), allocated: AtomicU64::new(0) }
+    }
+
+    /// Makes room for a file's data, where that is of use. `path` is for the failure.
+    pub(super) fn reserve(
+        &self,
+        fd: impl AsFd,
+        device: u64,
+        size: u64,
+        extents: Option<&[(u64, u64)]>,
+        path: impl Fn() -> String,
+    ) -> std::result::Result<(), Failure> {
+        if self.off || size <= SMALL_LEN_MAX {
+            return Ok(());
+        }
+        if let Some(files) = lock(&self.unsupported).get_mut(&device) {
+            *files += 1;
+            return Ok(());
+        }
+        match preallocate(&fd, size, extents) {
+            Ok(Space::Allocated) => {
+                self.allocated.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(Space::Unsupported) => {
+                *lock(&self.unsupported).entry(device).or_default() += 1;
+                Ok(())
+            }
+            Err(errno) => {
+                let need = extents.map_or(size, |list| list.iter().map(|(_, len)| len).sum());
+                let path = format!("the {need} bytes of {}", path());
+                Err(fault::os_at(Stage::Create, "allocate", &path, errno, fd))
+            }
+        }
+    }
+
+    /// For people: what was done, and why not.
+    pub(super) fn report(&self) -> String {
+        if self.off {
+            return "no (switched off)".into();
+        }
+        let allocated = self.allocated.load(Ordering::Relaxed);
+        let without: u64 = lock(&self.unsupported).values().sum();
+        match (allocated, without) {
+            (0, 0) => "no (no large file)".into(),
+            (_, 0) => format!("{allocated} files (blocks of one file lie together)"),
+            (0, _) => format!("no (the file system allocates nothing in advance; {without} files)"),
+            _ => format!("{allocated} files; {without} more where the file system cannot"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "space_tests.rs"]
+mod tests;
