@@ -158,20 +158,45 @@ fn one_error_loses_one_object() {
 }
 
 /// Goal: interrupted, refused for a moment, or short: the bytes come all the same.
-/// Method: each happens to several requests of 40 objects.
+/// Method: each happens to several requests of 40 objects, in each mode.
 #[test]
 fn passing_troubles_are_no_failures() {
     let size = 40 * OBJECT - 77;
     let content = random(size as usize, 21);
-    for what in [What::Fail(Errno::INTR), What::Fail(Errno::AGAIN), What::Short(10_000), What::Short(1)] {
-        let plan = [3, 4, 9, 20].map(|nth| (When::Nth(IoKind::Read, nth), what)).to_vec();
-        let (mut bench, _) = faulty(IoPolicy::Buffered, plan);
-        let id = aged(&mut bench, "f", &content);
-        uncache(&bench, "f");
-        let count = bench.submit_all(id, size);
-        let (good, failed) = bench.take_all(count, &content);
-        assert_eq!((good.len(), failed), (count, Vec::new()), "{what:?}");
+    for what in [What::Fail(Errno::INTR), What::Fail(Errno::AGAIN), What::Short(8192), What::Short(10_000)] {
+        for io in [IoPolicy::Buffered, IoPolicy::Direct] {
+            let plan = [3, 4, 9, 20].map(|nth| (When::Nth(IoKind::Read, nth), what)).to_vec();
+            let (mut bench, _) = faulty(io, plan);
+            let id = aged(&mut bench, "f", &content);
+            uncache(&bench, "f");
+            let count = bench.submit_all(id, size);
+            let (good, failed) = bench.take_all(count, &content);
+            assert_eq!((good.len(), failed), (count, Vec::new()), "{io:?} {what:?}");
+        }
     }
+}
+
+/// Goal: a direct read that is refused within an object is made again through the cache, and is no word on the file
+/// system: direct I/O ends within objects where a file shrank.
+/// Method: the second object's request is short, and what is asked for then is refused.
+#[test]
+fn a_refusal_within_an_object_is_of_that_file() {
+    let size = 40 * OBJECT - 77;
+    let content = random(size as usize, 28);
+    let read = |nth| When::Nth(IoKind::Read, nth);
+    let plan = vec![(read(1), What::Short(8192)), (read(2), What::Fail(Errno::INVAL))];
+    let (mut bench, _) = faulty(IoPolicy::Direct, plan);
+    let id = aged(&mut bench, "f", &content);
+    uncache(&bench, "f");
+    for i in 0..3 {
+        let completion = bench.read(id, i * OBJECT, OBJECT as u32, size);
+        assert!(read_result(&completion).is_ok(), "{:?}", completion.done);
+        let payload = completion.buffer.expect("comes back");
+        assert!(payload.as_slice() == &content[(i * OBJECT) as usize..][..OBJECT as usize]);
+    }
+    let open = bench.tree.open_file(id).expect("open");
+    assert!(open.direct().is_none(), "of this file");
+    assert!(bench.engine.shared.modes.may_be_direct(open.dev()), "not of the others");
 }
 
 /// Goal: a file that ends early is a failure that says where, in each mode, and never zeroes.
