@@ -4,7 +4,7 @@
 //! that this file system gives none in advance, or the error that the file will not fit.
 //!
 //! What must hold: zeros are never written. Raw `fallocate` says so where a file system cannot allocate
-//! (`posix_fallocate` of the C library would write every block then), and where even a longer size means
+//! (the C library would write every block then), and where even a longer size means
 //! zeros on media (FAT and its kin know no holes), the size is left to the writes.
 //! Left out: small files. One write makes them, so there is nothing to tear apart.
 
@@ -115,7 +115,7 @@ impl Spaces {
     /// For people: what was done, and why not.
     pub(super) fn report(&self) -> String {
         if self.off {
-            return "no (switched off)".into();
+            return "no (as asked)".into();
         }
         let allocated = self.allocated.load(Ordering::Relaxed);
         let without: u64 = lock(&self.unsupported).values().sum();
