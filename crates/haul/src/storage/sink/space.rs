@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FsWord};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 use super::{fault, lock};
 
 /// Magic numbers of file systems that fill a longer size with zeros: FAT, exFAT, HFS, HFS+.
-const FILLS_WITH_ZEROS: [i64; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
+const FILLS_WITH_ZEROS: [FsWord; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
 
 /// What became of a file's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum Space {
 /// `ENOSPC`, `EDQUOT`, `EFBIG`: it will not fit. The file is as long as before then.
 pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> Result<Space> {
     let fd = fd.as_fd();
-    let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type as i64);
+    let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type);
     if magic.is_ok_and(|magic| FILLS_WITH_ZEROS.contains(&magic)) {
         return Ok(Space::Unsupported);
     }
