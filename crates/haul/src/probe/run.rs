@@ -117,6 +117,9 @@ fn run_on(
             Err(trouble) => return Err(probing.error(trouble)),
         }
     }
+    if sweep.points().is_empty() {
+        return Err(probing.error(Trouble::TooSlow));
+    }
     Ok(probing.finish(&sweep, facts.name))
 }
 
@@ -198,7 +201,7 @@ impl Probing<'_, '_> {
             Trouble::Io { op, errno } => ProbeError::Io { op, path, source: errno.into() },
             Trouble::Engine(source) => ProbeError::Io { op: "drive the scratch file in", path, source },
             Trouble::OutOfTime | Trouble::TooSlow | Trouble::NoDirect => ProbeError::Io {
-                op: "fill the scratch file in",
+                op: "measure",
                 path,
                 source: std::io::Error::new(
                     std::io::ErrorKind::TimedOut,

@@ -281,11 +281,12 @@ impl Sweep {
         self.left_out
     }
 
-    /// Seconds that what is left will take.
+    /// Seconds that what is left will take, if it goes on as it went.
     pub(super) fn seconds_left(&self, spent: Spent) -> f64 {
         let (done, total) = self.done_of();
         let most = (self.limit.seconds - spent.seconds).max(0.0);
-        most.min((total - done) as f64 * POINT_SECONDS_MAX)
+        let each = (spent.seconds / done.max(1) as f64).min(POINT_SECONDS_MAX);
+        most.min((total - done) as f64 * each)
     }
 
     /// The points, one for each setting: the median of its measurements.
