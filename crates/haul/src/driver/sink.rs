@@ -417,7 +417,6 @@ impl Session {
                     still_owner,
                     journal: Some(journal),
                     storage: request.storage.clone(),
-                    passport: None,
                     memory: request.memory,
                     durable: setup.policy.durable,
                 };

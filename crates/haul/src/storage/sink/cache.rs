@@ -7,8 +7,8 @@
 //! when it is on media. Where a file system refuses that, write-back is started by `sync_file_range` behind
 //! each write, and the pages are dropped after the commit's sync, when they are clean.
 //!
-//! Left out: files that are published without durability. Their pages are dirty and leave when the kernel
-//! wrote them; waiting for that is what the user declined.
+//! Left out: small files and refusing file systems without durability. Their pages stay until the kernel needs
+//! the room; to drop them they would have to be clean, and waiting for that is what the user declined.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};

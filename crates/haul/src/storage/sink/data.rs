@@ -15,8 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_core::ids::{BufferId, FileId};
-use haul_core::io::{IoMode, OrderPolicy};
-use haul_core::stage::Stage as MeterStage;
+use haul_core::io::IoMode;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Stage, credit_cost};
@@ -27,29 +26,17 @@ use super::commit::unsynced;
 use super::engine::{Sink, guard, slice};
 use super::files::{OpenFile, descriptor};
 use super::gate::{Admit, Gate};
+use super::knobs::Knobs;
 use super::mode::{Alignment, Choice, DirectSlot, Shape};
 use super::space::Spaces;
 use super::{fault, lock};
 use crate::buffer::Buffer;
-use crate::job::{Order, StorageOptions};
-use crate::storage::io::lanes::{LANES_MAX, LaneConfig, Lanes, Transfer, TransferDone};
-use crate::storage::io::{DEPTH_MAX, EngineConfig, IoFile, IoKind};
+use crate::storage::io::lanes::{Lanes, Transfer, TransferDone};
+use crate::storage::io::{EngineFacts, IoFile, IoKind};
 use crate::storage::{SinkCompletion, SinkJob};
 
 /// How often an engine that ends looks whether all that is left hangs.
 const DRAIN_TICK: Duration = Duration::from_millis(100);
-/// One request is one object as it is by default. Smaller ones cost more calls for the same bytes; larger ones
-/// would wait for neighbours, and no device or file system that we know gains from them.
-const REQUEST_SIZE: u32 = 4 << 20;
-/// Requests in flight: two at work on each of several disks or servers, and 64 MiB at most, which is a quarter
-/// of the buffers that are granted by default.
-const DEPTH: u16 = 16;
-/// A lane copies nothing with direct I/O and drives many requests; through the cache it copies, on a processor
-/// of its own. More than this many never were the limit of a file system.
-const LANES: u16 = 4;
-/// A request that takes longer hangs. The status line shall name it within 10 s, and devices behind a full
-/// queue take a second or two.
-const DEADLINE: Duration = Duration::from_secs(5);
 
 /// How the objects of one file reach storage.
 #[derive(Default)]
@@ -106,19 +93,19 @@ pub(super) struct Data {
     lanes: Mutex<Option<Arc<Lanes<Tag>>>>,
     pub(super) choice: Choice,
     pub(super) cache: Cache,
-    config: LaneConfig,
+    knobs: Knobs,
     /// Writes that were submitted and not completed.
     open: Mutex<usize>,
     none_open: Condvar,
 }
 
 impl Data {
-    pub(super) fn new(choice: Choice, config: LaneConfig) -> Data {
+    pub(super) fn new(choice: Choice, knobs: Knobs) -> Data {
         Data {
             lanes: Mutex::default(),
             choice,
             cache: Cache::default(),
-            config,
+            knobs,
             open: Mutex::default(),
             none_open: Condvar::new(),
         }
@@ -135,23 +122,9 @@ impl Data {
 
     /// What was chosen, and why.
     pub(super) fn report(&self, spaces: &Spaces) -> Vec<(String, String)> {
-        let LaneConfig { lanes, depth, request_size, order, .. } = &self.config;
-        let facts = self.lanes().map(|lanes| lanes.facts());
-        let engine = facts.map_or(String::new(), |facts| match facts.remarks.is_empty() {
-            true => facts.name.into(),
-            false => format!("{} ({})", facts.name, facts.remarks.join("; ")),
-        });
-        let cache = self.cache.report();
-        [
-            ("sink engine", engine),
-            ("sink I/O", self.choice.report()),
-            ("sink page cache", cache.into()),
-            ("sink requests", format!("{request_size} bytes, {depth} in flight, order {order}")),
-            ("sink lanes", format!("{lanes} (threads that write objects)")),
-            ("space in advance", spaces.report()),
-        ]
-        .map(|(name, why)| (name.into(), why))
-        .into()
+        let none = EngineFacts { name: "none", remarks: Vec::new() };
+        let facts = self.lanes().map_or(none, |lanes| lanes.facts());
+        self.knobs.report(&facts, self.choice.report(), self.cache.report(), spaces.report())
     }
 
     /// Writes are under way.
@@ -168,7 +141,7 @@ impl Data {
             open = self.none_open.wait_timeout(open, DRAIN_TICK).unwrap_or_else(PoisonError::into_inner).0;
             if *open != last.0 {
                 last = (*open, Instant::now());
-            } else if last.1.elapsed() > 2 * self.config.deadline {
+            } else if last.1.elapsed() > 2 * self.knobs.lanes.deadline {
                 drop(open);
                 if self.lanes().is_none_or(|lanes| !lanes.stuck().is_empty()) {
                     break;
@@ -291,7 +264,7 @@ impl Sink {
             offset: pending.written.offset,
             len: pending.written.len as usize,
             size: open.size,
-            request_size: self.data.config.request_size,
+            request_size: self.data.knobs.lanes.request_size,
         }
     }
 
@@ -491,31 +464,6 @@ impl Path {
         };
         let file = file.expect("a file has the descriptor of its mode").clone();
         Way { mode, file, alignment: self.alignment }
-    }
-}
-
-/// How the lanes of a sink work, from what was asked for.
-pub(super) fn lane_config(asked: &StorageOptions, memory: u64) -> LaneConfig {
-    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
-    let depth = usize::from(asked.depth.unwrap_or(DEPTH)).clamp(1, DEPTH_MAX);
-    let lanes = usize::from(asked.threads.unwrap_or(LANES.min(cpus))).clamp(1, LANES_MAX);
-    let engine = EngineConfig {
-        name: asked.engine,
-        // Lanes take what their depth needs; no more is known to be needed.
-        depth: 1,
-        registered_max: memory,
-    };
-    LaneConfig {
-        engine,
-        lanes,
-        depth,
-        request_size: asked.request_size.unwrap_or(REQUEST_SIZE),
-        // Objects come in the order of the source's reads, more or less; to wait for the one that is next would
-        // hold back all behind it, and space is allocated before, so no order makes extents better.
-        order: asked.order.map_or(OrderPolicy::None, Order::policy),
-        deadline: asked.deadline_ms.map_or(DEADLINE, |ms| Duration::from_millis(ms.into())),
-        stage: MeterStage::SinkStorage,
-        thread_name: "haul-write",
     }
 }
 

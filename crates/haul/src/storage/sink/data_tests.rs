@@ -259,7 +259,7 @@ fn refused_direct_is_buffered() {
         let f = file(1, DirId::ROOT, "f", MIB as u64);
         write_all(&mut bench, &f, &bytes(MIB, 3), 64 << 10, 1);
         bench.publish(&f).expect("published");
-        assert!(said(&bench, "sink I/O").starts_with("buffered (direct is refused"));
+        assert!(said(&bench, "sink io").starts_with("buffered (direct is refused"));
         assert_eq!(fs::read(bench.root.join("f")).expect("read"), bytes(MIB, 3));
         drop(bench);
     }
@@ -273,7 +273,7 @@ fn refused_direct_is_buffered() {
     assert_eq!(mode_of(&bench, &f), IoMode::Buffered);
     bench.publish(&f).expect("published");
     assert_eq!(fs::read(bench.root.join("f")).expect("read"), data);
-    assert!(said(&bench, "sink I/O").starts_with("buffered (direct is refused"));
+    assert!(said(&bench, "sink io").starts_with("buffered (direct is refused"));
 }
 
 /// Goal: a file that failed stays failed: late writes neither succeed nor make its temporary again, until it
@@ -329,9 +329,9 @@ fn space_comes_before_the_data() {
         reap(&mut bench, 1).remove(0).expect("written");
         let stat = fs::metadata(bench.temp("f", TAG)).expect("stat");
         let all = stat.blocks() * 512 >= 32 * MIB as u64;
-        let told = said(&bench, "space in advance");
+        let told = said(&bench, "sink preallocation");
         assert!(all != off || told.contains("the file system"), "{} blocks, {told}", stat.blocks());
-        assert_eq!(told.contains("switched off"), off);
+        assert_eq!(told.contains("as asked"), off);
     }
 }
 

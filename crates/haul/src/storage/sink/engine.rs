@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
-use haul_core::io::IoMode;
 use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkOp};
 use haul_core::wire::{Failure, Stage};
 
 use super::clean::remove_tagged_in;
 use super::commit::NotKeptCounters;
-use super::data::{Data, Tag, lane_config};
+use super::data::{Data, Tag};
 use super::files::Files;
 use super::journal::Journal;
+use super::knobs::Knobs;
 use super::mode::Choice;
 use super::names::tag_bits;
 use super::space::Spaces;
@@ -68,8 +68,6 @@ pub struct EngineConfig {
     pub journal: Option<Journal>,
     /// How objects are written.
     pub storage: StorageOptions,
-    /// The faster mode as the storage passport has it; the transfer measures it all the same.
-    pub passport: Option<IoMode>,
     /// Most payload bytes in memory.
     pub memory: u64,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
@@ -132,11 +130,13 @@ impl WriteEngine {
         let (journal, records) = unbounded();
         let (help, shares) = unbounded();
         let threads = config.threads.clamp(1, THREADS_MAX);
-        let lanes = lane_config(&config.storage, config.memory);
-        let choice = Choice::new(config.storage.io, config.passport, config.durable, budget().sink_direct);
+        let no_preallocate = config.storage.no_preallocate;
+        let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
+        let knobs = Knobs::new(config.storage, config.memory);
+        let lanes = knobs.lanes.clone();
         let sink = Arc::new(Sink {
-            files: Files::new(config.tree.clone(), config.tag, Spaces::new(config.storage.no_preallocate)),
-            data: Data::new(choice, lanes.clone()),
+            files: Files::new(config.tree.clone(), config.tag, Spaces::new(no_preallocate)),
+            data: Data::new(choice, knobs),
             tree: config.tree,
             // Never the own tag: those are no leftovers.
             old_tags: config
@@ -162,7 +162,7 @@ impl WriteEngine {
         let mut handles = Vec::with_capacity(threads + 1);
         for i in 0..threads {
             let (sink, jobs, shares) = (sink.clone(), jobs.clone(), shares.clone());
-            let builder = std::thread::Builder::new().name(format!("haul-write-{i}"));
+            let builder = std::thread::Builder::new().name(format!("haul-file-{i}"));
             handles.push(builder.spawn(move || sink.run(&jobs, &shares))?);
         }
         let (store, keeper) = (config.journal, sink.clone());

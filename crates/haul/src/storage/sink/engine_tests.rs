@@ -71,7 +71,6 @@ impl Bench {
             }),
             journal: None,
             storage: StorageOptions::default(),
-            passport: None,
             memory: 1 << 30,
             durable: true,
         };

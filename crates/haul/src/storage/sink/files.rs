@@ -17,7 +17,7 @@ use haul_core::io::IoMode;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkFile};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{FileType, Stat, Timespec, Timestamps};
+use rustix::fs::{FileType, FsWord, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::data::Path;
@@ -29,7 +29,7 @@ use crate::storage::io::{IoFile, Target};
 
 /// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs, f2fs,
 /// tmpfs.
-const LOCAL: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+const LOCAL: [FsWord; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
 /// The open files of a session.
 pub(super) struct Files {
@@ -281,7 +281,7 @@ impl Files {
         // The destination is one file system, but for what is mounted below it; a wrong answer costs time only.
         *self
             .one_writer
-            .get_or_init(|| rustix::fs::fstatfs(fd).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as i64))))
+            .get_or_init(|| rustix::fs::fstatfs(fd).is_ok_and(|stat| LOCAL.contains(&(stat.f_type))))
     }
 
     /// A second descriptor of the file's temporary, for direct I/O.

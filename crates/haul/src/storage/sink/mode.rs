@@ -143,18 +143,10 @@ impl Clock {
 }
 
 impl Choice {
-    /// A choice that begins with what the storage passport says, if there is one.
-    pub(super) fn new(
-        policy: IoPolicy,
-        passport: Option<IoMode>,
-        durable: bool,
-        direct_files_max: usize,
-    ) -> Choice {
-        let chooser = match passport {
-            Some(mode) => Chooser::from_passport(policy, mode),
-            // It takes any length and any alignment.
-            None => Chooser::new(policy, IoMode::Buffered),
-        };
+    /// A choice with so many descriptors for direct I/O.
+    pub(super) fn new(policy: IoPolicy, durable: bool, direct_files_max: usize) -> Choice {
+        // Buffered to begin with: it takes any length and any alignment.
+        let chooser = Chooser::new(policy, IoMode::Buffered);
         let state = State { chooser, clocks: Default::default(), refused: false };
         Choice { policy, durable, state: Mutex::new(state), direct_files_max, direct_files: Arc::new(()) }
     }

@@ -64,7 +64,7 @@ fn clock_is_a_union() {
 #[test]
 fn trial_ends_at_a_commit() {
     for durable in [true, false] {
-        let choice = Choice::new(IoPolicy::Auto, None, durable, 1);
+        let choice = Choice::new(IoPolicy::Auto, durable, 1);
         choice.begin(IoMode::Buffered);
         choice.end(IoMode::Buffered, 1 << 30);
         assert_eq!(choice.mode(), IoMode::Buffered);
@@ -83,7 +83,7 @@ fn trial_ends_at_a_commit() {
 /// Method: three rights asked of two, one given back.
 #[test]
 fn direct_descriptors_are_bounded() {
-    let choice = Choice::new(IoPolicy::Direct, None, true, 2);
+    let choice = Choice::new(IoPolicy::Direct, true, 2);
     let (first, second) = (choice.direct_slot(), choice.direct_slot());
     assert!(first.is_some() && second.is_some() && choice.direct_slot().is_none());
     drop(first);

@@ -4,7 +4,7 @@
 //! that this file system gives none in advance, or the error that the file will not fit.
 //!
 //! What must hold: zeros are never written. Raw `fallocate` says so where a file system cannot allocate
-//! (`posix_fallocate` of the C library would write every block then), and where even a longer size means
+//! (the C library would write every block then), and where even a longer size means
 //! zeros on media (FAT and its kin know no holes), the size is left to the writes.
 //! Left out: small files. One write makes them, so there is nothing to tear apart.
 
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FsWord};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 use super::{fault, lock};
 
 /// Magic numbers of file systems that fill a longer size with zeros: FAT, exFAT, HFS, HFS+.
-const FILLS_WITH_ZEROS: [i64; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
+const FILLS_WITH_ZEROS: [FsWord; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
 
 /// What became of a file's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum Space {
 /// `ENOSPC`, `EDQUOT`, `EFBIG`: it will not fit. The file is as long as before then.
 pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> Result<Space> {
     let fd = fd.as_fd();
-    let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type as i64);
+    let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type);
     if magic.is_ok_and(|magic| FILLS_WITH_ZEROS.contains(&magic)) {
         return Ok(Space::Unsupported);
     }
@@ -115,7 +115,7 @@ impl Spaces {
     /// For people: what was done, and why not.
     pub(super) fn report(&self) -> String {
         if self.off {
-            return "no (switched off)".into();
+            return "no (as asked)".into();
         }
         let allocated = self.allocated.load(Ordering::Relaxed);
         let without: u64 = lock(&self.unsupported).values().sum();

@@ -1,0 +1,93 @@
+//! How a sink is driven: what was asked for, and what is chosen where nothing was.
+//!
+//! In: the user's options. Out: the configuration of the lanes, and all that was chosen in words.
+
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use haul_core::stage::Stage;
+
+use crate::job::{Order, StorageOptions};
+use crate::storage::io::lanes::{LANES_MAX, LaneConfig};
+use crate::storage::io::{EngineConfig, EngineFacts};
+
+/// Lanes at most, unless asked for more. Past the cache a lane drives many requests and copies nothing; through it
+/// it copies, on a processor of its own, and the kernel lets one writer at a time into a local file anyway.
+const LANES_DEFAULT_MAX: usize = 4;
+/// Requests in flight at a target: two for each of several disks or servers, and with requests of 4 MiB a quarter
+/// of the buffers that are granted by default, so that the rest can be on its way.
+const DEPTH_DEFAULT: u16 = 16;
+/// Bytes of one request: a whole object of the default size. Smaller ones cost more calls for the same bytes;
+/// larger ones would have to wait for a neighbour that may come last.
+const REQUEST_DEFAULT: u32 = 4 << 20;
+/// Well below the 10 s after which a user should see what hangs; a device behind a full queue takes a second or two.
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
+const REQUEST_MIN: u32 = 4 << 10;
+const REQUEST_MAX: u32 = 64 << 20;
+const DEPTH_MIN_MAX: (u16, u16) = (1, 256);
+
+/// How objects are written in one session.
+#[derive(Clone)]
+pub(super) struct Knobs {
+    asked: StorageOptions,
+    pub(super) lanes: LaneConfig,
+}
+
+impl Knobs {
+    /// `memory`: most payload bytes in buffers.
+    pub(super) fn new(asked: StorageOptions, memory: u64) -> Knobs {
+        let (depth_min, depth_max) = DEPTH_MIN_MAX;
+        let depth = usize::from(asked.depth.unwrap_or(DEPTH_DEFAULT).clamp(depth_min, depth_max));
+        let cpus = available_parallelism().map_or(1, usize::from);
+        let threads = asked.threads.map_or(cpus.min(LANES_DEFAULT_MAX), usize::from);
+        let request_size = asked.request_size.unwrap_or(REQUEST_DEFAULT).clamp(REQUEST_MIN, REQUEST_MAX);
+        let deadline = asked.deadline_ms.map(|ms| Duration::from_millis(u64::from(ms)));
+        let lanes = LaneConfig {
+            // The lanes add what can be stuck.
+            engine: EngineConfig { name: asked.engine, depth, registered_max: memory },
+            lanes: threads.clamp(1, LANES_MAX),
+            depth,
+            request_size: request_size.next_power_of_two(),
+            // Objects come more or less in the order of the source's reads. To wait for the one that is next would
+            // hold back all behind it, and with space in advance no order makes better extents.
+            order: asked.order.map_or_else(Default::default, Order::policy),
+            deadline: deadline.unwrap_or(DEADLINE_DEFAULT),
+            stage: Stage::SinkStorage,
+            thread_name: "haul-write",
+        };
+        Knobs { asked, lanes }
+    }
+
+    /// Name and value of each knob, with the reason.
+    pub(super) fn report(
+        &self,
+        engine: &EngineFacts,
+        io: String,
+        cache: &str,
+        space: String,
+    ) -> Vec<(String, String)> {
+        let reason = |is_asked: bool, default: &'static str| if is_asked { "as asked" } else { default };
+        let engine = match &engine.remarks[..] {
+            [] => engine.name.to_owned(),
+            remarks => format!("{} ({})", engine.name, remarks.join("; ")),
+        };
+        let asked = &self.asked;
+        let request = reason(asked.request_size.is_some(), "an object of the default size in one piece");
+        let depth = reason(asked.depth.is_some(), "enough for any target with requests of this size");
+        let threads = reason(asked.threads.is_some(), "one for each processor, up to 4");
+        let order = reason(asked.order.is_some(), "nothing has to wait for another");
+        let LaneConfig { lanes, depth: in_flight, request_size, order: policy, .. } = &self.lanes;
+        [
+            ("sink engine", engine),
+            ("sink io", io),
+            ("sink page cache", cache.to_owned()),
+            ("sink request size", format!("{request_size} bytes ({request})")),
+            ("sink depth", format!("{in_flight} ({depth})")),
+            ("sink lanes", format!("{lanes} ({threads})")),
+            ("sink order", format!("{policy} ({order})")),
+            ("sink preallocation", space),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
+    }
+}
