@@ -14,8 +14,8 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, Policy, STREAMS_MAX, Stage, VERSION,
-    VERSION_MIN, negotiate,
+    Agreed, Capability, EndReport, Failure, Hello, Limits, Message, NotKept, Policy, STREAMS_MAX, Stage,
+    VERSION, VERSION_MIN, capability, negotiate,
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
@@ -62,7 +62,7 @@ pub(crate) struct Watch {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) control: Control,
     pub(crate) verbose: bool,
-    /// Takes the paths of unchanged files whose digest a manifest needs; `None`: no manifest is asked for.
+    /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest is asked for.
     pub(crate) manifest: Option<Sender<Vec<u8>>>,
 }
 
@@ -171,7 +171,8 @@ impl Tally {
         match (&watch.manifest, root) {
             (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),
             // The hashing thread may be gone only when the run is over.
-            (Some(hasher), None) if *end == Ended::Unchanged => drop(hasher.send(path)),
+            // A sparse file's own digest is none of its content.
+            (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => drop(hasher.send(path)),
             _ => {}
         }
     }
@@ -312,7 +313,9 @@ pub(crate) fn hello(session: [u8; 16], memory: u64, streams: u16) -> Hello {
     let object_len = (memory / 4).clamp(64 * 1024, 64 * 1024 * 1024);
     let object_len = 1u32 << object_len.ilog2();
     let limits = Limits { object_len, entries: ENTRIES_MAX, streams: streams.clamp(1, STREAMS_MAX) };
-    Hello { version_min: VERSION_MIN, version_max: VERSION, session, capabilities: Vec::new(), limits }
+    let holes = Capability { kind: capability::HOLES, required: false, value: Box::default() };
+    let (version_min, version_max) = (VERSION_MIN, VERSION);
+    Hello { version_min, version_max, session, capabilities: vec![holes], limits }
 }
 
 /// Holds the other end's hello against ours.

@@ -117,6 +117,7 @@ struct Setup {
     journal: Journal,
     resume: Resume,
     limits: Limits,
+    holes: bool,
     policy: Policy,
     wait: bool,
     rename: Option<Name>,
@@ -182,8 +183,8 @@ fn set_up(
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
-    let limits = agreed.limits;
-    Ok(Setup { tree, owner, journal, resume, limits, policy, wait, rename, resumed, tag, names })
+    let (limits, holes) = (agreed.limits, agreed.holes);
+    Ok(Setup { tree, owner, journal, resume, limits, holes, policy, wait, rename, resumed, tag, names })
 }
 
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
@@ -389,6 +390,7 @@ impl Session {
             wait: setup.wait,
             files_open_max: budget().sink_files as u32,
             tag: setup.tag,
+            holes: setup.holes,
             names: setup.names,
         };
         Ok(Session {

@@ -111,6 +111,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
 struct Setup {
     roots: Vec<RootSpec>,
     limits: Limits,
+    holes: bool,
     wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     rename: Option<Name>,
@@ -169,7 +170,8 @@ fn set_up(
         return Err(protocol("the sink renames a source that is not a single file"));
     }
     let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
-    Ok(Setup { roots, limits: agreed.limits, wait, rename, resumed, object_size })
+    let holes = agreed.holes;
+    Ok(Setup { roots, limits: agreed.limits, holes, wait, rename, resumed, object_size })
 }
 
 struct Session {
@@ -190,6 +192,8 @@ struct Session {
     /// The other end's report, if it came with its last messages.
     far: Option<EndReport>,
     not_kept: [u64; NotKept::COUNT],
+    /// Both ends know sparse files.
+    holes: bool,
     /// The control stream is gone.
     lost: bool,
 }
@@ -215,6 +219,7 @@ impl Session {
             memory: request.memory,
             reads_max: u32::from(request.readers) * 2,
             wait: setup.wait,
+            holes: setup.holes,
         });
         let mut senders = HashMap::new();
         // Frames that a stream's thread still holds when the machine has written them off.
@@ -250,6 +255,7 @@ impl Session {
             tally: Tally::default(),
             far: None,
             not_kept: [0; NotKept::COUNT],
+            holes: setup.holes,
             lost: false,
         })
     }
@@ -328,7 +334,9 @@ impl Session {
                         entry.name = name.clone();
                     }
                     match entry.kind {
-                        EntryKind::File { .. } => {}
+                        EntryKind::File { sparse, .. } => {
+                            self.not_kept[NotKept::Sparse as usize] += u64::from(sparse && !self.holes);
+                        }
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
                     }
@@ -342,7 +350,6 @@ impl Session {
                 WalkItem::NotKept(not_kept) => {
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
-                        NotKeptWhat::Sparse => NotKept::Sparse,
                         NotKeptWhat::Debris => NotKept::OwnName,
                         NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => NotKept::Special,
                     };

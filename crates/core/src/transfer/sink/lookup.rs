@@ -17,7 +17,7 @@ use crate::wire::{Failure, FileState, SUBTREES_MAX, Stage};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
-        let Some(file) = self.files.get_mut(&id) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|f| !f.waits_map) else { return };
         if self.config.wait {
             let adopt = file.adopt.pop();
             let item = LookupItem { file: file.sink_file(id), adopt };
@@ -25,6 +25,8 @@ impl Sink {
         } else {
             file.phase = Phase::Open;
             self.wake(id);
+            // Of a file that is one hole nothing comes but its seal, and that may have been earlier.
+            self.try_complete(id);
         }
     }
 

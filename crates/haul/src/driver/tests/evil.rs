@@ -284,7 +284,7 @@ pub(super) fn link(id: u64, parent: u64, text: &str, target: &[u8]) -> Announced
 pub(super) fn file(id: u64, parent: u64, text: &str, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1_000_000_000, nanos: 5 };
     let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: id };
-    entry(id, parent, text, EntryKind::File { fingerprint, object_size: 64 * 1024 })
+    entry(id, parent, text, EntryKind::File { fingerprint, object_size: 64 * 1024, sparse: false })
 }
 
 pub(super) fn again(mut entry: Announced, generation: u32) -> Announced {

@@ -146,7 +146,7 @@ impl Drop for Bench {
 }
 
 fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
-    SinkFile { id: FileId(id), parent, name: name(text), size }
+    SinkFile { id: FileId(id), parent, name: name(text), size, map: None }
 }
 
 fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
@@ -581,6 +581,7 @@ fn long_and_odd_names_work() {
             parent: DirId::ROOT,
             name: Name::new(&bytes).expect("legal"),
             size: 1,
+            map: None,
         };
         bench.write(&f, 0, b"x").expect("written");
         bench.publish(&f).expect("published");

@@ -30,7 +30,7 @@ const NO_BUFFER: BufferId = BufferId(u32::MAX);
 
 /// What a thread needs to carry out operations.
 pub(super) struct Reader {
-    tree: Arc<SourceTree>,
+    pub(super) tree: Arc<SourceTree>,
     meter: Arc<Meter>,
     clock: WallClock,
     stopped: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ pub(super) struct Reader {
 }
 
 /// How a read came to its end.
-enum ReadEnd {
+pub(super) enum ReadEnd {
     Full,
     /// The file ended after so many bytes.
     Short(usize),
@@ -74,8 +74,14 @@ impl Reader {
             SourceOp::Verify { id, generation, size, ref subtrees } => {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
-            SourceOp::HashFile { id, generation } => {
+            SourceOp::HashFile { id, generation, map: None } => {
                 SourceDone::HashFile { id, generation, result: self.hash_file(id, generation) }
+            }
+            SourceOp::HashFile { id, generation, map: Some(ref map) } => {
+                SourceDone::HashFile { id, generation, result: self.hash_sparse(id, generation, map) }
+            }
+            SourceOp::Map { id, generation } => {
+                SourceDone::Map { id, generation, result: self.map(id, generation) }
             }
             SourceOp::Refresh { id, generation } => {
                 SourceDone::Refresh { id, generation, result: self.refresh(id, generation) }
@@ -249,7 +255,7 @@ impl Reader {
         Ok(*hasher.finalize().as_bytes())
     }
 
-    fn hash_range(
+    pub(super) fn hash_range(
         &mut self,
         id: FileId,
         fd: &OwnedFd,
@@ -292,7 +298,7 @@ impl Reader {
     }
 
     /// The file, if it is still of this generation.
-    fn view(&self, id: FileId, generation: Generation) -> Result<FileView, Failure> {
+    pub(super) fn view(&self, id: FileId, generation: Generation) -> Result<FileView, Failure> {
         let view = self.tree.file(id).ok_or_else(|| self.unknown(id))?;
         if view.generation != generation {
             return Err(self.own(wire::Stage::Changed, "open", id, "another version of it is copied by now"));
@@ -301,7 +307,7 @@ impl Reader {
     }
 
     /// The descriptor of a file, kept for later reads.
-    fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OwnedFd>, Failure> {
+    pub(super) fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OwnedFd>, Failure> {
         if let Some(fd) = self.tree.open_file(id) {
             return Ok(fd);
         }
@@ -344,7 +350,7 @@ impl Reader {
         grain_of(kind)
     }
 
-    fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
+    pub(super) fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
         match end {
             ReadEnd::Full => Ok(()),
             ReadEnd::Short(read) => {
@@ -359,7 +365,7 @@ impl Reader {
         os_failure(wire::Stage::Read, &format!("read at byte {offset} of"), &self.tree.path_of(id), errno)
     }
 
-    fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
+    pub(super) fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
         own_failure(stage, op, &self.tree.path_of(id), cause)
     }
 
@@ -368,7 +374,7 @@ impl Reader {
     }
 
     /// Runs system calls on the source. The thread is then not free for the other of its two stages.
-    fn storage<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn storage<T>(&self, work: impl FnOnce() -> T) -> T {
         self.timed(Stage::SourceStorage, Stage::SourceHost, work)
     }
 
@@ -402,7 +408,8 @@ pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDo
         SourceOp::Verify { id, generation, .. } => {
             SourceDone::Verify { id, generation, result: Err(failure) }
         }
-        SourceOp::HashFile { id, generation } => {
+        SourceOp::Map { id, generation } => SourceDone::Map { id, generation, result: Err(failure) },
+        SourceOp::HashFile { id, generation, .. } => {
             SourceDone::HashFile { id, generation, result: Err(failure) }
         }
         SourceOp::Refresh { id, generation } => SourceDone::Refresh { id, generation, result: Err(failure) },
@@ -458,7 +465,7 @@ fn open_view(tree: &SourceTree, view: &FileView) -> Result<OwnedFd, OpenError> {
 }
 
 /// Reads until `room` is full or the file ends.
-fn read_at(fd: &OwnedFd, room: &mut [u8], offset: u64) -> ReadEnd {
+pub(super) fn read_at(fd: &OwnedFd, room: &mut [u8], offset: u64) -> ReadEnd {
     let mut done = 0;
     let mut blocking = false;
     while done < room.len() {

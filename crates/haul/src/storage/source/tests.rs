@@ -97,7 +97,7 @@ impl Bench {
     }
 
     fn hash(&mut self, id: FileId, generation: Generation) -> Result<[u8; 32], wire::Failure> {
-        match self.run(SourceOp::HashFile { id, generation }, None).done {
+        match self.run(SourceOp::HashFile { id, generation, map: None }, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
         }
