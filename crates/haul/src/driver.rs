@@ -44,6 +44,8 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
 /// Progress is told this often, and a stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
+/// Notices of the other end are shown at most this often; it should send them no oftener.
+const NOTICE_EVERY: Duration = Duration::from_secs(1);
 /// The other end's report is waited for this long.
 const REPORT_MAX: Duration = Duration::from_secs(5);
 
@@ -281,7 +283,7 @@ pub(crate) fn expect<E, T>(
         };
         match pick(event) {
             Some(ControlEvent::Message(Message::Ping(n))) => control.send(Message::Pong(n)),
-            Some(ControlEvent::Message(Message::Pong(_))) | None => {}
+            Some(ControlEvent::Message(Message::Pong(_) | Message::Notice { .. })) | None => {}
             Some(ControlEvent::Message(Message::Abort(failure))) => return Err(failure),
             Some(ControlEvent::Message(message)) => {
                 let name = message.name();
@@ -405,6 +407,21 @@ pub(crate) fn join(dir: &[u8], name: &Name) -> Vec<u8> {
     }
     path.extend_from_slice(name.as_bytes());
     path
+}
+
+/// Passes the other end's notices on, at most one every [`NOTICE_EVERY`] whatever it sends.
+#[derive(Default)]
+pub(crate) struct Notices {
+    last: Option<Instant>,
+}
+
+impl Notices {
+    pub(crate) fn tell(&mut self, watch: &Watch, text: &str) {
+        if self.last.is_none_or(|last| last.elapsed() >= NOTICE_EVERY) {
+            self.last = Some(Instant::now());
+            watch.tell(Event::Note(text.into()));
+        }
+    }
 }
 
 /// Tells the observer how far it is, at most every [`TICK`].

@@ -86,6 +86,8 @@ pub enum SinkAction {
         root: Option<[u8; 32]>,
         bytes: u64,
     },
+    /// The source waits for something; show it.
+    Notice(Box<str>),
     /// The source reports something that was never announced.
     Trouble {
         path: Box<[u8]>,
@@ -304,6 +306,7 @@ impl Sink {
                 }
                 self.counts.walked = true;
             }
+            Message::Notice { text } => self.actions.push_back(SinkAction::Notice(text)),
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
             Message::Stop { .. } => self.stop(),
             Message::Abort(failure) => self.peer_ends(SessionEnd::Failed(failure)),

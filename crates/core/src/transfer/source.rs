@@ -59,6 +59,8 @@ pub enum SourceAction {
         buffer: Option<BufferId>,
     },
     FreeBuffer(BufferId),
+    /// The sink waits for something; show it.
+    Notice(Box<str>),
     /// Close this data stream and drop what is queued on it.
     CloseStream(StreamId),
     /// An entry is over. `root` is known for copied files. Its path is forgotten afterwards.
@@ -387,6 +389,7 @@ impl Source {
                 };
                 self.finish(end);
             }
+            Message::Notice { text } => self.actions.push_back(SourceAction::Notice(text)),
             Message::Abort(failure) => self.finish(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SourceAction::Send(Message::Pong(n))),
             Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}

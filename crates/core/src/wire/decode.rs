@@ -119,6 +119,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::TARGET_HEALTH => Message::TargetHealth(r.list("targets", items, TARGET_HEALTH_LEN, |r| {
             Ok((r.u16("target class")?, r.u64("service time")?, r.u64("best service time")?))
         })?),
+        kind::NOTICE => Message::Notice { text: r.text("notice")? },
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
         kind::COMPLETE => Message::Complete,

@@ -259,6 +259,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             });
             kind::TARGET_HEALTH
         }
+        Message::Notice { text } => {
+            w.text(text);
+            kind::NOTICE
+        }
         Message::Stop { reason } => {
             w.text(reason);
             kind::STOP

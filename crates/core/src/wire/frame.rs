@@ -58,6 +58,7 @@ pub mod kind {
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
+    pub const NOTICE: u8 = 0x81;
 }
 
 /// What a frame kind of the wire is to this version.

@@ -309,6 +309,10 @@ pub enum Message {
     },
     /// Reserved: health of storage targets (class, service time in ns now, best).
     TargetHealth(Vec<(u16, u64, u64)>),
+    /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
+    Notice {
+        text: Box<str>,
+    },
     /// Either way: end in good order, keep what is durable.
     Stop {
         reason: Box<str>,
@@ -396,6 +400,7 @@ impl Message {
             Message::Resend(_) => "RESEND",
             Message::StreamClosed { .. } => "STREAM_CLOSED",
             Message::TargetHealth(_) => "TARGET_HEALTH",
+            Message::Notice { .. } => "NOTICE",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",
             Message::Complete => "COMPLETE",

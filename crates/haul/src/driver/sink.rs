@@ -19,8 +19,8 @@ use haul_core::wire::{
 };
 
 use super::{
-    Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
-    exchange_reports, expect, hello, join, protocol,
+    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    end_report, exchange_reports, expect, hello, join, protocol,
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
@@ -336,6 +336,7 @@ struct Session {
     resumed: bool,
     /// The control stream is gone.
     lost: bool,
+    notices: Notices,
 }
 
 impl Session {
@@ -409,6 +410,7 @@ impl Session {
             greeting,
             resumed: setup.resumed,
             lost: false,
+            notices: Notices::default(),
         })
     }
 
@@ -516,6 +518,7 @@ impl Session {
                 }
                 SinkAction::Send(message) => control.send(message),
                 SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
+                SinkAction::Notice(text) => self.notices.tell(watch, &text),
                 SinkAction::CloseStream(stream) => {
                     if let Some(receiver) = self.receivers.get(&stream) {
                         receiver.close();

@@ -16,8 +16,8 @@ use haul_core::wire::{
 };
 
 use super::{
-    Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
-    exchange_reports, expect, hello, protocol,
+    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    end_report, exchange_reports, expect, hello, protocol,
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
@@ -196,6 +196,7 @@ struct Session {
     holes: bool,
     /// The control stream is gone.
     lost: bool,
+    notices: Notices,
 }
 
 impl Session {
@@ -257,6 +258,7 @@ impl Session {
             not_kept: [0; NotKept::COUNT],
             holes: setup.holes,
             lost: false,
+            notices: Notices::default(),
         })
     }
 
@@ -400,6 +402,7 @@ impl Session {
                     }
                 }
                 SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
+                SourceAction::Notice(text) => self.notices.tell(watch, &text),
                 SourceAction::CloseStream(stream) => {
                     if let Some(mut sender) = self.senders.remove(&stream) {
                         sender.abort();
