@@ -78,10 +78,12 @@ pub enum SinkAction {
     Send(Message),
     FreeBuffer(BufferId),
     CloseStream(StreamId),
+    /// An entry is over. `root` is known for copied files, but for sparse ones.
     EntryEnded {
         id: FileId,
         parent: DirId,
         name: Name,
+        is_link: bool,
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
@@ -474,6 +476,7 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(message));
             self.finish(end);
         } else if self.end.is_some() && self.is_empty() && !self.removing_journal {
+            debug_assert_eq!((self.extents, self.holes), (0, 0), "maps go with their files");
             self.removing_journal = true;
             self.actions.push_back(SinkAction::Submit(SinkOp::RemoveJournal));
         }

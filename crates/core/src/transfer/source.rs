@@ -63,7 +63,7 @@ pub enum SourceAction {
     Notice(Box<str>),
     /// Close this data stream and drop what is queued on it.
     CloseStream(StreamId),
-    /// An entry is over. `root` is known for copied files. Its path is forgotten afterwards.
+    /// An entry is over. `root` is known for copied files, but for sparse ones. Its path is forgotten afterwards.
     EntryEnded {
         id: FileId,
         end: Ended,
@@ -383,6 +383,7 @@ impl Source {
             Message::Stopped => self.finish(SessionEnd::Stopped),
             Message::Complete => {
                 let end = if self.end_sent && self.open_entries() == 0 {
+                    debug_assert!(self.maps.are_gone(), "maps go with their files");
                     SessionEnd::Complete
                 } else {
                     SessionEnd::Failed(protocol("the sink says complete, but entries are still open"))

@@ -160,7 +160,11 @@ fn holes(rng: &mut Rng, len: u64) -> u16 {
     let some = rng.u16(..) | rng.u16(..);
     let mask = [0, 0, some, some, u16::MAX][rng.usize(..5)];
     // What travels whole in a bundle is never sparse.
-    if len > SMALL_LEN_MAX { mask & ((1 << blocks_of(len)) - 1) } else { mask & rng.u16(..2) & u16::from(len > 0) }
+    if len > SMALL_LEN_MAX {
+        mask & ((1 << blocks_of(len)) - 1)
+    } else {
+        mask & rng.u16(..2) & u16::from(len > 0)
+    }
 }
 
 impl Version {

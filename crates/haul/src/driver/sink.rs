@@ -13,7 +13,7 @@ use haul_core::journal::{Record, Replay, compact};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::transfer::{Ended, SessionEnd};
+use haul_core::transfer::SessionEnd;
 use haul_core::wire::{
     EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
 };
@@ -524,10 +524,10 @@ impl Session {
                         receiver.close();
                     }
                 }
-                SinkAction::EntryEnded { id, parent, name, end, root, bytes } => {
+                SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes } => {
                     let kind = match self.dirs.remove(&id) {
                         Some(()) => Kind::Dir,
-                        None if root.is_none() && end == Ended::Copied => Kind::Symlink,
+                        None if is_link => Kind::Symlink,
                         None => Kind::File,
                     };
                     let places = &self.places;

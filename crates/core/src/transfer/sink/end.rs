@@ -65,7 +65,7 @@ impl Sink {
         }
         let bytes = file.size();
         let (parent, name) = (file.parent, file.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root, bytes });
+        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, is_link: false, end, root, bytes });
         for frame in self.waiting.remove(&id).unwrap_or_default() {
             self.waiting_count -= 1;
             self.deferred.push_back(frame);
@@ -120,7 +120,15 @@ impl Sink {
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
+        self.actions.push_back(SinkAction::EntryEnded {
+            id,
+            parent,
+            name,
+            is_link: true,
+            end,
+            root: None,
+            bytes: 0,
+        });
     }
 
     pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<(), Failure>) {
@@ -133,7 +141,15 @@ impl Sink {
         let id = dir.as_file();
         self.done.push(DoneItem { id, generation: Generation(0), outcome });
         let (parent, name) = (gone.parent, gone.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
+        self.actions.push_back(SinkAction::EntryEnded {
+            id,
+            parent,
+            name,
+            is_link: false,
+            end,
+            root: None,
+            bytes: 0,
+        });
         self.actions.push_back(SinkAction::ForgetDir { id: dir });
     }
 }

@@ -24,6 +24,13 @@ pub(super) struct Maps {
     extents: usize,
 }
 
+impl Maps {
+    /// No map is held.
+    pub(super) fn are_gone(&self) -> bool {
+        self.extents == 0
+    }
+}
+
 impl Source {
     /// An announcement of the file is queued; it goes on with its map, its state or its first read.
     pub(super) fn announced(&mut self, id: FileId, sparse: bool) {
