@@ -17,4 +17,5 @@ mod names;
 mod power;
 mod reach;
 mod resume;
+mod sparse;
 mod trouble;

@@ -11,9 +11,9 @@ use haul_core::entry::Name;
 use haul_core::ids::{BufferId, DirId, FileId, StreamId};
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::stage::Stage;
+use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::transfer::SessionEnd;
 use haul_core::wire::{
     EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
 };
