@@ -180,6 +180,31 @@ fn a_cut_off_sparse_file_is_completed() {
     }
 }
 
+/// Goal: a file of 1 TiB that was killed at any of its writes, syncs or names is completed at no more than its data costs.
+/// Method: strace kills at the first or second such call of a thread; the bytes of the run after it.
+#[test]
+fn a_killed_terabyte_is_cheap_too() {
+    need!("strace");
+    let room = Room::new();
+    let data = room.dir("data");
+    let places: Vec<(u64, u64)> = (0..16).map(|i| (i * 60 * GIB, 64 * KIB)).collect();
+    let file = Sparse::make(data.join("image"), 9, TIB, &places);
+    let mut hits = 0;
+    for (i, call) in ["pwrite64", "pwrite64", "fdatasync", "fsync", "/^rename"].iter().enumerate() {
+        let sink = room.dir(&format!("sink{i}"));
+        let injection = format!("{call}:signal=SIGKILL:when={}", 1 + i % 2);
+        let run = Way::Here.cp(&["-r"], &[&data], &sink).injected(&[injection]).start();
+        let mark = run.mark.clone();
+        hits += u32::from(run.wait().sane().was_killed());
+        procs::wait_gone(&mark);
+        let second = Way::Here.cp(&["-r"], &[&data], &sink).run().sane().exits(0).summary();
+        assert!(second.number("bytes_sent") <= 2 * MIB, "{call}: {second:?}");
+        file.assert_copied(&sink.join("data/image"));
+        assert_no_debris(&sink);
+    }
+    assert!(hits > 2, "only {hits} runs were killed");
+}
+
 /// Goal: a file whose holes changed between two runs, though size and mtime did not, is copied afresh.
 /// Method: a run stopped in the middle; then a hole is filled, and the mtime set back.
 #[test]
