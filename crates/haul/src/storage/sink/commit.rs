@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
-use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{CommitItem, LinkItem, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
@@ -115,14 +114,13 @@ impl Sink {
         if file.size == 0 {
             self.files.fd(file)?;
         }
-        let (open, temp, adopted) = self.files.fd_of(file.id)?;
+        let (open, temp, counted) = self.files.fd_of(file.id)?;
         let fd = descriptor(&temp);
         let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
 
-        // A large file has its full size from the beginning, so that says nothing of it. (Small ones are written
-        // whole, and an adopted one in part by an earlier run.)
+        // With space in advance a file has its full size from the beginning, so that says nothing of it.
         let written = lock(&open.path).written();
-        if file.size > SMALL_LEN_MAX && !adopted && written < open.data_len {
+        if counted && written < open.data_len {
             let text = format!("{} has {written} of {} bytes and was not published", path(), file.size);
             return Err(fault::failure(Stage::Publish, 0, text));
         }

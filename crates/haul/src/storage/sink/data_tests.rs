@@ -7,7 +7,7 @@ use crate::storage::sink::engine::tests::{Bench, META, TAG, Unmount, file, whole
 use crate::sys::cached_and_dirty;
 use haul_core::ids::DirId;
 use haul_core::io::IoPolicy;
-use haul_core::transfer::op::{CommitItem, LookupItem};
+use haul_core::transfer::op::{BundleWrite, CommitItem, LookupItem};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path as FsPath;
@@ -316,6 +316,22 @@ fn size_in_advance_hides_no_missing_bytes() {
     let failure = bench.publish(&f).expect_err("half of it is missing");
     assert!(failure.text.contains("1048576 of 2097152 bytes"), "{}", failure.text);
     assert!(bench.ls().is_empty());
+}
+
+/// Goal: a bundle may hold files of any size, and they are published too.
+/// Method: one of 1 MiB beside a small one.
+#[test]
+fn bundled_files_may_be_large() {
+    let mut bench = Bench::new();
+    let (f, g) = (file(1, DirId::ROOT, "f", MIB as u64), file(2, DirId::ROOT, "g", 5));
+    let data = bytes(MIB + 5, 1);
+    let items =
+        vec![BundleWrite { file: f.clone(), start: 0 }, BundleWrite { file: g.clone(), start: MIB as u32 }];
+    bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items }, &data);
+    for result in bench.commit(vec![whole(&f, META), whole(&g, META)]) {
+        result.expect("published");
+    }
+    assert_eq!(fs::read(bench.root.join("f")).expect("read"), data[..MIB]);
 }
 
 /// Goal: blocks are there before the data, unless that was switched off.

@@ -163,7 +163,8 @@ impl Files {
         }
     }
 
-    /// The temporary of a file that was written before, and whether an earlier run began it.
+    /// The temporary of a file that was written before, and whether all of its bytes went through its path in this
+    /// session (neither from a bundle nor in part by an earlier run).
     pub(super) fn fd_of(&self, id: FileId) -> Result<(Arc<OpenFile>, Arc<IoFile>, bool), Failure> {
         let open = lock(&self.open).get(&id).cloned();
         let Some(open) = open else {
@@ -178,7 +179,7 @@ impl Files {
             State::Failed { failure, .. } => return Err(failure.clone()),
             State::New | State::Closed => return Err(self.closed(&open)),
         };
-        Ok((open, opened.file, opened.adopted))
+        Ok((open, opened.file, opened.ready && !opened.adopted))
     }
 
     /// Closes the file; its temporary, if it has one that is ours and `remove`, loses its name.

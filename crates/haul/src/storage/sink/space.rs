@@ -44,18 +44,24 @@ pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> 
     if magic.is_ok_and(|magic| FILLS_WITH_ZEROS.contains(&magic)) {
         return Ok(Space::Unsupported);
     }
-    let before = rustix::fs::fstat(fd)?.st_size as u64;
+    let stat = rustix::fs::fstat(fd)?;
+    let before = stat.st_size as u64;
     retry_on_intr(|| rustix::fs::ftruncate(fd, size))?;
-    for (offset, len) in extents.unwrap_or(&[(0, size)]) {
-        // Beyond the size it would make the file longer.
-        let len = (*len).min(size.saturating_sub(*offset));
-        if len == 0 {
-            continue;
-        }
-        match retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), *offset, len)) {
-            Ok(()) => {}
+    // Beyond the size an extent would make the file longer.
+    let all = [(0, size)];
+    let cut = |(offset, len): &(u64, u64)| (*offset, (*len).min(size.saturating_sub(*offset)));
+    let extents = extents.unwrap_or(&all).iter().map(cut).filter(|(_, len)| *len > 0);
+    let need = extents.clone().fold(0, |sum: u64, (_, len)| sum.saturating_add(len));
+    let fits = fits(fd, need.saturating_sub(stat.st_blocks as u64 * 512));
+    for (offset, len) in extents {
+        // What cannot fit is not tried: until it fails it would take all the room that others need. One block
+        // tells whether the file system allocates at all, for only then is it an error.
+        let len = if fits { len } else { 1 };
+        match retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, len)) {
+            Ok(()) if fits => {}
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(Space::Unsupported),
-            Err(errno) => {
+            other => {
+                let errno = other.err().unwrap_or(Errno::NOSPC);
                 // Gives back what was allocated, so that what is told to be free is.
                 let _ = retry_on_intr(|| rustix::fs::ftruncate(fd, before));
                 return Err(errno);
@@ -63,6 +69,15 @@ pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> 
         }
     }
     Ok(Space::Allocated)
+}
+
+/// Whether so many more bytes could be had, as far as the file system tells.
+fn fits(fd: impl AsFd, need: u64) -> bool {
+    match rustix::fs::fstatvfs(fd) {
+        // Some network file systems tell nothing.
+        Ok(room) if room.f_blocks > 0 => need <= room.f_bfree.saturating_mul(room.f_frsize),
+        _ => true,
+    }
 }
 
 /// Who gets space in advance, in one session.
