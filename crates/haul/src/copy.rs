@@ -56,7 +56,7 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
         }
     };
     let mut summary = summarise(request, joined, start);
-    summary.chosen.extend(adopted.iter().cloned());
+    passport::explain(&mut summary.chosen, adopted);
     summary
 }
 

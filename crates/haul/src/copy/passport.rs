@@ -35,6 +35,17 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
     (request, chosen)
 }
 
+/// Says in `chosen`, where an end took a value for the user's, that it is the passport's; adds what is missing.
+pub(super) fn explain(chosen: &mut Chosen, adopted: &Chosen) {
+    for (name, text) in adopted {
+        let reason = text.split_once(" (").map_or("", |(_, reason)| reason.trim_end_matches(')'));
+        match chosen.iter_mut().find(|(known, _)| known == name) {
+            Some((_, value)) => *value = value.replace("as asked", reason).replace("asked for", reason),
+            None => chosen.push((name.clone(), text.clone())),
+        }
+    }
+}
+
 /// The state directory of a far end: its environment holds no more than the home.
 pub(super) fn state_of(home: &Path) -> PathBuf {
     home.join(".local/state/haul")
@@ -79,7 +90,7 @@ fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reaso
         |what: &str, value: String| chosen.push((format!("{end} {what}"), format!("{value} ({reason})")));
     if options.io == IoPolicy::Auto && values.io != IoPolicy::Auto {
         options.io = values.io;
-        tell("I/O", values.io.name().into());
+        tell("io", values.io.name().into());
     }
     if let (None, Some(order)) = (options.order, values.order) {
         options.order = Some(order);
@@ -161,6 +172,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Goal: nobody is told that he asked for what the passport chose, nor twice; what an end says beyond that stays.
+    #[test]
+    fn values_of_the_passport_are_named_once() {
+        let line = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let mut chosen =
+            vec![line("source depth", "4 (as asked)"), line("source io", "buffered (direct was refused)")];
+        let reason = "from the storage passport of 3 days ago";
+        let with = |value: &str| format!("{value} ({reason})");
+        let adopted = vec![
+            line("source depth", &with("4")),
+            line("source io", &with("direct")),
+            line("source order", &with("strict")),
+        ];
+        explain(&mut chosen, &adopted);
+        let expected = [with("4"), "buffered (direct was refused)".to_owned(), with("strict")];
+        assert!(chosen.iter().map(|(_, value)| value).eq(&expected), "{chosen:?}");
     }
 
     /// Goal: no passport, one that is damaged, and endpoints that are no files leave the options alone.

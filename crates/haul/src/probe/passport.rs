@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use haul_core::io::IoPolicy;
 use serde_json::Value;
 
-use super::{Direction, Io, Pattern, Probe, Setting, StorageIdentity};
-use crate::job::StorageOptions;
+use super::{Direction, Io, Pattern, Point, Probe, Setting, StorageIdentity, judge};
+use crate::job::{Order, StorageOptions};
 
 /// Where passports lie in the state directory.
 const DIR: &str = "passports";
@@ -174,19 +174,23 @@ pub fn drift(old: &Probe, direction: Direction, rate: f64) -> Option<Drift> {
 }
 
 /// How a transfer should start to drive this storage. Empty if the passport is too old ([`AGE_MAX`]) or has no
-/// point of the direction. Direct or buffered is left open unless one was clearly better: the transfer itself
-/// compares them.
+/// point of the direction. Direct or buffered, and the order, are left open unless one was clearly better: the
+/// transfer itself compares the former.
 pub fn starting_values(passport: &Passport, direction: Direction) -> StorageOptions {
     let probe = &passport.probe;
     let best = match direction {
         Direction::Read => probe.read_best,
         Direction::Write => probe.write_best,
     };
-    let Some(best) = best.filter(|_| passport.age <= AGE_MAX) else { return StorageOptions::default() };
-    let other = probe.points.iter().filter(|point| {
-        let same = point.direction == direction && point.pattern == Pattern::Sequential;
-        same && point.setting.io != best.setting.io
-    });
+    let Some(mut best) = best.filter(|_| passport.age <= AGE_MAX) else { return StorageOptions::default() };
+    let sequential = |point: &&Point| point.direction == direction && point.pattern == Pattern::Sequential;
+    let points = || probe.points.iter().filter(sequential);
+    // An ordering that is hardly better than none is noise, and keeps requests waiting for each other.
+    let unordered = points().filter(|point| point.setting.order == Order::None);
+    if let Some(free) = judge::best(unordered, direction).filter(|free| free.rate >= best.rate * CLEARLY) {
+        best = free;
+    }
+    let other = points().filter(|point| point.setting.io != best.setting.io);
     let other = other.map(|point| point.rate).reduce(f64::max);
     let io = match (other, best.setting.io) {
         (Some(rate), Io::Direct) if rate < best.rate * CLEARLY => IoPolicy::Direct,
@@ -195,7 +199,7 @@ pub fn starting_values(passport: &Passport, direction: Direction) -> StorageOpti
     };
     StorageOptions {
         io,
-        order: Some(best.setting.order),
+        order: Some(best.setting.order).filter(|order| *order != Order::None),
         request_size: Some(best.setting.request_size),
         depth: Some(best.setting.depth),
         ..StorageOptions::default()

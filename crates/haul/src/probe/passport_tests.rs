@@ -1,4 +1,5 @@
 use super::*;
+use crate::job::Order;
 use crate::probe::tests::{some_points, some_probe};
 use crate::probe::{Best, FORMAT};
 
@@ -147,7 +148,7 @@ fn starting_values_are_the_best() {
     let mut probe = some_probe(1);
     probe.points = some_points(&mut fastrand::Rng::with_seed(1), 2);
     let mut setting = probe.points[0].setting;
-    (setting.io, setting.depth) = (Io::Direct, 8);
+    (setting.io, setting.depth, setting.order) = (Io::Direct, 8, Order::Strict);
     probe.write_best = Some(Best { rate: 1000.0, setting });
     probe.points[1].setting = Setting { io: Io::Buffered, ..setting };
     (probe.points[1].direction, probe.points[1].pattern) = (Direction::Write, Pattern::Sequential);
@@ -165,6 +166,15 @@ fn starting_values_are_the_best() {
             ..StorageOptions::default()
         };
         assert_eq!(values, expected);
+    }
+    for (free, order) in [(950.0, None), (850.0, Some(Order::Serial))] {
+        let mut best = setting;
+        best.order = Order::Serial;
+        passport.probe.write_best = Some(Best { rate: 1000.0, setting: best });
+        let point = &mut passport.probe.points[0];
+        (point.rate, point.setting.order, point.setting.depth) = (free, Order::None, 2);
+        let values = starting_values(&passport, Direction::Write);
+        assert_eq!((values.order, values.depth), (order, Some(if order.is_none() { 2 } else { 8 })));
     }
     assert_eq!(starting_values(&passport, Direction::Read), StorageOptions::default());
     passport.age = AGE_MAX + Duration::from_secs(1);
