@@ -231,12 +231,27 @@ fn rust_files(path: &Path) -> Vec<PathBuf> {
     paths.into_iter().filter(is_rust).flat_map(|path| rust_files(&path)).collect()
 }
 
-/// Those of them that are no test files.
+/// Those of them that are no test files: neither by their name nor because their module is declared for tests only.
 fn sources(path: &Path) -> Vec<PathBuf> {
     let is_test = |path: &PathBuf| {
         path.to_str().is_some_and(|path| path.ends_with("tests.rs") || path.contains("/tests/"))
+            || is_declared_for_tests(path)
     };
     rust_files(path).into_iter().filter(|path| !is_test(path)).collect()
+}
+
+/// Whether the file of the module above, `io.rs` of `io/fault.rs`, has `#[cfg(test)]` before this module.
+fn is_declared_for_tests(path: &Path) -> bool {
+    let (Some(dir), Some(stem)) = (path.parent(), path.file_stem().and_then(|stem| stem.to_str())) else {
+        return false;
+    };
+    let above = [dir.with_extension("rs"), dir.join("lib.rs"), dir.join("main.rs")];
+    above.iter().filter_map(|file| fs::read_to_string(file).ok()).any(|text| {
+        let heads = [format!("mod {stem};"), format!("pub(crate) mod {stem};")];
+        text.lines()
+            .zip(text.lines().skip(1))
+            .any(|(before, line)| before == "#[cfg(test)]" && heads.iter().any(|head| line == head))
+    })
 }
 
 /// The code of a file up to its test module, without comments.

@@ -1,7 +1,8 @@
 //! BLAKE3 as a tree: chaining values of ranges, merged until the root.
 //!
 //! In: chaining values of ranges of a file, in any order, some of them twice. Out: the maximal subtrees that
-//! are known, what is missing, and in the end the root, which equals the plain BLAKE3 hash of the file.
+//! are known, what is missing, and in the end the root, which equals the plain BLAKE3 hash of the file. Of a
+//! sparse file only the data extents are wanted, and its root is another, see [`SubtreeSet::root`].
 //! Invariants: a [`SubtreeSet`] holds disjoint nodes of the tree of its file and never two siblings; the node
 //! that is the whole file holds the root and nothing else does.
 //! Left out: payload. Not one byte of it is hashed here; who has it makes the values (`haul::digest`). Nor are
@@ -10,6 +11,11 @@
 use std::collections::BTreeMap;
 
 use blake3::hazmat::{Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
+
+use crate::extents::ExtentMap;
+
+/// What the hash of a sparse root begins with: it is never a plain hash of anything.
+const SPARSE_CONTEXT: &str = "haul v1 root of a sparse file";
 
 /// The chaining value of a subtree that is not the root.
 pub type Cv = [u8; 32];
@@ -42,6 +48,8 @@ pub enum DigestError {
     BeyondEnd { offset: u64, len: u64, total: u64 },
     #[error("{len} bytes at {offset} are no subtree of a file of {total} bytes")]
     NotASubtree { offset: u64, len: u64, total: u64 },
+    #[error("{len} bytes at {offset} touch a hole of a sparse file")]
+    InHole { offset: u64, len: u64 },
 }
 
 /// Whether a range can be cut into subtrees: `offset` on a chunk's edge, its end too unless it is the file's
@@ -85,12 +93,31 @@ pub struct SubtreeSet {
     covered: u64,
     /// By offset; disjoint.
     nodes: BTreeMap<u64, (u64, Cv)>,
+    /// Where a sparse file has data; never a full map.
+    map: Option<ExtentMap>,
 }
 
 impl SubtreeSet {
     /// A set for a file of `total` bytes, of which nothing is known. An empty file is complete at once.
     pub fn new(total: u64) -> SubtreeSet {
-        SubtreeSet { total, covered: 0, nodes: BTreeMap::new() }
+        SubtreeSet { total, covered: 0, nodes: BTreeMap::new(), map: None }
+    }
+
+    /// A set for the file of this map, of which nothing is known. One without data is complete at once; one
+    /// without holes is as any other file.
+    pub fn with_map(map: ExtentMap) -> SubtreeSet {
+        let total = map.size();
+        SubtreeSet { map: Some(map).filter(|map| !map.is_full()), ..SubtreeSet::new(total) }
+    }
+
+    /// A set for the same file, of which nothing is known.
+    pub fn fresh(&self) -> SubtreeSet {
+        SubtreeSet { map: self.map.clone(), ..SubtreeSet::new(self.total) }
+    }
+
+    /// Where the file has data, if it is a sparse one.
+    pub fn map(&self) -> Option<&ExtentMap> {
+        self.map.as_ref()
     }
 
     /// Takes the chaining value of a subtree; of the whole file, its root. True if any of it was new.
@@ -100,7 +127,7 @@ impl SubtreeSet {
     ///
     /// # Errors
     /// If the range is no node of this file's tree. Two nodes of one tree never overlap in part, so a range
-    /// that overlaps a held one in part is refused here too.
+    /// that overlaps a held one in part is refused here too. In a sparse file also if any of it is a hole.
     pub fn insert(&mut self, offset: u64, len: u64, cv: Cv) -> Result<bool, DigestError> {
         self.check(offset, len)?;
         if len == 0 || self.covering(offset).is_some_and(|held| held.end() >= offset + len) {
@@ -139,13 +166,28 @@ impl SubtreeSet {
         self.nodes.is_empty()
     }
 
-    /// True if every byte is covered.
+    /// True if every byte is covered; of a sparse file, every byte of data.
     pub fn is_complete(&self) -> bool {
-        self.covered == self.total
+        self.covered == self.map.as_ref().map_or(self.total, ExtentMap::data_len)
     }
 
     /// The root, once the file is complete.
+    ///
+    /// Of a sparse file it is a hash of its map and of the chaining values of the maximal subtrees of its data, by
+    /// offset. As no siblings are held, these follow from the map alone, in whatever order the values came.
+    /// Cost: linear in the subtrees, for sparse files only.
     pub fn root(&self) -> Option<Root> {
+        if let Some(map) = &self.map {
+            if !self.is_complete() {
+                return None;
+            }
+            let mut hasher = blake3::Hasher::new_derive_key(SPARSE_CONTEXT);
+            hasher.update(&map.digest());
+            for (_, cv) in self.nodes.values() {
+                hasher.update(cv);
+            }
+            return Some(*hasher.finalize().as_bytes());
+        }
         if self.total == 0 {
             return Some(*blake3::hash(&[]).as_bytes());
         }
@@ -172,13 +214,24 @@ impl SubtreeSet {
         Some(Subtree { offset: start, len, cv }).filter(|held| offset < held.end())
     }
 
-    /// The first range `start..end` at or after `from` of which nothing is known.
+    /// The first range `start..end` at or after `from` of which nothing is known, and that is no hole.
     pub fn next_missing(&self, from: u64) -> Option<(u64, u64)> {
         let mut start = from;
-        while let Some(held) = self.covering(start) {
-            start = held.end();
-        }
-        let end = self.nodes.range(start..).next().map_or(self.total, |(next, _)| *next);
+        let end = loop {
+            let end = match &self.map {
+                Some(map) => {
+                    let extent = map.next(start)?;
+                    start = start.max(extent.offset);
+                    extent.end()
+                }
+                None => self.total,
+            };
+            match self.covering(start) {
+                Some(held) => start = held.end(),
+                None => break end,
+            }
+        };
+        let end = self.nodes.range(start..).next().map_or(end, |(next, _)| end.min(*next));
         (start < end).then_some((start, end))
     }
 
@@ -202,7 +255,13 @@ impl SubtreeSet {
         } else {
             len >= CHUNK_LEN && len.is_power_of_two() && offset.is_multiple_of(len)
         };
-        if is_node { Ok(()) } else { Err(DigestError::NotASubtree { offset, len, total }) }
+        if !is_node {
+            return Err(DigestError::NotASubtree { offset, len, total });
+        }
+        match &self.map {
+            Some(map) if !map.covers(offset, len) => Err(DigestError::InHole { offset, len }),
+            _ => Ok(()),
+        }
     }
 
     /// The range of the sibling of a node; `None` for the root.

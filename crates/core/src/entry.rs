@@ -88,10 +88,12 @@ pub struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     Dir,
-    /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB.
+    /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB. `sparse`: it may have holes; its
+    /// map follows the announcement.
     File {
         fingerprint: Fingerprint,
         object_size: u32,
+        sparse: bool,
     },
     Symlink {
         target: Box<[u8]>,

@@ -27,8 +27,8 @@ mod replay;
 pub use log::{Log, compact};
 pub use replay::Replay;
 
-/// Version of the format, part of the file's first bytes.
-pub const FORMAT_VERSION: u16 = 1;
+/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file.
+pub const FORMAT_VERSION: u16 = 2;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
 /// Most subtrees in one [`Record::Durable`] on disk; [`Log::append`] splits longer lists.
@@ -106,8 +106,16 @@ pub enum Record {
     /// Tags of earlier sessions, oldest first, whose own records were compacted away.
     Tags { tags: Vec<u32> },
     /// A file of which a part is durable, in a temporary with `tag` in its name. What earlier records said of
-    /// the path is void. `slot` names the file in later records of this session.
-    Partial { slot: u32, path: PathKey, fingerprint: Fingerprint, object_size: u32, tag: u32 },
+    /// the path is void. `slot` names the file in later records of this session. `map`: it is a sparse one, and
+    /// this is the digest of its [`ExtentMap`](crate::extents::ExtentMap); holes are in no other record.
+    Partial {
+        slot: u32,
+        path: PathKey,
+        fingerprint: Fingerprint,
+        object_size: u32,
+        tag: u32,
+        map: Option<[u8; 32]>,
+    },
     /// These subtrees of the file in `slot` are on media.
     Durable { slot: u32, subtrees: Vec<Subtree> },
     /// The partial file in `slot` is worth nothing any more.
@@ -124,6 +132,8 @@ pub struct Partial {
     pub object_size: u32,
     /// Stands in the name of the temporary that holds the parts.
     pub tag: u32,
+    /// The digest of its map, if it is a sparse one: with another map the parts are worth nothing.
+    pub map: Option<[u8; 32]>,
     /// What of it can be relied on.
     pub subtrees: SubtreeSet,
 }

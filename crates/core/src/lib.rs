@@ -5,11 +5,16 @@
 //! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
 //! transfer is the brain of the simulator.
 //!
-//! Reading order: [`ids`], [`entry`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`] stands alone.
+//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`] stands
+//! alone.
 #![forbid(unsafe_code)]
+
+// For `Arc`, which shares lists that never change; what else `sync` has is not for this crate.
+extern crate alloc;
 
 pub mod digest;
 pub mod entry;
+pub mod extents;
 pub mod ids;
 pub mod io;
 pub mod journal;

@@ -7,6 +7,7 @@ pub mod op;
 pub mod sink;
 pub mod source;
 
+use crate::extents::ExtentMap;
 use crate::wire::{Failure, Stage};
 
 /// How an entry ended, for the report.
@@ -38,8 +39,25 @@ fn protocol(text: &str) -> Failure {
 
 /// How often objects of one file are asked for again at most: on average every object once, and a small
 /// file some times more. Beyond that something is broken that no repetition mends.
-pub fn resends_max(size: u64, object_size: u32) -> u64 {
-    16 + size.div_ceil(u64::from(object_size.max(1)))
+pub fn resends_max(size: u64, map: Option<&ExtentMap>, object_size: u32) -> u64 {
+    let (data, extents) = map.map_or((size, 0), |map| (map.data_len(), map.extents().len() as u64));
+    16 + extents + data.div_ceil(u64::from(object_size.max(1)))
+}
+
+/// What is read and sent at once and holds the byte at `at`, as offset and length: an object; of a sparse file the
+/// piece of it that lies in one data extent. `None` in a hole and behind the end.
+fn piece_at(size: u64, map: Option<&ExtentMap>, object_size: u32, at: u64) -> Option<(u64, u64)> {
+    let object_size = u64::from(object_size);
+    if at >= size.max(1) {
+        return None;
+    }
+    let mut start = at - at % object_size;
+    let mut end = start.saturating_add(object_size).min(size);
+    if let Some(map) = map {
+        let extent = map.at(at)?;
+        (start, end) = (start.max(extent.offset), end.min(extent.end()));
+    }
+    Some((start, end - start))
 }
 
 /// Entries announced and not yet ended, at most.

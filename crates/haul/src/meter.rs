@@ -34,6 +34,10 @@ impl Meter {
     pub fn add_busy(&self, stage: Stage, time: Duration) {
         self.cell(stage).busy.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
+    /// Counts time in which a thread of `stage` did the work of the stage after.
+    pub fn add_blocked(&self, stage: Stage, time: Duration) {
+        self.cell(stage).blocked.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
     /// Counts time in which a thread of `stage` waited, as the kind of waiting that the driver last set.
     pub fn add_idle(&self, stage: Stage, time: Duration) {
         let cell = self.cell(stage);

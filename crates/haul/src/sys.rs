@@ -91,6 +91,14 @@ pub fn resident(fd: impl AsFd, offset: u64, resident: &mut [bool]) -> Result<(),
     result
 }
 
+/// Asks for huge pages behind this memory. Where there are none it stays as it is.
+#[allow(unsafe_code)]
+pub fn want_huge_pages(memory: &mut [u8]) {
+    // SAFETY: the advice changes what is behind the range, which is ours alone, and never its content. A range that
+    // begins within a page is refused.
+    unsafe { libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_HUGEPAGE) };
+}
+
 /// Starts write-back of the dirty pages in `offset..offset + len` and waits for none of it.
 ///
 /// # Errors

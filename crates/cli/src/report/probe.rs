@@ -129,6 +129,11 @@ impl Grid {
         self.rates.get(&(io, size, depth)).copied()
     }
 
+    /// Way of I/O, request size and depth of all cells, with their rates.
+    pub fn cells(&self) -> impl Iterator<Item = ((Io, u32, u16), f64)> {
+        self.rates.iter().map(|(cell, rate)| (*cell, *rate))
+    }
+
     /// Whether the cell of these is that of a setting.
     pub fn is_at(&self, setting: &Setting, io: Io, size: u32, depth: u16) -> bool {
         *setting == Setting { request_size: size, depth, order: self.order, io }

@@ -18,4 +18,5 @@ mod power;
 mod probe;
 mod reach;
 mod resume;
+mod sparse;
 mod trouble;

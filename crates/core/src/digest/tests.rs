@@ -238,3 +238,113 @@ fn subtrees_are_the_maximal_nodes() {
         assert_eq!(subtrees(offset, len, tail).count(), 0);
     }
 }
+
+/// Goal: a sparse file's root follows from its data and its map alone, and every value is of data.
+/// Method: random maps; pieces of two object sizes in random orders, some twice; against the definition: a hash of
+/// map and of the values of the canonical subtrees of each extent. One other byte or hole gives another root.
+#[test]
+fn sparse_roots_follow_from_data_and_map() {
+    use crate::extents::{EXTENT_ALIGN, MapMaker};
+    let mut rng = fastrand::Rng::with_seed(5);
+    let all = payload(24 * EXTENT_ALIGN);
+    let mut roots = Vec::new();
+    for round in 0..60 {
+        let total = rng.u64(EXTENT_ALIGN + 1..=24 * EXTENT_ALIGN);
+        let data = &all[..total as usize];
+        let mut maker = MapMaker::new(total);
+        for slot in (0..total.div_ceil(EXTENT_ALIGN)).filter(|_| rng.u8(..3) != 0) {
+            maker.push(slot * EXTENT_ALIGN, (slot + 1) * EXTENT_ALIGN);
+        }
+        let map = maker.finish();
+        if map.is_full() {
+            assert_eq!(SubtreeSet::with_map(map), SubtreeSet::new(total), "a file like any other");
+            continue;
+        }
+        let mut sets = Vec::new();
+        for object_len in [EXTENT_ALIGN, 4 * EXTENT_ALIGN] {
+            let mut pieces = Vec::new();
+            for (start, len) in objects(total, object_len) {
+                for extent in map.extents() {
+                    let (from, to) = (start.max(extent.offset), (start + len).min(extent.end()));
+                    if from < to {
+                        pieces.extend(subtrees(from, to - from, to == total));
+                    }
+                }
+            }
+            pieces.extend(pieces.clone().into_iter().filter(|_| rng.bool()));
+            rng.shuffle(&mut pieces);
+            let mut set = SubtreeSet::with_map(map.clone());
+            assert_eq!(set.is_complete(), map.data_len() == 0);
+            for (offset, len) in pieces {
+                let known = set.covers(offset, len);
+                assert_eq!(set.insert(offset, len, cv(data, offset, len)), Ok(!known));
+            }
+            assert_eq!(set.next_missing(0), None);
+            check_invariants(&set, data);
+            sets.push(set);
+        }
+        assert_eq!(sets[0], sets[1], "the same nodes, whatever the pieces");
+        let canonical: Vec<Cv> = map
+            .extents()
+            .iter()
+            .flat_map(|e| subtrees(e.offset, e.len, e.end() == total))
+            .map(|(offset, len)| cv(data, offset, len))
+            .collect();
+        let mut hasher = blake3::Hasher::new_derive_key(SPARSE_CONTEXT);
+        hasher.update(&map.digest());
+        canonical.iter().for_each(|cv| {
+            hasher.update(cv);
+        });
+        assert_eq!(sets[0].root(), Some(*hasher.finalize().as_bytes()), "round {round}");
+        assert_ne!(sets[0].root(), Some(*blake3::hash(data).as_bytes()));
+        roots.push(sets[0].root());
+    }
+    assert!(roots.len() > 40);
+    roots.sort_unstable();
+    roots.dedup();
+    assert!(roots.len() > 40, "other maps, other roots");
+}
+
+/// Goal: what is missing of a sparse file is its data and nothing else, and no value enters a hole.
+/// Method: every slot of random maps, each either held or not, against one flag for each slot.
+#[test]
+fn holes_are_neither_missing_nor_taken() {
+    use crate::extents::{EXTENT_ALIGN, MapMaker};
+    let mut rng = fastrand::Rng::with_seed(6);
+    for _ in 0..500 {
+        let slots = rng.u64(2..30);
+        let total = slots * EXTENT_ALIGN;
+        let is_data: Vec<bool> = (0..slots).map(|_| rng.bool()).collect();
+        let mut maker = MapMaker::new(total);
+        for slot in (0..slots).filter(|slot| is_data[*slot as usize]) {
+            maker.push(slot * EXTENT_ALIGN, (slot + 1) * EXTENT_ALIGN);
+        }
+        let map = maker.finish();
+        if map.is_full() {
+            continue;
+        }
+        let mut set = SubtreeSet::with_map(map);
+        let mut missing = is_data.clone();
+        for slot in 0..slots {
+            let (offset, data) = (slot * EXTENT_ALIGN, is_data[slot as usize]);
+            if !data {
+                let error = DigestError::InHole { offset, len: EXTENT_ALIGN };
+                assert_eq!(set.insert(offset, EXTENT_ALIGN, [1; 32]), Err(error));
+            } else if rng.bool() {
+                assert_eq!(set.insert(offset, EXTENT_ALIGN, [1; 32]), Ok(true));
+                missing[slot as usize] = false;
+            }
+        }
+        assert!(set.insert(0, total, [1; 32]).is_err(), "the whole is more than data");
+        let mut at = 0;
+        let mut found = vec![false; slots as usize];
+        while let Some((start, end)) = set.next_missing(at) {
+            assert!(start >= at && start < end);
+            found[(start / EXTENT_ALIGN) as usize..(end / EXTENT_ALIGN) as usize].fill(true);
+            at = end;
+        }
+        assert_eq!(found, missing);
+        assert_eq!(set.is_complete(), !missing.contains(&true));
+        assert_eq!(set.root().is_some(), set.is_complete());
+    }
+}

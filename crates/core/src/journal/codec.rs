@@ -38,7 +38,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.push(u8::from(*durable));
         }
         Record::Tags { tags } => encode_tags(tags, out),
-        Record::Partial { slot, path, fingerprint, object_size, tag } => {
+        Record::Partial { slot, path, fingerprint, object_size, tag, map } => {
             out.push(PARTIAL);
             out.extend_from_slice(&slot.to_le_bytes());
             out.extend_from_slice(&path.0);
@@ -48,6 +48,8 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&fingerprint.ino.to_le_bytes());
             out.extend_from_slice(&object_size.to_le_bytes());
             out.extend_from_slice(&tag.to_le_bytes());
+            out.push(u8::from(map.is_some()));
+            out.extend_from_slice(map.as_ref().map_or(&[][..], |digest| digest));
         }
         Record::Durable { slot, subtrees } => encode_durable(*slot, subtrees, out),
         Record::Withdrawn { slot } => {
@@ -98,11 +100,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             epoch: fields.u32()?,
             tag: fields.u32()?,
             boot: fields.take()?,
-            durable: match fields.take()? {
-                [0] => false,
-                [1] => true,
-                _ => return None,
-            },
+            durable: fields.bool()?,
         },
         TAGS => Record::Tags { tags: fields.list(TAGS_MAX, Fields::u32)? },
         PARTIAL => Record::Partial {
@@ -116,6 +114,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             },
             object_size: fields.u32()?,
             tag: fields.u32()?,
+            map: if fields.bool()? { Some(fields.take()?) } else { None },
         },
         DURABLE => Record::Durable {
             slot: fields.u32()?,
@@ -147,6 +146,13 @@ impl Fields<'_> {
     }
     fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
+    }
+    fn bool(&mut self) -> Option<bool> {
+        match self.take()? {
+            [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        }
     }
     fn time(&mut self) -> Option<Timestamp> {
         Some(Timestamp { secs: self.take().map(i64::from_le_bytes)?, nanos: self.u32()? })

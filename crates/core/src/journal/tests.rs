@@ -59,7 +59,8 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
             1 => Record::Tags { tags: (0..rng.usize(1..5)).map(|_| rng.u32(..20)).collect() },
             2..6 => {
                 let (fingerprint, object_size) = (fingerprint(rng, chunks), rng.u32(..));
-                Record::Partial { slot, path, fingerprint, object_size, tag: rng.u32(..) }
+                let map = rng.bool().then(|| [rng.u8(..); 32]);
+                Record::Partial { slot, path, fingerprint, object_size, tag: rng.u32(..), map }
             }
             6..16 => {
                 let subtrees = (0..rng.usize(1..4)).map(|_| leaf(rng.u64(..9), 1)).collect();
@@ -100,7 +101,7 @@ fn model(
         match record.clone() {
             Record::Head { .. } | Record::Tags { .. } => {}
             Record::Session { boot, durable, .. } => sessions.push((boot, durable)),
-            Record::Partial { slot, path, fingerprint, object_size, tag } => {
+            Record::Partial { slot, path, fingerprint, object_size, tag, map } => {
                 facts.retain(|(other, ..)| *other != path);
                 for (_, session, fact) in &mut facts {
                     if let Fact::Partial(_, other) = fact
@@ -114,7 +115,7 @@ fn model(
                 facts.push((
                     path,
                     now,
-                    Fact::Partial(Partial { fingerprint, object_size, tag, subtrees }, slot),
+                    Fact::Partial(Partial { fingerprint, object_size, tag, map, subtrees }, slot),
                 ));
             }
             Record::Durable { slot, subtrees } => {
@@ -212,7 +213,7 @@ fn records_round_trip() {
         }
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
-    let mut expected = b"haul-journal\0\0\x01\0".to_vec();
+    let mut expected = b"haul-journal\0\0\x02\0".to_vec();
     expected.extend([25, 0, 0, 0, 1]);
     expected.extend([3; 16]);
     expected.extend([77, 0, 0, 0, 0, 0, 0, 0]);
@@ -388,7 +389,7 @@ fn arbitrary_bytes_are_survived() {
 #[test]
 fn other_files_are_refused() {
     let (bytes, _) = encode(&opening(true, BOOT));
-    for version in [0, 2, 0x0100, u16::MAX] {
+    for version in [0, 1, FORMAT_VERSION + 1, 0x0100, u16::MAX] {
         let mut other = bytes.clone();
         other[14..16].copy_from_slice(&version.to_le_bytes());
         assert_eq!(replay_for(&other, BOOT, true), Err(JournalError::Version(version)));
@@ -413,7 +414,14 @@ fn long_lists_are_split() {
     let total = 8 * SUBTREES_PER_RECORD as u64;
     let mut records = opening(true, BOOT);
     let fingerprint = Fingerprint { size: total * CHUNK_LEN, ..Fingerprint::default() };
-    records.push(Record::Partial { slot: 0, path: path(0), fingerprint, object_size: 1 << 16, tag: 1 });
+    records.push(Record::Partial {
+        slot: 0,
+        path: path(0),
+        fingerprint,
+        object_size: 1 << 16,
+        tag: 1,
+        map: None,
+    });
     // Every other chunk: nothing merges.
     let subtrees: Vec<_> = (0..total / 2).map(|i| leaf(2 * i, 1)).collect();
     let count = subtrees.len();
@@ -494,7 +502,14 @@ fn without_durability_only_this_boot_counts() {
     records.push(Record::Done { path: path(2), mark: newer });
     records.push(Record::Done { path: path(3), mark: newer });
     let fingerprint = Fingerprint { size: CHUNK_LEN, ..Fingerprint::default() };
-    records.push(Record::Partial { slot: 0, path: path(4), fingerprint, object_size: 1 << 16, tag: 60 });
+    records.push(Record::Partial {
+        slot: 0,
+        path: path(4),
+        fingerprint,
+        object_size: 1 << 16,
+        tag: 60,
+        map: Some([6; 32]),
+    });
     let (bytes, _) = encode(&records);
 
     let here = replay_for(&bytes, BOOT, false).expect("a journal");

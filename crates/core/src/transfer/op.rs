@@ -9,14 +9,19 @@ use std::time::Duration;
 
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name};
+use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation};
 use crate::wire::Failure;
 
 /// An operation on the source's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceOp {
+    /// Find out where the file has data: by `SEEK_DATA` and `SEEK_HOLE`, or, where the file system does not know
+    /// them, everywhere.
+    Map { id: FileId, generation: Generation },
     /// Read one object into a buffer and hash it. `whole`: the object is the whole file, so that the
-    /// digest is its root; `tail`: it ends at the end of the file.
+    /// digest is its root; `tail`: it ends at the end of the file. Of a sparse file it is a piece of an object:
+    /// data alone, beginning at a whole slot.
     Read { id: FileId, generation: Generation, offset: u64, len: u32, tail: bool, whole: bool },
     /// Read whole small files one after another into one buffer; each gets its root, and its fingerprint
     /// is checked after the read.
@@ -25,8 +30,10 @@ pub enum SourceOp {
     Look { id: FileId, generation: Generation },
     /// Hash these subtrees of the file and compare.
     Verify { id: FileId, generation: Generation, size: u64, subtrees: Vec<Subtree> },
-    /// Hash the whole file (ctime alone changed, or a manifest wants an unchanged file).
-    HashFile { id: FileId, generation: Generation },
+    /// Hash the whole file (ctime alone changed). With a `map` it is a sparse one: give its sparse root
+    /// ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what lies between the map's
+    /// extents is still zeros; where it is not, the file changed.
+    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap> },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
     /// against it.
     Refresh { id: FileId, generation: Generation },
@@ -60,6 +67,11 @@ pub enum Look {
 /// The completion of a [`SourceOp`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceDone {
+    Map {
+        id: FileId,
+        generation: Generation,
+        result: Result<ExtentMap, Failure>,
+    },
     Read {
         id: FileId,
         generation: Generation,
@@ -146,6 +158,8 @@ pub struct SinkFile {
     pub parent: DirId,
     pub name: Name,
     pub size: u64,
+    /// Where a sparse file has data; nothing else of it is ever written. It may end in a hole, or have no data.
+    pub map: Option<ExtentMap>,
 }
 
 /// A name to look up.

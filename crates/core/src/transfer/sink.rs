@@ -5,8 +5,8 @@
 //! Invariants: a file is published only when every object is written, its digest tree is whole and a seal
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
-//! Left out: a file's way, which is in the modules by its steps: `announce`, `lookup`, `data`, `epoch`, `end`,
-//! `drain`; target classes (one, "any", for now).
+//! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `data`, `epoch`,
+//! `end`, `drain`; target classes (one, "any", for now).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -26,6 +26,7 @@ mod end;
 mod epoch;
 mod file;
 mod lookup;
+mod map;
 
 use data::Frame;
 use dirs::Dirs;
@@ -47,6 +48,8 @@ pub struct SinkConfig {
     pub files_open_max: u32,
     /// The tag in the names of this session's temporaries.
     pub tag: u32,
+    /// Both ends know sparse files.
+    pub holes: bool,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
 }
@@ -75,14 +78,18 @@ pub enum SinkAction {
     Send(Message),
     FreeBuffer(BufferId),
     CloseStream(StreamId),
+    /// An entry is over. `root` is known for copied files, but for sparse ones.
     EntryEnded {
         id: FileId,
         parent: DirId,
         name: Name,
+        is_link: bool,
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
     },
+    /// The source waits for something; show it.
+    Notice(Box<str>),
     /// The source reports something that was never announced.
     Trouble {
         path: Box<[u8]>,
@@ -128,6 +135,10 @@ pub struct Sink {
     links: HashMap<FileId, Link>,
     drains: HashMap<FileId, Drain>,
     announced_max: FileId,
+    /// Data extents in the maps of open files.
+    extents: usize,
+    /// Bytes of holes in open files: they need no space.
+    holes: u64,
     resume: Replayed,
     epochs: Epochs,
     waiting: HashMap<FileId, Vec<Frame>>,
@@ -167,6 +178,8 @@ impl Sink {
             links: HashMap::new(),
             drains: HashMap::new(),
             announced_max: FileId(0),
+            extents: 0,
+            holes: 0,
             resume: resume.replayed,
             epochs: Epochs::new(resume.log, resume.next_slot),
             waiting: HashMap::new(),
@@ -267,6 +280,9 @@ impl Sink {
         }
         match message {
             Message::Announce(entries) if self.stop.is_none() => self.handle_announce(entries),
+            Message::Holes { id, generation, extents, last } if self.stop.is_none() => {
+                self.handle_holes(id, generation, extents, last);
+            }
             Message::DirEnd(dirs) if self.stop.is_none() => {
                 for dir in dirs {
                     if !self.dirs.end(dir) {
@@ -292,12 +308,13 @@ impl Sink {
                 }
                 self.counts.walked = true;
             }
+            Message::Notice { text } => self.actions.push_back(SinkAction::Notice(text)),
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
             Message::Stop { .. } => self.stop(),
             Message::Abort(failure) => self.peer_ends(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SinkAction::Send(Message::Pong(n))),
             Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
-            Message::Announce(_) | Message::DirEnd(_) => {}
+            Message::Announce(_) | Message::Holes { .. } | Message::DirEnd(_) => {}
             other => {
                 let text = format!("the source sent a message that only a sink sends: {}", other.name());
                 self.violation(&text);
@@ -459,6 +476,7 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(message));
             self.finish(end);
         } else if self.end.is_some() && self.is_empty() && !self.removing_journal {
+            debug_assert_eq!((self.extents, self.holes), (0, 0), "maps go with their files");
             self.removing_journal = true;
             self.actions.push_back(SinkAction::Submit(SinkOp::RemoveJournal));
         }

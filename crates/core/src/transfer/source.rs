@@ -4,7 +4,8 @@
 //! Out: reads to make, frames to send, entries that ended.
 //! Invariants: no payload is read without a grant for it and a buffer; a file is sealed only by a look that
 //! came after its last read; an entry is known from its announcement until it ended, never longer.
-//! Left out: a file's way, which is in the modules by its steps: `answer`, `read`, `done`, `seal`; spill.
+//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`;
+//! spill.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -12,7 +13,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SessionEnd, protocol};
+use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, protocol};
 use crate::wire::{
     ANNOUNCE_ENTRIES_MAX, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Totals, announced_len,
 };
@@ -20,11 +21,13 @@ use crate::wire::{
 mod answer;
 mod done;
 mod file;
+mod map;
 mod read;
 mod seal;
 mod streams;
 
 use file::{File, Phase, Queue};
+use map::Maps;
 use read::Ready;
 pub use streams::QUEUED_MAX;
 use streams::Streams;
@@ -40,6 +43,8 @@ pub struct SourceConfig {
     pub reads_max: u32,
     /// The sink asked for it: no file is sent before its state is known.
     pub wait: bool,
+    /// Both ends know sparse files.
+    pub holes: bool,
 }
 
 /// What the driver must do.
@@ -54,9 +59,11 @@ pub enum SourceAction {
         buffer: Option<BufferId>,
     },
     FreeBuffer(BufferId),
+    /// The sink waits for something; show it.
+    Notice(Box<str>),
     /// Close this data stream and drop what is queued on it.
     CloseStream(StreamId),
-    /// An entry is over. `root` is known for copied files. Its path is forgotten afterwards.
+    /// An entry is over. `root` is known for copied files, but for sparse ones. Its path is forgotten afterwards.
     EntryEnded {
         id: FileId,
         end: Ended,
@@ -92,6 +99,7 @@ pub struct Source {
     small: VecDeque<FileId>,
     small_bytes: u64,
     retries: Vec<FileId>,
+    maps: Maps,
     /// Files whose new fingerprint is being taken.
     refreshing: u32,
     /// Files that are neither sealed nor waiting for a retry.
@@ -128,6 +136,7 @@ impl Source {
             small: VecDeque::new(),
             small_bytes: 0,
             retries: Vec::new(),
+            maps: Maps::default(),
             refreshing: 0,
             unsealed: 0,
             looks: BTreeMap::new(),
@@ -176,7 +185,10 @@ impl Source {
     }
 
     /// The walk found an entry. Its id was never used before and its parent was handed in before it.
-    pub fn handle_entry(&mut self, entry: Announced) {
+    pub fn handle_entry(&mut self, mut entry: Announced) {
+        if let EntryKind::File { fingerprint, sparse, .. } = &mut entry.kind {
+            *sparse &= self.config.holes && fingerprint.size > SMALL_LEN_MAX;
+        }
         match &entry.kind {
             EntryKind::Dir => {
                 self.dirs.insert(entry.id.as_dir(), ());
@@ -184,7 +196,7 @@ impl Source {
             EntryKind::Symlink { .. } => {
                 self.links.insert(entry.id, ());
             }
-            EntryKind::File { fingerprint, object_size } => {
+            EntryKind::File { fingerprint, object_size, .. } => {
                 self.counts.files += 1;
                 self.counts.bytes += fingerprint.size;
                 self.unsealed += 1;
@@ -214,10 +226,11 @@ impl Source {
                 );
             }
         }
-        let (id, is_file) = (entry.id, matches!(entry.kind, EntryKind::File { .. }));
+        let id = entry.id;
+        let file = if let EntryKind::File { sparse, .. } = entry.kind { Some(sparse) } else { None };
         self.push_announcement(entry);
-        if is_file && !self.config.wait {
-            self.start_sending(id);
+        if let Some(sparse) = file {
+            self.announced(id, sparse);
         }
     }
 
@@ -370,12 +383,14 @@ impl Source {
             Message::Stopped => self.finish(SessionEnd::Stopped),
             Message::Complete => {
                 let end = if self.end_sent && self.open_entries() == 0 {
+                    debug_assert!(self.maps.are_gone(), "maps go with their files");
                     SessionEnd::Complete
                 } else {
                     SessionEnd::Failed(protocol("the sink says complete, but entries are still open"))
                 };
                 self.finish(end);
             }
+            Message::Notice { text } => self.actions.push_back(SourceAction::Notice(text)),
             Message::Abort(failure) => self.finish(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SourceAction::Send(Message::Pong(n))),
             Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
@@ -392,6 +407,7 @@ impl Source {
             self.flush_announcements();
             self.flush_sealed();
             self.dispatch();
+            self.take_maps();
             self.schedule();
             self.end_if_over();
             self.check_streams();

@@ -5,10 +5,11 @@
 
 use super::codec::Reader;
 use super::encode::{
-    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DONE_LEN_MIN, EXTENT_LEN, POLICY_BITS, SEALED_LEN,
-    SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_HEALTH_LEN,
+    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, POLICY_BITS,
+    SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_HEALTH_LEN,
 };
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
+use super::negotiate::extra;
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, Capability, DoneItem, EndReport,
     Extent, Failure, FileState, Hello, ITEMS_MAX, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Policy,
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
+use crate::extents::DataExtent;
 use crate::ids::{DirId, FileId, Generation, StreamId};
 use crate::stage::StageTime;
 
@@ -66,6 +68,15 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             ANNOUNCED_LEN_MIN,
             read_announced,
         )?),
+        kind::HOLES => {
+            let (id, generation) = read_version(r)?;
+            let last = r.bool("holes: last")?;
+            let extents = r.list("data extents", items, DATA_EXTENT_LEN, |r| {
+                let (offset, len) = read_range(r, "data extent")?;
+                Ok(DataExtent { offset, len })
+            })?;
+            Message::Holes { id, generation, extents, last }
+        }
         kind::DIR_END => {
             Message::DirEnd(r.list("ended directories", items, 8, |r| r.u64("directory id").map(DirId))?)
         }
@@ -108,6 +119,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::TARGET_HEALTH => Message::TargetHealth(r.list("targets", items, TARGET_HEALTH_LEN, |r| {
             Ok((r.u16("target class")?, r.u64("service time")?, r.u64("best service time")?))
         })?),
+        kind::NOTICE => Message::Notice { text: r.text("notice")? },
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
         kind::COMPLETE => Message::Complete,
@@ -201,7 +213,7 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
     let meta = Meta { mode, uid, gid, mtime: read_time(r, "mtime")? };
     let tag = r.u8("kind of an entry")?;
     let name = r.name("name of an entry")?;
-    let kind = match tag {
+    let mut kind = match tag {
         1 => EntryKind::Dir,
         2 => read_file(r)?,
         3 => {
@@ -214,7 +226,7 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
         }
         other => return Err(WireError::BadValue { what: "kind of an entry", value: other.into() }),
     };
-    skip_extras(r)?;
+    read_extras(r, &mut kind)?;
     Ok(Announced { id, generation, parent, name, meta, kind })
 }
 
@@ -230,16 +242,26 @@ fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
     if !object_size_is_legal(object_size) {
         return Err(WireError::BadValue { what: "object size", value: object_size.into() });
     }
-    Ok(EntryKind::File { fingerprint: Fingerprint { size, mtime, ctime, ino }, object_size })
+    let fingerprint = Fingerprint { size, mtime, ctime, ino };
+    Ok(EntryKind::File { fingerprint, object_size, sparse: false })
 }
 
-/// Extra fields of an entry: v1 knows none, so it steps over those that it may.
-fn skip_extras(r: &mut Reader<'_>) -> Result<(), WireError> {
+/// Extra fields of an entry: v1 knows one, and steps over the others as far as it may.
+fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<(), WireError> {
     let len = usize::from(r.u16("extra fields")?);
     let mut extras = Reader::new(r.take("extra fields", len)?);
     while extras.remaining() > 0 {
         let kind = extras.u16("extra field kind")?;
-        if extras.bool("extra field: required")? {
+        let required = extras.bool("extra field: required")?;
+        if kind == extra::SPARSE {
+            let empty = extras.bytes("extra field", len)?.is_empty();
+            match entry {
+                EntryKind::File { sparse, .. } if required && empty && !*sparse => *sparse = true,
+                _ => return Err(WireError::BadValue { what: "mark of a sparse file", value: len as u64 }),
+            }
+            continue;
+        }
+        if required {
             return Err(WireError::UnknownRequired { what: "extra field", kind });
         }
         extras.bytes("extra field", len)?;

@@ -5,6 +5,7 @@
 
 use super::codec::Writer;
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
+use super::negotiate::extra;
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
     Failure, FileState, Hello, ITEMS_MAX, Message, Outcome, PATH_LEN_MAX, Policy, SUBTREES_MAX, SourceRoot,
@@ -25,6 +26,9 @@ pub(super) const SOURCE_ROOT_LEN_MIN: usize = 3;
 pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
+pub(super) const DATA_EXTENT_LEN: usize = 16;
+/// The extra field that marks a sparse file: kind, required, length of no value.
+const SPARSE_LEN: usize = 5;
 pub(super) const SEALED_LEN: usize = 14;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
 pub(super) const TARGET_HEALTH_LEN: usize = 18;
@@ -44,7 +48,7 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 pub fn announced_len(entry: &Announced) -> usize {
     let kind = match &entry.kind {
         EntryKind::Dir => 0,
-        EntryKind::File { .. } => 44,
+        EntryKind::File { sparse, .. } => 44 + if *sparse { SPARSE_LEN } else { 0 },
         EntryKind::Symlink { target } => 2 + target.len(),
     };
     ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind
@@ -172,6 +176,13 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             list(w, "announced entries", ANNOUNCE_ENTRIES_MAX, entries, write_announced);
             kind::ANNOUNCE
         }
+        Message::Holes { id, generation, extents, last } => {
+            w.u64(id.0);
+            w.u32(generation.0);
+            w.bool(*last);
+            list(w, "data extents", ITEMS_MAX, extents, |w, e| write_range(w, e.offset, e.len));
+            kind::HOLES
+        }
         Message::DirEnd(dirs) => {
             list(w, "ended directories", ITEMS_MAX, dirs, |w, dir| w.u64(dir.0));
             kind::DIR_END
@@ -247,6 +258,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
                 w.u64(*best);
             });
             kind::TARGET_HEALTH
+        }
+        Message::Notice { text } => {
+            w.text(text);
+            kind::NOTICE
         }
         Message::Stop { reason } => {
             w.text(reason);
@@ -348,7 +363,7 @@ fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
     w.name(&entry.name);
     match &entry.kind {
         EntryKind::Dir => {}
-        EntryKind::File { fingerprint, object_size } => {
+        EntryKind::File { fingerprint, object_size, .. } => {
             assert!(fingerprint.size <= FILE_LEN_MAX, "own file of {} bytes", fingerprint.size);
             assert!(object_size_is_legal(*object_size), "own object size {object_size}");
             w.u64(fingerprint.size);
@@ -359,8 +374,15 @@ fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
         }
         EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),
     }
-    // Length of the extra fields: v1 sends none.
-    w.u16(0);
+    // Length of the extra fields, and the one that v1 sends.
+    if matches!(entry.kind, EntryKind::File { sparse: true, .. }) {
+        w.u16(SPARSE_LEN as u16);
+        w.u16(extra::SPARSE);
+        w.bool(true);
+        w.u16(0);
+    } else {
+        w.u16(0);
+    }
 }
 
 fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation, FileState)) {

@@ -54,9 +54,11 @@ pub mod kind {
     pub const PING: u8 = 0x24;
     pub const PONG: u8 = 0x25;
     pub const TROUBLE: u8 = 0x26;
+    pub const HOLES: u8 = 0x27;
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
+    pub const NOTICE: u8 = 0x81;
 }
 
 /// What a frame kind of the wire is to this version.
@@ -75,7 +77,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::JOIN => KindClass::Join,
         kind::JOINED => KindClass::Joined,
         kind::DATA => KindClass::Data,
-        kind::HELLO..=kind::TROUBLE => KindClass::Control,
+        kind::HELLO..=kind::HOLES => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

@@ -2,6 +2,7 @@
 
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
+use crate::extents::DataExtent;
 use crate::ids::{DirId, FileId, Generation, StreamId};
 use crate::stage::StageTime;
 
@@ -70,7 +71,8 @@ pub struct Announced {
     pub meta: Meta,
     pub kind: EntryKind,
     // A range copy (source offset, destination offset, length) and a layout travel as optional TLVs of
-    // the entry; v1 decodes and ignores those it does not know unless they are marked required.
+    // the entry; v1 decodes and ignores those it does not know unless they are marked required. A sparse
+    // file is marked so.
 }
 
 /// What the sink knows of an announced file.
@@ -165,7 +167,7 @@ pub enum NotKept {
     Special,
     /// Files with several names are copied once per name.
     HardLink,
-    /// Holes are written as zeros.
+    /// Holes are written as zeros, for the other end does not know them.
     Sparse,
     /// Owner or group could not be set.
     Owner,
@@ -254,6 +256,14 @@ pub enum Message {
         resumed: bool,
     },
     Announce(Vec<Announced>),
+    /// Source to sink, of files announced as sparse, before any data of them: the next data extents, by
+    /// offset; with `last` the map is complete. One extent that is the whole file: it has no holes after all.
+    Holes {
+        id: FileId,
+        generation: Generation,
+        extents: Vec<DataExtent>,
+        last: bool,
+    },
     /// No more entries will come in these directories.
     DirEnd(Vec<DirId>),
     State(Vec<(FileId, Generation, FileState)>),
@@ -299,6 +309,10 @@ pub enum Message {
     },
     /// Reserved: health of storage targets (class, service time in ns now, best).
     TargetHealth(Vec<(u16, u64, u64)>),
+    /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
+    Notice {
+        text: Box<str>,
+    },
     /// Either way: end in good order, keep what is durable.
     Stop {
         reason: Box<str>,
@@ -330,7 +344,7 @@ pub struct DataEntry {
     pub len: u32,
     /// `cvs` holds one value, the root of the whole file.
     pub root: bool,
-    /// The range is a hole: no payload. Reserved; v1 does not send it.
+    /// The range is a hole: no payload. Reserved and never sent: holes are what [`Message::Holes`] leaves out.
     pub hole: bool,
     /// The range ends at the end of the file.
     pub tail: bool,
@@ -372,6 +386,7 @@ impl Message {
             Message::Sources { .. } => "SOURCES",
             Message::Destination { .. } => "DESTINATION",
             Message::Announce(_) => "ANNOUNCE",
+            Message::Holes { .. } => "HOLES",
             Message::DirEnd(_) => "DIR_END",
             Message::State(_) => "FILE_STATE",
             Message::Sealed(_) => "FILE_SEALED",
@@ -385,6 +400,7 @@ impl Message {
             Message::Resend(_) => "RESEND",
             Message::StreamClosed { .. } => "STREAM_CLOSED",
             Message::TargetHealth(_) => "TARGET_HEALTH",
+            Message::Notice { .. } => "NOTICE",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",
             Message::Complete => "COMPLETE",

@@ -3,7 +3,7 @@
 use super::frame::OBJECT_LEN_MIN;
 use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, WireError};
 
-/// Numbers of capabilities. v1 knows none; these are spoken for, so that nothing else takes them.
+/// Numbers of capabilities. v1 knows `HOLES`; the others are spoken for, so that nothing else takes them.
 pub mod capability {
     /// Frames authenticated but not encrypted.
     pub const AUTH_ONLY: u16 = 0x0001;
@@ -11,11 +11,11 @@ pub mod capability {
     pub const SENDER_HOST: u16 = 0x0002;
     /// The data preamble's bytes 12..16 carry the volume generation.
     pub const VOLUME_GENERATION: u16 = 0x0003;
-    /// Holes are extents: data entries with the HOLE flag, and sparse roots.
+    /// Holes are extents: entries marked as sparse, `HOLES` messages, and sparse roots. Without a value.
     pub const HOLES: u16 = 0x0004;
 }
 
-/// Numbers of the extra fields of an announced entry. v1 knows none; these are spoken for.
+/// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
 pub mod extra {
     /// Source offset, destination offset, length: a part of a file is copied.
     pub const RANGE: u16 = 0x0001;
@@ -23,6 +23,8 @@ pub mod extra {
     pub const LAYOUT: u16 = 0x0002;
     /// The generation of the volume that the entry lies on.
     pub const VOLUME_GENERATION: u16 = 0x0003;
+    /// The file may have holes: a map follows. Required, without a value; only where both ends know `HOLES`.
+    pub const SPARSE: u16 = 0x0004;
 }
 
 /// What both ends use from here on.
@@ -30,6 +32,8 @@ pub mod extra {
 pub struct Agreed {
     pub version: u16,
     pub limits: Limits,
+    /// Both ends know [`capability::HOLES`].
+    pub holes: bool,
 }
 
 /// Finds what both hellos allow: the highest common version and the smaller of each limit
@@ -48,7 +52,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if ours.session != theirs.session {
         return Err(WireError::WrongSession);
     }
-    if let Some(unknown) = theirs.capabilities.iter().find(|c| c.required) {
+    if let Some(unknown) = theirs.capabilities.iter().find(|c| c.required && c.kind != capability::HOLES) {
         return Err(WireError::UnknownRequired { what: "capability", kind: unknown.kind });
     }
     let limits = Limits {
@@ -67,5 +71,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     }
     // Object sizes are powers of two; so is the limit that is used.
     let limits = Limits { object_len: 1 << limits.object_len.ilog2(), ..limits };
-    Ok(Agreed { version, limits })
+    let knows_holes = |hello: &Hello| hello.capabilities.iter().any(|c| c.kind == capability::HOLES);
+    let holes = knows_holes(ours) && knows_holes(theirs);
+    Ok(Agreed { version, limits, holes })
 }

@@ -67,11 +67,9 @@ pub struct File {
 }
 
 impl File {
-    /// The key of all blocks, if they are of one.
-    pub fn key(&self, durable: bool) -> Option<u8> {
-        let mut keys = self.blocks.iter().map(|b| if durable { b.durable } else { b.live });
-        let first = keys.next()?;
-        keys.all(|key| key == first).then_some(first)
+    /// The content of each block.
+    pub fn keys(&self, durable: bool) -> Vec<u8> {
+        self.blocks.iter().map(|b| if durable { b.durable } else { b.live }).collect()
     }
 }
 
@@ -139,6 +137,14 @@ impl Disk {
             block.dirty = true;
         }
         file.len = file.len.max(end);
+    }
+
+    /// Makes a file longer by a hole.
+    pub fn extend(&mut self, file: usize, blocks: usize, len: u64) {
+        let file = &mut self.files[file];
+        assert!(file.len <= len && file.blocks.len() <= blocks);
+        file.blocks.resize(blocks, Block { live: NOTHING, durable: NOTHING, dirty: false });
+        file.len = len;
     }
 
     pub fn sync_file(&mut self, file: usize, good: bool) {

@@ -7,7 +7,7 @@ use haul_core::ids::{FileId, Generation};
 use haul_core::wire::{Extent, FileState, Message, Outcome};
 
 use super::disk::{Block, Node};
-use super::model::{BLOCK, GARBAGE, Kind, NOTHING, OLD, Version, blocks_of, content, mixed_node};
+use super::model::{BLOCK, GARBAGE, Kind, NOTHING, OLD, Version, ZERO, blocks_of, mixed_node, root_of};
 use super::world::{Ack, World};
 
 impl World {
@@ -48,16 +48,16 @@ impl World {
             panic!("entry {entry} is done, but its name is not: {node:?}")
         };
         let file = &self.disk.files[file];
-        let key = file.key(self.durable).unwrap_or(NOTHING);
+        let keys = file.keys(self.durable);
         let (len, mtime) = match self.durable {
             true => (file.len_durable, file.mtime_durable),
             false => (file.len, file.mtime),
         };
         assert_eq!((len, mtime), (version.len, version.mtime), "entry {entry} is done");
-        assert!(self.tree.had(entry, len, mtime, key), "entry {entry} is done with content {key}");
-        let expected = if len == 0 { content(1, 0).root } else { content(key, len).root };
-        assert_eq!(root, Some(expected), "root of entry {entry}");
-        self.acknowledge(entry, key, &version, 0..blocks_of(len));
+        let shown = self.tree.shown(entry, len, mtime, &keys);
+        let shown = shown.unwrap_or_else(|| panic!("entry {entry} is done with content {keys:?}"));
+        assert_eq!(root, Some(root_of(&keys, len)), "root of entry {entry}");
+        self.acknowledge(entry, shown.key, &version, 0..blocks_of(len));
     }
 
     fn judge_durable(&mut self, extent: &Extent) {
@@ -71,8 +71,10 @@ impl World {
         let number = open.file;
         let file = &self.disk.files[number];
         let blocks = &file.blocks[range.clone()];
-        let key = if self.durable { blocks[0].durable } else { blocks[0].live };
-        let same = blocks.iter().all(|b| key == if self.durable { b.durable } else { b.live });
+        let keys = || blocks.iter().map(|b| if self.durable { b.durable } else { b.live });
+        // Zeros: the source lost data, or the other end does not know holes.
+        let key = keys().find(|key| *key != ZERO).unwrap_or(ZERO);
+        let same = keys().all(|other| other == key || other == ZERO);
         assert!(same && key != NOTHING, "entry {entry}: {extent:?} is not on media: {blocks:?}");
         if self.durable {
             let tag = self.snk().tag;
@@ -108,7 +110,8 @@ impl World {
     pub fn acknowledge(&mut self, entry: usize, key: u8, version: &Version, blocks: Range<usize>) {
         let now = self.tree.version(entry).expect("a file");
         // What was announced may have changed since: then the source will take it back.
-        let same = now.same_content(version) && now.key == key && version.key == key;
+        let same =
+            now.same_content(version) && now.key == key && version.key == key && now.holes == version.holes;
         if !same || self.s.faulty.contains(&entry) || !self.tree.entries[entry].alive {
             return;
         }
@@ -138,9 +141,9 @@ impl World {
 
     fn judge_file(&self, entry: usize, file: usize, newest: bool) {
         let file = &self.disk.files[file];
-        let key = file.key(false).unwrap_or(0);
-        let old = key == OLD && file.len == 70_000;
-        let known = self.tree.had(entry, file.len, file.mtime, key) || (old && !newest);
+        let keys = file.keys(false);
+        let old = keys.iter().all(|key| *key == OLD) && file.len == 70_000;
+        let known = self.tree.shown(entry, file.len, file.mtime, &keys).is_some() || (old && !newest);
         assert!(known, "entry {entry} shows what no version had: {file:?}");
         if newest {
             let version = self.tree.version(entry).expect("a file");

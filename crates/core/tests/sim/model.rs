@@ -1,29 +1,36 @@
 //! What is copied: a small tree whose files have versions, and the content that belongs to a version.
 //!
 //! In: a seed. Out: entries, their versions, digests of ranges. Content is one of a few pseudo-random
-//! strings per length (its *key*), hashed once per process; a block is 64 KiB of one key.
+//! strings per length (its *key*), hashed once per process; a block is 64 KiB of one key, or zeros where a
+//! version has a hole.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use blake3::hazmat::{HasherExt, Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use fastrand::Rng;
-use haul_core::digest::{Cv, Root};
+use haul_core::digest::{Cv, Root, subtrees};
 use haul_core::entry::{Fingerprint, Meta, Name, Timestamp};
+use haul_core::extents::{ExtentMap, MapMaker};
+use haul_core::transfer::SMALL_LEN_MAX;
 
 /// The grain of content: what one read or write moves at least.
 pub const BLOCK: u64 = 64 * 1024;
 /// Contents of one length.
 pub const KEYS: u8 = 6;
-/// A block that was never written.
+/// A block that was never written: a hole.
 pub const NOTHING: u8 = 0;
 /// A block that was read from a file of another length than expected.
 pub const GARBAGE: u8 = 255;
 /// What stood at the destination before; no version has it.
 pub const OLD: u8 = 200;
+/// A block of zeros.
+pub const ZERO: u8 = 100;
 
-const LENGTHS: [u64; 13] =
-    [0, 1, 1000, 1024, 5000, 65_535, 65_536, 65_537, 131_072, 200_000, 262_144, 300_001, 393_216];
+const LENGTHS: [u64; 15] = [
+    0, 1, 1000, 1024, 5000, 65_535, 65_536, 65_537, 131_072, 200_000, 262_144, 300_001, 393_216, 450_000,
+    720_896,
+];
 
 /// Chaining values of one content.
 pub struct Content {
@@ -36,7 +43,10 @@ pub struct Content {
 pub fn content(key: u8, len: u64) -> &'static Content {
     static ALL: OnceLock<HashMap<(u8, u64), Content>> = OnceLock::new();
     let all = ALL.get_or_init(|| {
-        (1..=KEYS).flat_map(|key| LENGTHS.map(|len| ((key, len), Content::new(key, len)))).collect()
+        (1..=KEYS)
+            .chain([ZERO])
+            .flat_map(|key| LENGTHS.map(|len| ((key, len), Content::new(key, len))))
+            .collect()
     });
     &all[&(key, len)]
 }
@@ -44,7 +54,9 @@ pub fn content(key: u8, len: u64) -> &'static Content {
 impl Content {
     fn new(key: u8, len: u64) -> Content {
         let mut bytes = vec![0; len as usize];
-        Rng::with_seed(u64::from(key)).fill(&mut bytes);
+        if key != ZERO {
+            Rng::with_seed(u64::from(key)).fill(&mut bytes);
+        }
         let blocks = bytes.chunks(BLOCK as usize).enumerate().map(|(i, block)| {
             let mut hasher = blake3::Hasher::new();
             hasher.set_input_offset(i as u64 * BLOCK);
@@ -83,6 +95,36 @@ pub fn mixed_node(keys: &[u8], total: u64, offset: u64, len: u64) -> Cv {
     }
 }
 
+/// The plain hash of a file whose blocks are of these contents.
+pub fn plain_root(keys: &[u8], len: u64) -> Root {
+    if len == 0 { content(1, 0).root } else { mixed_node(keys, len, 0, len) }
+}
+
+/// The map of a file in which the blocks that `is_data` names have data.
+pub fn map_of(keys: &[u8], len: u64, is_data: impl Fn(u8) -> bool) -> ExtentMap {
+    let mut maker = MapMaker::new(len);
+    for (i, _) in keys.iter().enumerate().filter(|(_, key)| is_data(**key)) {
+        maker.push(i as u64 * BLOCK, (i as u64 + 1) * BLOCK);
+    }
+    maker.finish()
+}
+
+/// The root by which the two ends call a file with these blocks: that of a sparse one, if not all were written.
+pub fn root_of(keys: &[u8], len: u64) -> Root {
+    let map = map_of(keys, len, |key| key != NOTHING);
+    if map.is_full() {
+        return plain_root(keys, len);
+    }
+    let mut hasher = blake3::Hasher::new_derive_key("haul v1 root of a sparse file");
+    hasher.update(&map.digest());
+    for extent in map.extents() {
+        for (offset, part) in subtrees(extent.offset, extent.len, extent.end() == len) {
+            hasher.update(&mixed_node(&keys[(offset / BLOCK) as usize..], len, offset, part));
+        }
+    }
+    *hasher.finalize().as_bytes()
+}
+
 /// Goal of a self-check: merged values equal the plain hash.
 pub fn check_contents() {
     for len in LENGTHS {
@@ -109,9 +151,28 @@ pub struct Version {
     pub mtime: i64,
     pub ctime: i64,
     pub ino: u64,
+    /// The blocks that are holes, one bit each.
+    pub holes: u16,
+}
+
+/// The holes of a new version of this length: none, some or all blocks.
+fn holes(rng: &mut Rng, len: u64) -> u16 {
+    let some = rng.u16(..) | rng.u16(..);
+    let mask = [0, 0, some, some, u16::MAX][rng.usize(..5)];
+    // What travels whole in a bundle is never sparse.
+    if len > SMALL_LEN_MAX {
+        mask & ((1 << blocks_of(len)) - 1)
+    } else {
+        mask & rng.u16(..2) & u16::from(len > 0)
+    }
 }
 
 impl Version {
+    /// The content of each block.
+    pub fn keys(&self) -> Vec<u8> {
+        let key = |i: usize| if self.holes & 1 << i == 0 { self.key } else { ZERO };
+        (0..blocks_of(self.len)).map(key).collect()
+    }
     pub fn fingerprint(&self) -> Fingerprint {
         let at = |secs| Timestamp { secs, nanos: 7 };
         Fingerprint { size: self.len, mtime: at(self.mtime), ctime: at(self.ctime), ino: self.ino }
@@ -176,13 +237,17 @@ impl Tree {
                     Kind::Dir
                 }
                 2 => Kind::Link,
-                _ => Kind::File(vec![Version {
-                    len: LENGTHS[rng.usize(..LENGTHS.len())],
-                    key: rng.u8(1..=KEYS),
-                    mtime: rng.i64(1000..2000),
-                    ctime: rng.i64(1000..2000),
-                    ino: i as u64 + 1,
-                }]),
+                _ => {
+                    let len = LENGTHS[rng.usize(..LENGTHS.len())];
+                    Kind::File(vec![Version {
+                        len,
+                        key: rng.u8(1..=KEYS),
+                        mtime: rng.i64(1000..2000),
+                        ctime: rng.i64(1000..2000),
+                        ino: i as u64 + 1,
+                        holes: holes(rng, len),
+                    }])
+                }
             };
             entries.push(Entry { parent, kind, alive: true });
         }
@@ -197,10 +262,16 @@ impl Tree {
         }
     }
 
-    /// Whether `key` is a content that a version with this length and mtime had.
-    pub fn had(&self, entry: usize, len: u64, mtime: i64, key: u8) -> bool {
-        let Kind::File(versions) = &self.entries[entry].kind else { return false };
-        versions.iter().any(|v| v.len == len && v.mtime == mtime && (v.key == key || len == 0))
+    /// The newest version with this length, mtime and content; holes and zeros are the same content.
+    pub fn shown(&self, entry: usize, len: u64, mtime: i64, blocks: &[u8]) -> Option<Version> {
+        let Kind::File(versions) = &self.entries[entry].kind else { return None };
+        let shows = |v: &&Version| {
+            let zeros = |key: &u8| if *key == NOTHING { ZERO } else { *key };
+            v.len == len
+                && v.mtime == mtime
+                && v.keys().iter().eq(blocks.iter().map(zeros).collect::<Vec<_>>().iter())
+        };
+        versions.iter().rev().find(shows).copied()
     }
 
     /// Something happens to a file at the source. Returns it and what happened; true: its content, length
@@ -218,6 +289,7 @@ impl Tree {
             0..3 => {
                 version.key = version.key % KEYS + 1;
                 version.mtime += 1;
+                version.holes = holes(rng, version.len);
                 ("rewritten", true)
             }
             3 | 4 => {
@@ -225,11 +297,15 @@ impl Tree {
                 version.key = version.key % KEYS + 1;
                 version.mtime += 1;
                 version.ino += 1000;
+                version.holes = holes(rng, version.len);
                 ("replaced", true)
             }
             5 | 6 => ("chmod", false),
             7 | 8 => {
                 version.key = version.key % KEYS + 1;
+                if rng.bool() {
+                    version.holes = holes(rng, version.len);
+                }
                 ("rewritten with its mtime set back", true)
             }
             _ => {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use haul_core::entry::Timestamp;
+use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::SessionEnd;
@@ -84,8 +85,8 @@ impl World {
             times: true,
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
-        let names = None;
-        let config = SinkConfig { policy, memory, entries_max, wait, files_open_max, tag, names };
+        let (names, holes) = (None, self.holes);
+        let config = SinkConfig { policy, memory, entries_max, wait, files_open_max, tag, holes, names };
         let old_tags = replayed.tags.clone();
         self.s.sink = Some(SinkEnd {
             machine: Sink::new(config, Resume { replayed, log, next_slot }),
@@ -139,6 +140,8 @@ impl World {
     fn write(&mut self, file: &SinkFile, offset: u64, len: u64, keys: &[u8]) -> Result<(), Failure> {
         let entry = entry_of(&file.name);
         assert_eq!(keys.len(), blocks_of(len), "payload and range of entry {entry}");
+        let in_data = file.map.as_ref().is_none_or(|map| map.covers(offset, len));
+        assert!(in_data, "entry {entry}: {len} bytes at {offset} fill a hole");
         let temp = self.temp(file)?;
         if self.s.full && !self.quiet && self.rng.bool() {
             return Err(failure(Stage::Write, 28));
@@ -396,11 +399,18 @@ impl World {
 
     fn publish(&mut self, publish: &Publish, durable: bool) -> Result<(), Failure> {
         let file = &publish.file;
-        let temp = match file.size {
+        let temp = match file.map.as_ref().map_or(file.size, ExtentMap::data_len) {
             0 => self.temp(file)?,
             _ => self.snk().open.get(&file.id).expect("a commit names open files").file,
         };
         let OpenFile { dir, entry, .. } = self.snk().open[&file.id];
+        if let Some(map) = &file.map {
+            self.disk.extend(temp, blocks_of(file.size), file.size);
+            for (i, block) in self.disk.files[temp].blocks.iter().enumerate() {
+                let data = map.at(i as u64 * BLOCK).is_some();
+                assert_eq!(data, block.live != NOTHING, "entry {entry}: block {i} of a sparse file");
+            }
+        }
         assert_eq!(self.disk.files[temp].len, file.size, "entry {entry}: length at publication");
         self.disk.files[temp].mtime = publish.meta.mtime.secs;
         if durable {
@@ -411,9 +421,13 @@ impl World {
                 return Err(failure(Stage::Sync, 5));
             }
         }
-        let key = self.disk.files[temp].key(false).unwrap_or(NOTHING);
-        let known = self.tree.had(entry, file.size, publish.meta.mtime.secs, key);
-        assert!(known, "entry {entry} is published with what no version had: {:?}", self.disk.files[temp]);
+        let keys = self.disk.files[temp].keys(false);
+        let known = self.tree.shown(entry, file.size, publish.meta.mtime.secs, &keys);
+        assert!(
+            known.is_some(),
+            "entry {entry} is published with what no version had: {:?}",
+            self.disk.files[temp]
+        );
         let tag = self.snk().tag;
         self.disk.rename(dir, (entry, Some(tag)), (entry, None));
         Ok(())
@@ -502,7 +516,7 @@ impl World {
                         src.used -= freed;
                     }
                 }
-                SinkAction::EntryEnded { .. } | SinkAction::Trouble { .. } => {}
+                SinkAction::EntryEnded { .. } | SinkAction::Trouble { .. } | SinkAction::Notice(_) => {}
                 SinkAction::Finished(end) => {
                     self.note(|| format!("sink finished: {end:?}"));
                     if end == SessionEnd::Complete {

@@ -13,7 +13,7 @@ use haul_core::transfer::source::{Source, SourceConfig};
 
 use super::disk::{Disk, JournalFile};
 use super::link::{Control, Stream};
-use super::model::{BLOCK, Kind, Tree, Version, blocks_of};
+use super::model::{BLOCK, Kind, OLD, Tree, Version, blocks_of};
 use super::sink::SinkEnd;
 use super::source::{SourceEnd, Step};
 
@@ -92,6 +92,8 @@ pub struct World {
     pub epoch: u32,
     pub durable: bool,
     pub object_size: u32,
+    /// Both ends know sparse files.
+    pub holes: bool,
     /// Nothing fails and nothing changes any more.
     pub quiet: bool,
     pub s: Session,
@@ -173,6 +175,7 @@ pub fn run(seed: u64) -> u64 {
         epoch: 0,
         durable,
         object_size: BLOCK as u32,
+        holes: rng.u8(..5) != 0,
         quiet: false,
         s: no_session(),
         rng,
@@ -246,9 +249,11 @@ impl World {
                 Some(version) => {
                     let file = self.disk.make_file(parent, (entry, None));
                     let same = self.rng.bool();
-                    let (key, len) =
-                        if same { (version.key, version.len) } else { (super::model::OLD, 70_000) };
-                    self.disk.write(file, 0, &vec![key; blocks_of(len)], len);
+                    let (keys, len) = match same {
+                        true => (version.keys(), version.len),
+                        false => (vec![OLD; blocks_of(70_000)], 70_000),
+                    };
+                    self.disk.write(file, 0, &keys, len);
                     self.disk.files[file].mtime = if same { version.mtime } else { 3 };
                     self.disk.sync_file(file, true);
                 }
@@ -303,7 +308,8 @@ impl World {
         let wait = self.start_sink(memory, entries_max);
         let memory = [2, 4, 16][self.rng.usize(..3)] * BLOCK * 2;
         let reads_max = self.rng.u32(1..6);
-        let mut machine = Source::new(SourceConfig { entries_max, memory, reads_max, wait });
+        let mut machine =
+            Source::new(SourceConfig { entries_max, memory, reads_max, wait, holes: self.holes });
         for stream in &self.s.streams {
             machine.handle_stream_up(stream.id);
         }
@@ -325,8 +331,8 @@ impl World {
         self.note(|| {
             format!(
                 "session {}: {fate:?} at {fate_at}, wait {wait}, durable {}, objects {}, {streams} streams, \
-                 entries {entries_max}",
-                self.epoch, self.durable, self.object_size
+                 entries {entries_max}, holes {}",
+                self.epoch, self.durable, self.object_size, self.holes
             )
         });
         self.source_act();

@@ -135,7 +135,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         keep_passport(dir.path(), dir.path());
         let path = dir.path().join("to/be/made");
-        for set in 0..8 {
+        for set in 0..8_u8 {
             for (role, end, depth) in [(Role::Source, "source", 8), (Role::Sink, "sink", 2)] {
                 let is = |bit: u8| set & bit != 0;
                 let asked = StorageOptions {
@@ -154,7 +154,7 @@ mod tests {
                     ..asked
                 };
                 assert_eq!(options, expected);
-                assert_eq!(chosen.len(), 3 - (set as u8).count_ones() as usize);
+                assert_eq!(chosen.len(), 3 - set.count_ones() as usize);
                 for (name, value) in chosen {
                     assert!(name.starts_with(end), "{name}");
                     assert!(value.ends_with("(from the storage passport of 3 days ago)"), "{value}");

@@ -11,16 +11,16 @@ use haul_core::entry::Name;
 use haul_core::ids::{BufferId, DirId, FileId, StreamId};
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::stage::Stage;
+use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
     EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
 };
 
 use super::{
-    Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
-    exchange_reports, expect, hello, join, protocol,
+    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    end_report, exchange_reports, expect, hello, join, protocol,
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
@@ -121,6 +121,7 @@ struct Setup {
     place: Option<(SinkTree, Arc<Owner>, Journal)>,
     resume: Resume,
     limits: Limits,
+    holes: bool,
     policy: Policy,
     wait: bool,
     rename: Option<Name>,
@@ -161,7 +162,8 @@ fn set_up(
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        return Ok(Setup { place, resume, limits, policy, wait, rename, resumed, tag, names });
+        let holes = agreed.holes;
+        return Ok(Setup { place, resume, limits, holes, policy, wait, rename, resumed, tag, names });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -197,8 +199,9 @@ fn set_up(
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
+    let (limits, holes) = (agreed.limits, agreed.holes);
     let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, limits, policy, wait, rename, resumed, tag, names })
+    Ok(Setup { place, resume, limits, holes, policy, wait, rename, resumed, tag, names })
 }
 
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
@@ -384,6 +387,7 @@ struct Session {
     resumed: bool,
     /// The control stream is gone.
     lost: bool,
+    notices: Notices,
 }
 
 impl Session {
@@ -450,6 +454,7 @@ impl Session {
             wait: setup.wait,
             files_open_max: budget().sink_files as u32,
             tag: setup.tag,
+            holes: setup.holes,
             names: setup.names,
         };
         Ok(Session {
@@ -467,6 +472,7 @@ impl Session {
             greeting,
             resumed: setup.resumed,
             lost: false,
+            notices: Notices::default(),
         })
     }
 
@@ -579,15 +585,16 @@ impl Session {
                 }
                 SinkAction::Send(message) => control.send(message),
                 SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
+                SinkAction::Notice(text) => self.notices.tell(watch, &text),
                 SinkAction::CloseStream(stream) => {
                     if let Some(receiver) = self.receivers.get(&stream) {
                         receiver.close();
                     }
                 }
-                SinkAction::EntryEnded { id, parent, name, end, root, bytes } => {
+                SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes } => {
                     let kind = match self.dirs.remove(&id) {
                         Some(()) => Kind::Dir,
-                        None if root.is_none() && end == Ended::Copied => Kind::Symlink,
+                        None if is_link => Kind::Symlink,
                         None => Kind::File,
                     };
                     let places = &self.places;

@@ -16,8 +16,8 @@ use haul_core::wire::{
 };
 
 use super::{
-    Clock, EPOCH, Kind, Links, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree, end_report,
-    exchange_reports, expect, hello, protocol,
+    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    end_report, exchange_reports, expect, hello, protocol,
 };
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
@@ -143,6 +143,7 @@ impl Origin {
 struct Setup {
     origin: Origin,
     limits: Limits,
+    holes: bool,
     wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     rename: Option<Name>,
@@ -203,7 +204,8 @@ fn set_up(
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
-    Ok(Setup { origin, limits: agreed.limits, wait, rename, resumed, object_size })
+    let holes = agreed.holes;
+    Ok(Setup { origin, limits: agreed.limits, holes, wait, rename, resumed, object_size })
 }
 
 struct Session {
@@ -224,8 +226,11 @@ struct Session {
     /// The other end's report, if it came with its last messages.
     far: Option<EndReport>,
     not_kept: [u64; NotKept::COUNT],
+    /// Both ends know sparse files.
+    holes: bool,
     /// The control stream is gone.
     lost: bool,
+    notices: Notices,
 }
 
 /// The engine for what the sources are.
@@ -273,6 +278,7 @@ impl Session {
             memory: request.memory,
             reads_max,
             wait: setup.wait,
+            holes: setup.holes,
         });
         let mut senders = HashMap::new();
         // Frames that a stream's thread still holds when the machine has written them off.
@@ -313,7 +319,9 @@ impl Session {
             tally: Tally::default(),
             far: None,
             not_kept: [0; NotKept::COUNT],
+            holes: setup.holes,
             lost: false,
+            notices: Notices::default(),
         })
     }
 
@@ -392,7 +400,9 @@ impl Session {
                         entry.name = name.clone();
                     }
                     match entry.kind {
-                        EntryKind::File { .. } => {}
+                        EntryKind::File { sparse, .. } => {
+                            self.not_kept[NotKept::Sparse as usize] += u64::from(sparse && !self.holes);
+                        }
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
                     }
@@ -406,7 +416,6 @@ impl Session {
                 WalkItem::NotKept(not_kept) => {
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
-                        NotKeptWhat::Sparse => NotKept::Sparse,
                         NotKeptWhat::Debris => NotKept::OwnName,
                         NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => NotKept::Special,
                     };
@@ -457,6 +466,7 @@ impl Session {
                     }
                 }
                 SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
+                SourceAction::Notice(text) => self.notices.tell(watch, &text),
                 SourceAction::CloseStream(stream) => {
                     if let Some(mut sender) = self.senders.remove(&stream) {
                         sender.abort();

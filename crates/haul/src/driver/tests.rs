@@ -28,6 +28,7 @@ use crate::storage::source::wall_clock;
 use crate::transport::{Link, memory};
 
 mod evil;
+mod evil_holes;
 mod evil_sink;
 mod evil_source;
 mod links;

@@ -32,7 +32,8 @@ fn no_pair_is_better() {
                 assert!(ours <= depth(read.setting, write.setting));
             }
         }
-        (a.points.reverse(), b.points.reverse());
+        a.points.reverse();
+        b.points.reverse();
         assert_eq!(pair(&a, &b).unwrap(), pairing, "the order of the points means nothing");
     }
 }

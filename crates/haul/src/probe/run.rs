@@ -34,6 +34,8 @@ const FILL_SHARE: f64 = 0.25;
 /// Kept of the time for giving the scratch file back: a share, and seconds at most.
 const RESERVE_SHARE: f64 = 0.02;
 const RESERVE_MAX: f64 = 1.0;
+/// Measurements are to end in this share of the time, so that a slow one at the end is not cut off.
+const SWEEP_SHARE: f64 = 0.95;
 
 /// Runs a probe within the limits of its plan. No scratch file stays, however it ends.
 ///
@@ -89,7 +91,7 @@ fn run_on(
         }
         grid.forget_direct();
     }
-    let limit = Spent { bytes: plan.bytes_max, seconds: end.as_secs_f64() };
+    let limit = Spent { bytes: plan.bytes_max, seconds: end.as_secs_f64() * SWEEP_SHARE };
     let mut sweep = Sweep::new(grid, limit, rate);
     while let Some(task) = sweep.next(probing.spent()) {
         let (done, total) = sweep.done_of();
@@ -116,6 +118,9 @@ fn run_on(
             }
             Err(trouble) => return Err(probing.error(trouble)),
         }
+    }
+    if sweep.points().is_empty() {
+        return Err(probing.error(Trouble::TooSlow));
     }
     Ok(probing.finish(&sweep, facts.name))
 }
@@ -198,7 +203,7 @@ impl Probing<'_, '_> {
             Trouble::Io { op, errno } => ProbeError::Io { op, path, source: errno.into() },
             Trouble::Engine(source) => ProbeError::Io { op: "drive the scratch file in", path, source },
             Trouble::OutOfTime | Trouble::TooSlow | Trouble::NoDirect => ProbeError::Io {
-                op: "fill the scratch file in",
+                op: "measure",
                 path,
                 source: std::io::Error::new(
                     std::io::ErrorKind::TimedOut,

@@ -1,11 +1,13 @@
 use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::probe::{Only, Request, plan};
-use crate::storage::io::IoKind;
 use crate::storage::io::fault::{Faulty, Hung, What, When};
+use crate::storage::io::{EngineFacts, Full, IoDone, IoKind, IoOp, Waker};
 
 fn names(dir: &Path) -> Vec<String> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -196,4 +198,49 @@ fn refusals_are_told() {
         let probe = run_with(vec![(When::Nth(kind, 2), What::Fail(Errno::INTR))]).unwrap();
         assert!(probe.read_best.is_some());
     }
+}
+
+/// An engine that holds everything written against what was written before.
+struct Witness {
+    inner: Box<dyn Engine>,
+    pages: Arc<Mutex<HashSet<Vec<u8>>>>,
+}
+
+impl Engine for Witness {
+    fn submit(&mut self, op: IoOp) -> Result<(), Full> {
+        let mut pages = self.pages.lock().unwrap();
+        for page in
+            op.parts.iter().filter(|_| op.kind == IoKind::Write).flat_map(|p| p.as_slice().chunks(4096))
+        {
+            assert!(pages.insert(page.to_vec()), "a page that was written before");
+            let used: HashSet<u8> = page.iter().copied().collect();
+            assert!(used.len() > 200, "noise has nearly every byte in each page");
+        }
+        drop(pages);
+        self.inner.submit(op)
+    }
+    fn reap(&mut self, done: &mut VecDeque<IoDone>, wait: Duration) -> std::io::Result<()> {
+        self.inner.reap(done, wait)
+    }
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+    fn facts(&self) -> EngineFacts {
+        self.inner.facts()
+    }
+}
+
+/// Goal: neither compression nor deduplication of storage can answer: all that is written is noise, and no page
+/// is written twice.
+#[test]
+fn what_is_written_is_new_noise() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(&Request { directions: vec![Direction::Write], ..small(dir.path()) }).unwrap();
+    let pages = Arc::default();
+    let engine = Witness { inner: faulty(Vec::new()).0, pages: Arc::clone(&pages) };
+    let probe = run_on(&plan, Box::new(engine), &|_| (), &Control::new()).unwrap();
+    assert_eq!(pages.lock().unwrap().len() as u64, probe.bytes_written / 4096);
 }

@@ -25,7 +25,11 @@ pub(super) const IN_FLIGHT_MAX: u64 = 512 << 20;
 /// No measurement takes longer, seconds, if it has moved what it must.
 const POINT_SECONDS_MAX: f64 = 1.0;
 /// A measurement that needs more than this many times its share is left out.
-const DEAR: u64 = 4;
+const DEAR: u64 = 2;
+/// Every request in flight is made once, and again until this many bytes were; less would measure a burst.
+const AGAIN: u64 = 16 << 20;
+/// A measurement in the time's share may move this many times what is expected of it.
+const FASTER: f64 = 4.0;
 
 const REQUEST_SIZES: [u32; 5] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
@@ -63,7 +67,7 @@ pub(super) struct Task {
     pub setting: Setting,
     /// Never more than this is moved; a multiple of the request size, at most the scratch file.
     pub bytes: u64,
-    /// At least this is, if there is time: every request in flight twice.
+    /// At least this is, if there is time: every request in flight, and some of them again.
     pub bytes_min: u64,
     /// After so long nothing more is issued.
     pub seconds: f64,
@@ -281,11 +285,12 @@ impl Sweep {
         self.left_out
     }
 
-    /// Seconds that what is left will take.
+    /// Seconds that what is left will take, if it goes on as it went.
     pub(super) fn seconds_left(&self, spent: Spent) -> f64 {
         let (done, total) = self.done_of();
         let most = (self.limit.seconds - spent.seconds).max(0.0);
-        most.min((total - done) as f64 * POINT_SECONDS_MAX)
+        let each = (spent.seconds / done.max(1) as f64).min(POINT_SECONDS_MAX);
+        most.min((total - done) as f64 * each)
     }
 
     /// The points, one for each setting: the median of its measurements.
@@ -317,7 +322,9 @@ impl Sweep {
     fn task(&self, (direction, pattern, setting): Key, spent: Spent) -> Option<Task> {
         let size = self.grid.size;
         let request = u64::from(setting.request_size);
-        let bytes_min = (2 * in_flight(&setting)).min(size / request * request);
+        let first = in_flight(&setting);
+        let again = first.min(AGAIN).max(request);
+        let bytes_min = (first + again).min(size / request * request);
         let shares = (1 + self.queue.len() + self.later()) as u64;
         let bytes_left = self.limit.bytes.saturating_sub(spent.bytes);
         let seconds_left = (self.limit.seconds - spent.seconds).max(0.0);
@@ -331,8 +338,7 @@ impl Sweep {
         }
         let seconds = seconds_share.min(POINT_SECONDS_MAX);
         // What is written into the page cache has to reach storage before the measurement ends.
-        let slack =
-            if setting.io == Io::Buffered && direction == Direction::Write { 1.0 } else { DEAR as f64 };
+        let slack = if setting.io == Io::Buffered && direction == Direction::Write { 1.0 } else { FASTER };
         let bytes = bytes_share.min((rate * seconds * slack) as u64).max(bytes_min).min(size);
         let bytes = bytes / request * request;
         Some(Task { phase: self.phase, direction, pattern, setting, bytes, bytes_min, seconds, rate })

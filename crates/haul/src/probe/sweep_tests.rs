@@ -182,15 +182,16 @@ fn the_report_is_complete() {
     }
 }
 
-/// Goal: a lucky figure does not become the best: what is said to be best was measured several times, and its
+/// Goal: lucky figures do not become the best, however many there are: what is said to be best was measured several times, and its
 /// rate is the median.
 #[test]
 fn luck_is_no_best() {
-    let mut lucky = true;
+    let mut lucky = 30;
     let mut sweep =
         Sweep::new(Grid::new(&Request::new("/x"), 1 << 30), Spent { bytes: 1 << 40, seconds: 1e6 }, 1e8);
     while let Some(task) = sweep.next(Spent::default()) {
-        let rate = if std::mem::take(&mut lucky) { 1e10 } else { 1e8 + f64::from(task.setting.depth) };
+        let rate = if lucky > 0 { 1e10 } else { 1e8 + f64::from(task.setting.depth) };
+        lucky -= 1;
         let (pattern, setting) = (task.pattern, task.setting);
         sweep.record(Point { pattern, setting, rate, bytes: task.bytes, ..point(task.direction, 1) });
     }

@@ -427,7 +427,6 @@ impl<J: Send + 'static> State<J> {
 
     /// Begins what is next: help before jobs, for a job that is shared holds a thread.
     fn begin(&mut self, now: Time, deadline: Duration) -> Option<(u64, Target, Task<J>)> {
-        self.slots.tick(now);
         let slots = &self.slots;
         let helped = self.shares.iter().position(|s| s.hands > 0 && slots.may_start(s.target.0));
         let (target, label, task) = match helped {

@@ -22,6 +22,7 @@ use crate::buffer::Part;
 use crate::job::EngineName;
 
 #[cfg(test)]
+#[path = "io/conformance_tests.rs"]
 mod conformance;
 #[cfg(test)]
 pub(crate) mod fault;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation};
 use haul_core::io::IoMode;
 use haul_core::transfer::op::{
@@ -84,7 +85,7 @@ impl Made {
             parent: DirId::ROOT,
             name: self.name(),
             meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
-            kind: EntryKind::File { fingerprint, object_size },
+            kind: EntryKind::File { fingerprint, object_size, sparse: false },
         };
         let totals = Totals { files: 1, dirs: 0, symlinks: 0, bytes: self.size };
         vec![WalkItem::Entry(entry), WalkItem::End(totals)]
@@ -204,12 +205,15 @@ impl SourceEngine for MadeEngine {
                 });
                 SourceDone::ReadBundle { buffer: id, items: files.iter().map(read).collect() }
             }
+            SourceOp::Map { id, generation } => {
+                SourceDone::Map { id, generation, result: Ok(ExtentMap::full(self.made.size)) }
+            }
             SourceOp::Look { id, generation } => SourceDone::Look { id, generation, result: Ok(Look::Same) },
             // Nothing but zeroes was ever here, but what the sink holds is not looked at: it starts afresh.
             SourceOp::Verify { id, generation, .. } => {
                 SourceDone::Verify { id, generation, result: Ok(false) }
             }
-            SourceOp::HashFile { id, generation } => {
+            SourceOp::HashFile { id, generation, .. } => {
                 SourceDone::HashFile { id, generation, result: Ok(self.root(self.made.size)) }
             }
             SourceOp::Refresh { id, generation } => {

@@ -12,11 +12,10 @@
 //!
 //! # What is kept, and what is not
 //!
-//! Kept: content, mode, mtime, and symlinks as they are; owner and group where the user asks for them.
+//! Kept: content, holes, mode, mtime, and symlinks as they are; owner and group where the user asks for them.
 //!
 //! Not kept, and counted by the walk ([`walk::NotKept`](super::walk::NotKept)):
 //! - hard links: each name becomes a file of its own;
-//! - holes: a sparse file is read, sent and written in full;
 //! - fifos, sockets and devices are skipped.
 //!
 //! Not kept, and not counted, for to look would cost a system call per file: extended attributes, ACLs, file
@@ -51,6 +50,7 @@ use read::Reader;
 
 mod cache;
 pub mod failure;
+mod holes;
 mod knobs;
 mod mode;
 mod objects;

@@ -22,6 +22,7 @@ use std::{io, thread, vec};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Announced, Failure, Stage, Totals};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, open, openat};
 use rustix::io::Errno;
@@ -39,8 +40,6 @@ pub const BATCH_ITEMS_MAX: usize = 512;
 pub const BATCHES_MAX: usize = 8;
 /// Bytes of names read from a directory at a time: 85 of the longest, about a thousand short ones.
 pub const READ_DIR_LEN: usize = 24 * 1024;
-/// A smaller file may have fewer blocks than bytes without having holes (kept in its inode, say).
-const SPARSE_SIZE_MIN: u64 = 64 * 1024;
 
 /// What the walk says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,8 +90,6 @@ pub enum NotKeptWhat {
     Debris,
     /// The file has other names too, and becomes a file of its own.
     HardLink,
-    /// The file has holes (or is compressed by its file system), and is written in full.
-    Sparse,
 }
 
 /// Whether a name is one that haul gives: its journals (`.haul~...`) and temporaries (`.NAME.hXXXXXX`).
@@ -521,11 +518,12 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 let path = self.path(place, &name);
                 self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
             }
-            if size >= SPARSE_SIZE_MIN && seen.allocated < size {
-                let path = self.path(place, &name);
-                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Sparse }));
+            EntryKind::File {
+                fingerprint: seen.fingerprint,
+                object_size: (self.object_size)(size),
+                // Or it is compressed, or not written yet: its map will tell. A small one travels whole.
+                sparse: size > SMALL_LEN_MAX && seen.allocated < size,
             }
-            EntryKind::File { fingerprint: seen.fingerprint, object_size: (self.object_size)(size) }
         } else {
             let target = link.unwrap_or_default();
             if target.is_empty() || target.len() > LINK_LEN_MAX {

@@ -15,6 +15,8 @@ const TOP: f64 = 4.0;
 /// Below the cells: names of columns, the axis, the ramp.
 const BOTTOM: f64 = 92.0;
 const RAMP_WIDTH: f64 = 22.0;
+/// From so many rows on there is room for the name of their axis beside them.
+const ROWS_BESIDE: usize = 3;
 
 /// A map of values over two settings.
 pub struct HeatMap {
@@ -78,6 +80,11 @@ impl HeatMap {
             let _ = writeln!(out, "<text class=\"tick mid\" x=\"{x}\" y=\"{y}\">{name}</text>");
         }
         let (x, y) = (LEFT + CELL_WIDTH * columns as f64 / 2.0 - 1.0, bottom + 36.0);
+        if rows < ROWS_BESIDE {
+            let label = escaped(&format!("{}; rows: {}", self.x_label, self.y_label));
+            let _ = writeln!(out, "<text class=\"axis\" x=\"{LEFT}\" y=\"{y}\">{label}</text>");
+            return;
+        }
         let label = escaped(&self.x_label);
         let _ = writeln!(out, "<text class=\"axis mid\" x=\"{x}\" y=\"{y}\">{label}</text>");
         let (y, label) = (TOP + CELL_HEIGHT * rows as f64 / 2.0, escaped(&self.y_label));

@@ -9,7 +9,7 @@ use super::{direction, io, pattern};
 const HEADER: &str =
     "direction,pattern,io,order,request_size,depth,rate,bytes,seconds,cpu_seconds,service_median,service_p99";
 
-/// All points, in the order in which they were measured. Sizes in bytes, rates in bytes per second, times in
+/// All points, in the order of the probe. Sizes in bytes, rates in bytes per second, times in
 /// seconds. No field ever holds a comma or a quote, so none is quoted.
 pub fn points(probe: &Probe) -> String {
     let mut out = format!("{HEADER}\r\n");

@@ -309,17 +309,47 @@ fn orders(page: Page, probe: &Probe) -> Page {
     page
 }
 
+/// Random offsets held against sequential ones, all else the same.
 fn random(page: Page, probe: &Probe) -> Page {
-    let found: Vec<(Direction, Grid)> = DIRECTIONS
-        .into_iter()
-        .filter_map(|way| Some((way, Grid::of(probe, way, Pattern::Random)?)))
-        .collect();
-    if found.is_empty() {
+    let mut rows = Vec::new();
+    let mut grids = Vec::new();
+    for way in DIRECTIONS {
+        let Some(grid) = Grid::of(probe, way, Pattern::Random) else { continue };
+        let sequential = Grid::of(probe, way, Pattern::Sequential).filter(|other| other.order == grid.order);
+        for ((how, bytes, depth), found) in grid.cells() {
+            let other = sequential.as_ref().and_then(|other| other.rate(how, bytes, depth));
+            let lost = other.map(|other| (1.0 - found / other).max(0.0));
+            rows.push(vec![
+                direction(way).into(),
+                size(bytes.into()),
+                depth.to_string(),
+                io(how).into(),
+                grid.order.policy().to_string(),
+                rate(found),
+                other.map_or("–".into(), rate),
+                lost.map_or("–".into(), percent),
+            ]);
+        }
+        grids.push((way, grid));
+    }
+    if rows.is_empty() {
         return page;
     }
-    let mut page = page.section("Random offsets");
-    for (way, grid) in found {
-        page = maps(page, probe, &grid, way, Pattern::Random);
+    let columns = [
+        ("direction", false),
+        ("request size", true),
+        ("in flight", true),
+        ("I/O", false),
+        ("order", false),
+        ("random", true),
+        ("sequential", true),
+        ("lost", true),
+    ];
+    let caption = "Random against sequential offsets";
+    let mut page = page.section("Random offsets").table(&Table { caption, columns: &columns, rows });
+    // A map of one row or column shows nothing that the table does not.
+    for (way, grid) in grids.iter().filter(|(_, grid)| grid.sizes.len() > 1 && grid.depths.len() > 1) {
+        page = maps(page, probe, grid, *way, Pattern::Random);
     }
     page
 }
@@ -358,7 +388,7 @@ fn points(page: Page, probe: &Probe) -> Page {
         ]
     };
     page.table(&Table {
-        caption: "In the order in which they were made",
+        caption: "Every setting that was measured",
         columns: &columns,
         rows: probe.points.iter().map(row).collect(),
     })

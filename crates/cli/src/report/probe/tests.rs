@@ -204,6 +204,8 @@ fn pages_hold_everything() {
     assert_eq!(page.matches("<figure>").count(), 16);
     let (_, table) = page.split_once("All measurements").unwrap();
     assert_eq!(table.matches("<tr>").count(), count + 1);
+    let (_, random) = page.split_once("Random against sequential offsets").unwrap();
+    assert_eq!(random.split("</table>").next().unwrap().matches("<tr>").count(), 2 * 4 + 1);
     assert!(page.contains("2026-09-21 14:13:20 UTC"), "the date");
     assert!(!page.contains("http"));
     check_page(&page::probe(&poisoned()));

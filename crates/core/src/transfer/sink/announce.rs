@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use super::file::{File, Phase};
 use super::{Link, Sink, SinkAction};
 use crate::digest::SubtreeSet;
-use crate::entry::{DEPTH_MAX, EntryKind};
+use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
 use crate::ids::{DirId, Generation};
+use crate::journal::PathKey;
 use crate::transfer::op::{LinkItem, LookupItem, SinkFile, SinkOp};
 use crate::wire::Announced;
 
@@ -63,12 +64,15 @@ impl Sink {
                 }
                 EntryKind::Symlink { target } => {
                     self.dirs.hold(parent);
-                    let file = SinkFile { id, parent, name: name.clone(), size: 0 };
+                    let file = SinkFile { id, parent, name: name.clone(), size: 0, map: None };
                     let (owner, no_replace) = (self.config.policy.owner, self.config.policy.no_clobber);
                     links.push(LinkItem { file, target, meta, owner, no_replace });
                     self.links.insert(id, Link { parent, name, generation });
                 }
-                EntryKind::File { fingerprint, object_size } => {
+                EntryKind::File { fingerprint, object_size, sparse } => {
+                    if sparse && !self.config.holes {
+                        return self.violation("a sparse file, which this session was not to have");
+                    }
                     if again {
                         let old = self.files.remove(&id).expect("it is known");
                         self.counts.bytes = self.counts.bytes.saturating_sub(old.size());
@@ -78,18 +82,8 @@ impl Sink {
                     }
                     // A peer's numbers: their sum may be anything.
                     self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
-                    let partial = self.resume.partials.get(&path);
-                    let adopt = match partial {
-                        Some(partial) if partial.fingerprint.same_content(&fingerprint) => {
-                            // Only a later run can have taken the temporary over; what an earlier one
-                            // left under this name is not what the journal speaks of.
-                            let tags = &self.resume.tags;
-                            let own = tags.iter().position(|tag| *tag == partial.tag);
-                            let later = own.map_or(&[][..], |own| &tags[own + 1..]);
-                            later.iter().copied().chain([partial.tag]).collect()
-                        }
-                        _ => Vec::new(),
-                    };
+                    // Of a sparse file that is known with its map.
+                    let adopt = if sparse { Vec::new() } else { self.adoptable(&path, &fingerprint, None) };
                     let mut file = File {
                         generation,
                         parent,
@@ -108,6 +102,8 @@ impl Sink {
                         journaled: false,
                         // A crash must not leave the new temporary under an old promise.
                         waits_journal: again,
+                        waits_map: sparse,
+                        map_parts: Vec::new(),
                         in_commit: false,
                         writes: 0,
                         pass_max: 0,
@@ -121,6 +117,10 @@ impl Sink {
                     if again {
                         self.files.insert(id, file);
                         self.epochs.begin_after(id, generation);
+                        continue;
+                    }
+                    if sparse {
+                        self.files.insert(id, file);
                         continue;
                     }
                     if self.config.wait {
@@ -142,6 +142,26 @@ impl Sink {
         }
         if !links.is_empty() {
             self.submit(SinkOp::MakeLinks { items: links });
+        }
+    }
+
+    /// The tags under which a temporary with parts of this version may be found, the likeliest last.
+    pub(super) fn adoptable(
+        &self,
+        path: &PathKey,
+        fingerprint: &Fingerprint,
+        map: Option<[u8; 32]>,
+    ) -> Vec<u32> {
+        match self.resume.partials.get(path) {
+            Some(partial) if partial.fingerprint.same_content(fingerprint) && partial.map == map => {
+                // Only a later run can have taken the temporary over; what an earlier one left under this name
+                // is not what the journal speaks of.
+                let tags = &self.resume.tags;
+                let own = tags.iter().position(|tag| *tag == partial.tag);
+                let later = own.map_or(&[][..], |own| &tags[own + 1..]);
+                later.iter().copied().chain([partial.tag]).collect()
+            }
+            _ => Vec::new(),
         }
     }
 }

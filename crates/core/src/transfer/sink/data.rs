@@ -5,14 +5,14 @@
 //! Invariants: more than was granted is a violation; a frame waits until its entries are announced and looked up; an
 //! object is written only if it has its place and length and its chaining values fit the file's tree; a buffer is free
 //! when its write is over, or at once when nothing of its frame is wanted.
-//! Left out: holes.
+//! Left out: holes, which no data may fill; where they are is known from the map (`map`).
 
 use super::file::{File, Phase};
 use super::{Sink, SinkAction};
-use crate::digest::{Subtree, subtrees};
+use crate::digest::{Subtree, SubtreeSet, subtrees};
 use crate::ids::{BufferId, FileId, StreamId, Time};
 use crate::transfer::op::{BundleWrite, SinkOp};
-use crate::transfer::resends_max;
+use crate::transfer::{piece_at, resends_max};
 use crate::wire::{DataEntry, DataHeader, Extent, Failure, Message, Stage, credit_cost};
 
 /// Stands for the buffer of a bundle without payload.
@@ -132,7 +132,7 @@ impl Sink {
             }
             if !good {
                 file.damaged += 1;
-                if file.damaged > resends_max(file.size(), file.object_size) {
+                if file.damaged > resends_max(file.size(), file.digest.map(), file.object_size) {
                     let text =
                         "too much of it arrived damaged; look for bad memory or a broken network device";
                     self.fail_file(entry.id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
@@ -213,7 +213,8 @@ impl Sink {
         // A whole file whose seal is still to come (its ctime is young, say) is made durable with its epoch
         // like a part of one, so that an end before the seal does not cost it.
         let unsealed = file.sealed.is_none_or(|pass| pass < file.pass_max);
-        if let Some(root) = file.digest.root().filter(|_| unsealed && len > 0 && len == file.size()) {
+        let whole = unsealed && len > 0 && len == file.size();
+        if let Some(root) = Some(&file.digest).filter(|_| whole).and_then(SubtreeSet::root) {
             subtrees = Some(vec![Subtree { offset: 0, len, cv: root }]);
         }
         if let Some(subtrees) = subtrees {
@@ -225,19 +226,17 @@ impl Sink {
     }
 }
 
-/// The object has the place and length that the file's object size gives it.
+/// The object has the place and length that the file's object size and map give it.
 fn fits(file: &File, entry: &DataEntry) -> bool {
-    let (size, object_size) = (file.size(), u64::from(file.object_size));
+    let size = file.size();
     let len = u64::from(entry.len);
     if entry.hole {
         return false;
     }
     if entry.root {
-        return entry.offset == 0 && len == size;
+        return entry.offset == 0 && len == size && file.digest.map().is_none();
     }
-    entry.offset < size
-        && entry.offset.is_multiple_of(object_size)
-        && len == object_size.min(size - entry.offset)
+    piece_at(size, file.digest.map(), file.object_size, entry.offset) == Some((entry.offset, len))
         && entry.tail == (entry.offset + len == size)
 }
 

@@ -7,7 +7,6 @@
 
 use super::Sink;
 use super::file::{File, Phase};
-use crate::digest::SubtreeSet;
 use crate::ids::{DirId, FileId, Generation};
 use crate::transfer::op::SinkOp;
 use crate::transfer::{Ended, protocol};
@@ -38,12 +37,13 @@ impl Sink {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
         }
-        if file.phase == Phase::Looking && self.config.wait {
+        if file.phase == Phase::Looking && self.config.wait && !file.waits_map {
             // The answer of the lookup would be taken for the next generation's.
             return self.violation("a file was withdrawn before its state was told");
         }
         file.phase = Phase::Withdrawn;
         self.discard(id);
+        self.drop_map(id);
         if !retry {
             let failure = failure.unwrap_or_else(|| protocol("the source gave it up"));
             self.end_file(id, Ended::Failed(failure), None);
@@ -54,8 +54,8 @@ impl Sink {
     pub(super) fn discard(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
-        file.digest = SubtreeSet::new(file.size());
-        file.durable = SubtreeSet::new(file.size());
+        file.digest = file.digest.fresh();
+        file.durable = file.digest.fresh();
         let promised = self.resume.partials.remove(&file.path).is_some() || file.journaled;
         file.claimed = None;
         file.journaled = false;

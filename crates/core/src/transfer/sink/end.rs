@@ -34,6 +34,11 @@ impl Sink {
 
     pub(super) fn try_complete(&mut self, id: FileId) {
         if let Some(file) = self.files.get_mut(&id).filter(|f| f.is_complete()) {
+            if !file.has_temp {
+                // All of it is one hole: its publication makes the temporary.
+                file.has_temp = true;
+                self.files_open += 1;
+            }
             file.phase = Phase::Committing;
             file.in_epoch = true;
             self.epochs.add_complete(id, self.now);
@@ -42,6 +47,9 @@ impl Sink {
 
     /// Ends a file: it is over and forgotten.
     pub(super) fn end_file(&mut self, id: FileId, end: Ended, root: Option<[u8; 32]>) {
+        // A sparse root is no hash of the content.
+        let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
+        self.drop_map(id);
         let Some(file) = self.files.remove(&id) else { return };
         if file.has_temp {
             self.files_open -= 1;
@@ -57,7 +65,7 @@ impl Sink {
         }
         let bytes = file.size();
         let (parent, name) = (file.parent, file.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root, bytes });
+        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, is_link: false, end, root, bytes });
         for frame in self.waiting.remove(&id).unwrap_or_default() {
             self.waiting_count -= 1;
             self.deferred.push_back(frame);
@@ -86,6 +94,7 @@ impl Sink {
         }
         if self.stop.is_none() {
             let missing = self.counts.bytes.saturating_sub(self.counts.bytes_done.max(self.counts.written));
+            let missing = missing.saturating_sub(self.holes);
             let text = match failure.errno {
                 EROFS => failure.text.clone(),
                 _ => format!("{}; at least {missing} more bytes are needed", failure.text).into(),
@@ -111,7 +120,15 @@ impl Sink {
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
+        self.actions.push_back(SinkAction::EntryEnded {
+            id,
+            parent,
+            name,
+            is_link: true,
+            end,
+            root: None,
+            bytes: 0,
+        });
     }
 
     pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<(), Failure>) {
@@ -124,7 +141,15 @@ impl Sink {
         let id = dir.as_file();
         self.done.push(DoneItem { id, generation: Generation(0), outcome });
         let (parent, name) = (gone.parent, gone.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, end, root: None, bytes: 0 });
+        self.actions.push_back(SinkAction::EntryEnded {
+            id,
+            parent,
+            name,
+            is_link: false,
+            end,
+            root: None,
+            bytes: 0,
+        });
         self.actions.push_back(SinkAction::ForgetDir { id: dir });
     }
 }

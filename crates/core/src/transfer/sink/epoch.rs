@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{Phase, Sink, SinkAction};
 use crate::digest::{Root, Subtree};
 use crate::entry::Fingerprint;
+use crate::extents::ExtentMap;
 use crate::ids::{DirId, FileId, Generation, Time};
 use crate::journal::{DoneMark, Log, PathKey, Record, SUBTREES_PER_RECORD};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
@@ -98,7 +99,8 @@ impl Epochs {
     ) {
         let slot = slot.unwrap_or_else(|| {
             let slot = self.take_slot();
-            self.open.withdrawn.push(Record::Partial { slot, path, fingerprint, object_size, tag });
+            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, map: None };
+            self.open.withdrawn.push(partial);
             slot
         });
         self.open.withdrawn.push(Record::Withdrawn { slot });
@@ -281,7 +283,8 @@ impl Sink {
             let maximal: Vec<Subtree> = if fresh {
                 let (path, fingerprint) = (file.path, file.claimed.unwrap_or(file.fingerprint));
                 let (object_size, tag) = (file.object_size, self.config.tag);
-                records.push(Record::Partial { slot, path, fingerprint, object_size, tag });
+                let map = file.digest.map().map(ExtentMap::digest);
+                records.push(Record::Partial { slot, path, fingerprint, object_size, tag, map });
                 file.durable.iter().collect()
             } else {
                 let mut maximal: Vec<Subtree> =

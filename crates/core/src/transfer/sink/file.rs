@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
+use crate::extents::DataExtent;
 use crate::ids::{DirId, FileId, Generation};
 use crate::journal::PathKey;
 use crate::transfer::op::SinkFile;
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Phase {
-    /// What stands at the destination is being looked up.
+    /// What stands at the destination is being looked up, or will be when its map is whole.
     Looking,
     /// Objects are taken.
     Open,
@@ -51,6 +52,10 @@ pub(super) struct File {
     pub(super) journaled: bool,
     /// It begins when the journal has taken back what it promised of it.
     pub(super) waits_journal: bool,
+    /// It begins when its map is whole.
+    pub(super) waits_map: bool,
+    /// The parts of the map that came.
+    pub(super) map_parts: Vec<DataExtent>,
     /// A commit of it is under way.
     pub(super) in_commit: bool,
     pub(super) writes: u32,
@@ -71,7 +76,12 @@ impl File {
         self.fingerprint.size
     }
     pub(super) fn sink_file(&self, id: FileId) -> SinkFile {
-        SinkFile { id, parent: self.parent, name: self.name.clone(), size: self.size() }
+        let map = self.digest.map().cloned();
+        SinkFile { id, parent: self.parent, name: self.name.clone(), size: self.size(), map }
+    }
+    /// All of it is one hole, so that nothing of it is ever written.
+    pub(super) fn is_hole(&self) -> bool {
+        self.digest.map().is_some_and(|map| map.data_len() == 0)
     }
     /// It is of this generation, and the source did not withdraw it.
     pub(super) fn is_of(&self, generation: Generation) -> bool {
@@ -82,7 +92,7 @@ impl File {
             && !self.broken
             && self.digest.is_complete()
             && self.writes == 0
-            && self.has_temp
+            && (self.has_temp || self.is_hole())
             && self.sealed.is_some_and(|pass| pass >= self.pass_max)
     }
 }

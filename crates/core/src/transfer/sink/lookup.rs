@@ -17,15 +17,23 @@ use crate::wire::{Failure, FileState, SUBTREES_MAX, Stage};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
-        let Some(file) = self.files.get_mut(&id) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|f| !f.waits_map) else { return };
         if self.config.wait {
             let adopt = file.adopt.pop();
             let item = LookupItem { file: file.sink_file(id), adopt };
             self.submit(SinkOp::Lookup { items: vec![item] });
         } else {
-            file.phase = Phase::Open;
-            self.wake(id);
+            self.open(id);
         }
+    }
+
+    /// Takes objects of a file from here on.
+    fn open(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.phase = Phase::Open;
+        self.wake(id);
+        // Of a file that is one hole nothing comes but its seal, and that may have been earlier.
+        self.try_complete(id);
     }
 
     pub(super) fn handle_found(&mut self, id: FileId, result: Result<Found, Failure>) {
@@ -97,9 +105,7 @@ impl Sink {
         } else {
             self.states.push((id, generation, FileState::Fresh));
         }
-        let file = self.files.get_mut(&id).expect("it is there");
-        file.phase = Phase::Open;
-        self.wake(id);
+        self.open(id);
     }
 
     /// The journal promises nothing of this file any more: it begins afresh.

@@ -17,7 +17,10 @@ use crate::wire::{Failure, FileState, Message, Outcome, Stage};
 impl Source {
     pub(super) fn handle_state(&mut self, id: FileId, generation: Generation, state: FileState) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        if file.generation != generation || file.phase != Phase::AwaitState {
+        // What will not be sent needs no map.
+        let unwanted =
+            file.phase == Phase::Mapping && matches!(state, FileState::Unchanged | FileState::Skipped);
+        if file.generation != generation || !(file.phase == Phase::AwaitState || unwanted) {
             return;
         }
         match state {
@@ -25,7 +28,7 @@ impl Source {
             FileState::Unchanged => self.end_file(id, Ended::Unchanged, None),
             FileState::Skipped => self.end_file(id, Ended::Skipped, None),
             FileState::Held { subtrees, verify } => {
-                file.held = disjoint(subtrees, file.size());
+                file.held = disjoint(subtrees, file.digest.fresh());
                 if verify {
                     file.phase = Phase::Verifying;
                     let op =
@@ -106,6 +109,9 @@ impl Source {
     }
 
     fn end_file(&mut self, id: FileId, end: Ended, root: Option<[u8; 32]>) {
+        // A sparse root is no hash of the content.
+        let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
+        self.drop_map(id);
         let Some(file) = self.files.remove(&id) else { return };
         match file.phase {
             Phase::Sealed | Phase::Retry => {}
@@ -136,10 +142,9 @@ impl Source {
     }
 }
 
-/// What the sink may hold of a file of `size` bytes: nodes of its tree in order, none within another. Else it
-/// could have the same bytes hashed thousands of times.
-fn disjoint(subtrees: Vec<Subtree>, size: u64) -> Vec<Subtree> {
-    let mut set = SubtreeSet::new(size);
+/// What the sink may hold of a file, of which nothing is in `set`: nodes of its tree in order, none within
+/// another. Else it could have the same bytes hashed thousands of times.
+fn disjoint(subtrees: Vec<Subtree>, mut set: SubtreeSet) -> Vec<Subtree> {
     let mut end = 0;
     let mut keep = |s: &Subtree| {
         let fits = s.offset >= end && s.len > 0 && set.insert(s.offset, s.len, s.cv).is_ok();

@@ -18,6 +18,7 @@ impl Source {
     /// A completion of the storage engine.
     pub fn handle_done(&mut self, done: SourceDone, now: Time) {
         match done {
+            SourceDone::Map { id, generation, result } => self.handle_mapped(id, generation, result),
             SourceDone::Read { id, generation, offset, len, result } => {
                 self.reads -= 1;
                 let cost = credit_cost(u64::from(len));
@@ -109,6 +110,7 @@ impl Source {
                         file.held.clear();
                         file.phase = Phase::Refreshing;
                         let generation = file.generation;
+                        self.drop_map(id);
                         self.unsealed -= 1;
                         self.refreshing += 1;
                         self.actions.push_back(SourceAction::Send(message));

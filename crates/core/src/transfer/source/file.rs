@@ -10,10 +10,12 @@ use std::collections::VecDeque;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::ids::{DirId, Generation};
-use crate::transfer::SMALL_LEN_MAX;
+use crate::transfer::{SMALL_LEN_MAX, piece_at};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Phase {
+    /// Announced; where it has data is being found out, and then told.
+    Mapping,
     /// Announced; the sink's `FileState` decides.
     AwaitState,
     /// Held subtrees are being compared with the source.
@@ -45,7 +47,7 @@ pub(super) struct File {
     pub(super) held: Vec<Subtree>,
     /// Next offset to read for the first time.
     pub(super) cursor: u64,
-    /// Offsets to read again.
+    /// Offsets of pieces to read again.
     pub(super) again: VecDeque<u64>,
     pub(super) reads: u32,
     /// A look or a hash of this generation is under way.
@@ -79,16 +81,20 @@ impl File {
     pub(super) fn is_small(&self) -> bool {
         self.size() <= SMALL_LEN_MAX && self.size() <= u64::from(self.object_size)
     }
+    /// The object that holds the byte at `at`, or the piece of it that is data.
+    pub(super) fn piece(&self, at: u64) -> Option<(u64, u32)> {
+        let (offset, len) = piece_at(self.size(), self.digest.map(), self.object_size, at)?;
+        Some((offset, u32::try_from(len).expect("an object's length")))
+    }
     /// The next object to read: offset and length.
     pub(super) fn next_object(&mut self) -> Option<(u64, u32)> {
-        let object_size = u64::from(self.object_size);
         if let Some(offset) = self.again.pop_front() {
-            return Some((offset, object_size.min(self.size() - offset) as u32));
+            return self.piece(offset);
         }
         let (start, _) = self.digest.next_missing(self.cursor)?;
-        let offset = start - start % object_size;
-        self.cursor = offset + object_size;
-        Some((offset, object_size.min(self.size() - offset) as u32))
+        let (offset, len) = self.piece(start)?;
+        self.cursor = offset + u64::from(len);
+        Some((offset, len))
     }
     pub(super) fn has_unread(&self) -> bool {
         !self.again.is_empty() || self.digest.next_missing(self.cursor).is_some()

@@ -12,7 +12,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{Look, SourceOp};
-use crate::transfer::{SessionEnd, protocol, resends_max};
+use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
 use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
 
 /// A file that changed is tried once more.
@@ -56,7 +56,8 @@ impl Source {
             Look::MetaOnly => {
                 file.phase = Phase::Hashing;
                 file.checking = true;
-                let op = SourceOp::HashFile { id, generation: file.generation };
+                let op =
+                    SourceOp::HashFile { id, generation: file.generation, map: file.digest.map().cloned() };
                 self.actions.push_back(SourceAction::Submit(op));
             }
             Look::Changed => self.changed(id, None),
@@ -88,12 +89,12 @@ impl Source {
     /// The sink asks for an object again, for it arrived damaged.
     pub(super) fn handle_resend(&mut self, id: FileId, generation: Generation, offset: u64) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
-        if !offset.is_multiple_of(u64::from(file.object_size)) || offset >= file.size().max(1) {
+        if file.piece(offset).is_none_or(|(start, _)| start != offset) {
             let text = "the sink asks for a part of a file that does not begin an object";
             return self.finish(SessionEnd::Failed(protocol(text)));
         }
         file.resends += 1;
-        if file.resends > resends_max(file.size(), file.object_size) {
+        if file.resends > resends_max(file.size(), file.digest.map(), file.object_size) {
             let text =
                 "the sink asked for it again and again; look for bad memory or a broken network device";
             return self.fail_file(id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
@@ -107,7 +108,10 @@ impl Source {
         if file.generation != generation || offset >= file.size().max(1) {
             return;
         }
-        if matches!(file.phase, Phase::Retry | Phase::Refreshing | Phase::AwaitState | Phase::Verifying) {
+        if matches!(
+            file.phase,
+            Phase::Mapping | Phase::AwaitState | Phase::Verifying | Phase::Retry | Phase::Refreshing
+        ) {
             return;
         }
         self.counts.objects_resent += 1;
@@ -164,13 +168,15 @@ impl Source {
         self.unsealed -= 1;
         self.retries.push(id);
         let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
+        self.drop_map(id);
         self.flush_announcements();
         self.actions.push_back(SourceAction::Send(message));
     }
 
     /// Announces a file again under the next generation.
     pub(super) fn announce_again(&mut self, id: FileId, fingerprint: Fingerprint, meta: Meta) {
-        let wait = self.config.wait;
+        // It may have got holes or lost them since it was walked.
+        let sparse = self.config.holes && fingerprint.size > SMALL_LEN_MAX;
         let Some(file) = self.files.get_mut(&id) else { return };
         self.counts.bytes = self.counts.bytes - file.size() + fingerprint.size;
         self.counts.durable -= std::mem::take(&mut file.durable);
@@ -192,11 +198,9 @@ impl Source {
             parent: file.parent,
             name: file.name.clone(),
             meta,
-            kind: EntryKind::File { fingerprint, object_size: file.object_size },
+            kind: EntryKind::File { fingerprint, object_size: file.object_size, sparse },
         };
         self.push_announcement(entry);
-        if !wait {
-            self.start_sending(id);
-        }
+        self.announced(id, sparse);
     }
 }

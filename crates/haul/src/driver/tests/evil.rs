@@ -7,8 +7,8 @@ use crossbeam_channel::{Receiver, unbounded};
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::wire::{
-    Announced, Decoded, Failure, Hello, Limits, Message, Policy, SourceRoot, Stage, decode_message,
-    encode_frame,
+    Announced, Capability, Decoded, Failure, Hello, Limits, Message, Policy, SourceRoot, Stage, capability,
+    decode_message, encode_frame,
 };
 
 use super::{SESSION, bytes};
@@ -220,14 +220,24 @@ impl Evil {
 
     /// Plays a source up to the first grant.
     pub(super) fn greet_sink(&mut self) {
-        self.say(Message::Hello(hello()));
+        self.greet_sink_as(hello());
+    }
+
+    /// The same with a hello of its own.
+    pub(super) fn greet_sink_as(&mut self, hello: Hello) {
+        self.say(Message::Hello(hello));
         self.say(sources(vec![all()]));
         self.until(|message| matches!(message, Message::Grant { .. }).then_some(()));
     }
 
     /// Plays a sink up to the first word of the source about what comes.
     pub(super) fn greet_source(&mut self, wait: bool) {
-        self.say(Message::Hello(hello()));
+        self.greet_source_as(hello(), wait);
+    }
+
+    /// The same with a hello of its own.
+    pub(super) fn greet_source_as(&mut self, hello: Hello, wait: bool) {
+        self.say(Message::Hello(hello));
         self.until(|message| matches!(message, Message::Sources { .. }).then_some(()));
         self.say(Message::Destination { wait, rename: None, epoch: 1, resumed: false });
     }
@@ -248,6 +258,12 @@ impl Evil {
 pub(super) fn hello() -> Hello {
     let limits = Limits { object_len: 1 << 20, entries: 32 * 1024, streams: 2 };
     Hello { version_min: 1, version_max: 1, session: SESSION, capabilities: Vec::new(), limits }
+}
+
+/// One that knows sparse files.
+pub(super) fn hello_holes() -> Hello {
+    let holes = Capability { kind: capability::HOLES, required: true, value: Box::default() };
+    Hello { capabilities: vec![holes], ..hello() }
 }
 
 pub(super) fn policy() -> Policy {
@@ -284,7 +300,7 @@ pub(super) fn link(id: u64, parent: u64, text: &str, target: &[u8]) -> Announced
 pub(super) fn file(id: u64, parent: u64, text: &str, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1_000_000_000, nanos: 5 };
     let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: id };
-    entry(id, parent, text, EntryKind::File { fingerprint, object_size: 64 * 1024 })
+    entry(id, parent, text, EntryKind::File { fingerprint, object_size: 64 * 1024, sparse: false })
 }
 
 pub(super) fn again(mut entry: Announced, generation: u32) -> Announced {

@@ -12,18 +12,22 @@ use super::{Bench, MEMORY, Report, bytes, failure, finish, link_pairs, sink_requ
 
 /// What an evil source does, and a part of the text with which the sink must refuse it. Empty: the sink
 /// may end as it likes.
-struct Case {
+pub(super) struct Case {
     name: &'static str,
     refusal: &'static str,
     script: Box<dyn FnOnce(&mut Evil)>,
 }
 
-fn case(name: &'static str, refusal: &'static str, script: impl FnOnce(&mut Evil) + 'static) -> Case {
+pub(super) fn case(
+    name: &'static str,
+    refusal: &'static str,
+    script: impl FnOnce(&mut Evil) + 'static,
+) -> Case {
     Case { name, refusal, script: Box::new(script) }
 }
 
 /// One session: the script, then, if the sink did not give up, the death of the source.
-fn session(bench: &Bench, name: &str, script: impl FnOnce(&mut Evil)) -> Report {
+pub(super) fn session(bench: &Bench, name: &str, script: impl FnOnce(&mut Evil)) -> Report {
     let (near, far) = link_pairs(2).into_iter().unzip();
     let sink = start_sink(near, sink_request(&bench.dst()));
     let mut evil = Evil::new(far);
@@ -35,7 +39,7 @@ fn session(bench: &Bench, name: &str, script: impl FnOnce(&mut Evil)) -> Report 
 }
 
 /// Runs the cases, each with a destination of its own in which a link to the outside stands.
-fn all_refused(cases: Vec<Case>) {
+pub(super) fn all_refused(cases: Vec<Case>) {
     for Case { name, refusal, script } in cases {
         let bench = Bench::new();
         std::os::unix::fs::symlink(bench.outside(), bench.dst().join("planted")).unwrap();
@@ -51,22 +55,22 @@ fn all_refused(cases: Vec<Case>) {
     }
 }
 
-fn announce(evil: &mut Evil, entries: Vec<haul_core::wire::Announced>) {
+pub(super) fn announce(evil: &mut Evil, entries: Vec<haul_core::wire::Announced>) {
     evil.say(Message::Announce(entries));
 }
 
-fn end(evil: &mut Evil) {
+pub(super) fn end(evil: &mut Evil) {
     evil.say(Message::End(Totals::default()));
 }
 
 /// Waits until the sink answered a ping: all said before was taken up.
-fn settle(evil: &mut Evil) {
+pub(super) fn settle(evil: &mut Evil) {
     evil.say(Message::Ping(77));
     evil.until(|message| (*message == Message::Pong(77)).then_some(()));
 }
 
 /// Waits until a frame that was sent before must have been taken up: a stream's end is told after its frames.
-fn settle_data(evil: &mut Evil) {
+pub(super) fn settle_data(evil: &mut Evil) {
     evil.close_data(0);
     evil.until(|message| matches!(message, Message::StreamClosed { .. }).then_some(()));
 }
@@ -290,7 +294,7 @@ fn wrong_announcements_are_refused() {
     ]);
 }
 
-fn withdraw(evil: &mut Evil, id: u64, generation: u32, retry: bool) {
+pub(super) fn withdraw(evil: &mut Evil, id: u64, generation: u32, retry: bool) {
     let (id, generation) = (FileId(id), Generation(generation));
     evil.say(Message::Withdraw { id, generation, retry, failure: None });
 }

@@ -64,6 +64,9 @@ fn plant(bench: &Bench) {
         fs::write(bench.src().join(format!("d/f{i}")), bytes(i as u64, len)).unwrap();
     }
     fs::write(bench.src().join("big"), bytes(9, 700_000)).unwrap();
+    let sparse = fs::File::create(bench.src().join("sparse")).unwrap();
+    sparse.set_len(900_001).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &bytes(8, 70_000), 300_000).unwrap();
     std::os::unix::fs::symlink("d/f1", bench.src().join("l")).unwrap();
 }
 

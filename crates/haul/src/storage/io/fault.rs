@@ -6,7 +6,7 @@
 //! Invariant: a short transfer really moves only as many bytes, so that who believes it was whole has a wrong file.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -64,14 +64,18 @@ struct HungState {
 }
 
 impl Hung {
+    fn lock(&self) -> MutexGuard<'_, HungState> {
+        self.state.lock().expect("nobody panics under the lock")
+    }
+
     /// Operations that hang now.
     pub(crate) fn count(&self) -> usize {
-        self.state.lock().unwrap().held.len()
+        self.lock().held.len()
     }
 
     /// Lets all go on, those too that would hang later.
     pub(crate) fn release(&self) {
-        self.state.lock().unwrap().free = true;
+        self.lock().free = true;
         (self.wake)();
     }
 }
@@ -112,7 +116,7 @@ impl Faulty {
 
     /// Passes on what was released.
     fn pass_on(&mut self) {
-        let mut state = self.hung.state.lock().unwrap();
+        let mut state = self.hung.lock();
         if state.free {
             self.released.append(&mut state.held);
         }
@@ -137,8 +141,8 @@ impl Engine for Faulty {
                 let result = move_some(&mut op, most);
                 self.end(op, result);
             }
-            Some(What::Hang) if !self.hung.state.lock().unwrap().free => {
-                self.hung.state.lock().unwrap().held.push_back(op);
+            Some(What::Hang) if !self.hung.lock().free => {
+                self.hung.lock().held.push_back(op);
             }
             _ => {
                 if let Err(Full(mut op)) = self.inner.submit(op) {

@@ -9,6 +9,12 @@
 //! when; it orders what is waiting here, never what has not been submitted, for a sink must not wait for an
 //! object whose buffer others hold. The slots of `haul_core::io::slots` decide how many are in flight at each
 //! target; a request past its deadline loses its slot.
+//!
+//! What must hold: a transfer is answered once, with its buffer whole; no byte is told as moved that was not;
+//! an errno is told of the transfers that have it, with the byte, and of no others.
+//!
+//! Reading order: the words here, then [`request`] (one request, whatever becomes of it), [`dispatch`] (who gets
+//! which), [`lane`] (a thread). Left out: a bound of what waits; who submits holds a buffer for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

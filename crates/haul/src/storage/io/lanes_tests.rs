@@ -176,6 +176,11 @@ impl Engine for Scripted {
             assert!(op.parts[..last].iter().all(|part| part.len().is_multiple_of(4096)));
         }
         let fate = (self.world.script)(&op);
+        if self.world.dawdle {
+            // Who does not keep the others from issuing meanwhile is overtaken.
+            let pause = self.world.rng.lock().unwrap().u64(0..100);
+            std::thread::sleep(Duration::from_micros(pause));
+        }
         self.record(true, &op);
         self.pending.push((op, fate, Instant::now()));
         Ok(())

@@ -11,11 +11,11 @@
 //! What the kernel would have to wait for it hands to its own threads; they may be as many as operations, so that
 //! one that hangs does not hold up others. But for writes they keep an order: one at a time to a file (and to files
 //! that fall into the same of 64 buckets), buffered always, direct where the file system does not say that it can
-//! do better. ext4, XFS and btrfs say so; NFS, Lustre and FUSE do not, and there threads of ours (`pread`) have more
-//! writes in flight.
+//! do better. ext4 and XFS say so; btrfs, NFS, Lustre and FUSE do not, and where these cannot begin a write without
+//! waiting either (all but btrfs), threads of ours (`pread`) have more writes of one file in flight.
 //!
 //! Left out: `SINGLE_ISSUER` and `DEFER_TASKRUN`, for they tie a ring to one thread, and an engine is made on one
-//! and used on another; at a request of a MiB they are not seen. Polling, of either side: it costs a processor.
+//! and used on another. Polling, of either side: it costs a processor.
 
 use std::collections::VecDeque;
 use std::io;

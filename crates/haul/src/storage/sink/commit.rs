@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::Meta;
+use haul_core::extents::ExtentMap;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{CommitItem, LinkItem, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
@@ -110,8 +111,8 @@ impl Sink {
     fn publish(&self, publish: &Publish, durable: bool) -> Result<(), Failure> {
         let file = &publish.file;
         let path = || self.tree.path_of(file.parent, &file.name);
-        // Of an empty file nothing was ever written.
-        if file.size == 0 {
+        // Of an empty file nothing was ever written, nor of one that is all hole.
+        if file.map.as_ref().map_or(file.size, ExtentMap::data_len) == 0 {
             self.files.fd(file)?;
         }
         let (open, temp, counted) = self.files.fd_of(file.id)?;
@@ -127,11 +128,12 @@ impl Sink {
 
         let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
         let size = stat.st_size as u64;
-        if size < file.size {
+        // A sparse file may end in a hole.
+        if size < file.size && file.map.is_none() {
             let text = format!("{} has {size} of {} bytes and was not published", path(), file.size);
             return Err(fault::failure(Stage::Publish, 0, text));
         }
-        if size > file.size {
+        if size != file.size {
             retry_on_intr(|| rustix::fs::ftruncate(fd, file.size))
                 .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
         }

@@ -166,7 +166,7 @@ impl Drop for Bench {
 }
 
 pub(in crate::storage::sink) fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
-    SinkFile { id: FileId(id), parent, name: name(text), size }
+    SinkFile { id: FileId(id), parent, name: name(text), size, map: None }
 }
 
 pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
@@ -601,6 +601,7 @@ fn long_and_odd_names_work() {
             parent: DirId::ROOT,
             name: Name::new(&bytes).expect("legal"),
             size: 1,
+            map: None,
         };
         bench.write(&f, 0, b"x").expect("written");
         bench.publish(&f).expect("published");
@@ -731,4 +732,39 @@ impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg(self.0).status();
     }
+}
+
+/// Goal: a sparse file gets its size and nothing but its data, also if it ends in a hole or has no data at all; what
+/// stood at its name is gone.
+/// Method: one piece written of 1 TiB, none of another, over old files; a file that is not sparse stays refused.
+#[test]
+fn sparse_files_end_in_holes() {
+    use haul_core::extents::{DataExtent, ExtentMap};
+    const SIZE: u64 = 1 << 40;
+    let mut bench = Bench::new();
+    let piece = vec![7; 65_536];
+    let extents = [vec![DataExtent { offset: 1 << 30, len: 65_536 }], Vec::new()];
+    for (id, extents) in (1..).zip(extents) {
+        let text = format!("f{id}");
+        fs::write(bench.root.join(&text), vec![b'x'; 1 << 20]).expect("write");
+        let map = Some(ExtentMap::new(SIZE, extents).expect("a map"));
+        let f = SinkFile { map, ..file(id, DirId::ROOT, &text, SIZE) };
+        if id == 1 {
+            bench.write(&f, 1 << 30, &piece).expect("written");
+        }
+        bench.publish(&f).expect("published");
+        let made = fs::File::open(bench.root.join(&text)).expect("open");
+        let stat = made.metadata().expect("stat");
+        assert_eq!(stat.len(), SIZE);
+        assert!(stat.blocks() * 512 <= 4 * 65_536, "{} blocks", stat.blocks());
+        let mut found = vec![1; 3 * 65_536];
+        let at = (1 << 30) - 65_536;
+        std::os::unix::fs::FileExt::read_exact_at(&made, &mut found, at).expect("read");
+        let data = if id == 1 { &piece[..] } else { &[0; 65_536][..] };
+        assert!(found == [&[0; 65_536], data, &[0; 65_536]].concat());
+    }
+    let f = file(3, DirId::ROOT, "plain", SIZE);
+    bench.write(&f, 0, &piece).expect("written");
+    assert!(bench.publish(&f).is_err(), "a plain file that is too short");
+    assert_eq!(bench.ls(), ["f1", "f2"]);
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{Name, Timestamp};
+use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId};
 use haul_core::io::IoMode;
 use haul_core::transfer::SMALL_LEN_MAX;
@@ -52,6 +53,8 @@ pub(super) struct OpenFile {
     pub(super) size: u64,
     /// Bytes that have to be written: all but holes.
     pub(super) data_len: u64,
+    /// `None`: it has data everywhere.
+    map: Option<ExtentMap>,
     state: Mutex<State>,
     /// How its objects reach storage; bundled files have no need of it.
     pub(super) path: Mutex<Path>,
@@ -120,7 +123,11 @@ impl Files {
         if !opened.ready {
             let path = || self.tree.path_of(open.parent, &open.name);
             let fd = descriptor(&opened.file);
-            let reserved = self.spaces.reserve(fd, opened.file.target.0, open.size, None, path);
+            let extents: Option<Vec<(u64, u64)>> = open
+                .map
+                .as_ref()
+                .map(|map| map.extents().iter().map(|extent| (extent.offset, extent.len)).collect());
+            let reserved = self.spaces.reserve(fd, opened.file.target.0, open.size, extents.as_deref(), path);
             if let Err(failure) = reserved {
                 // What an earlier run brought here stays for the next one; nothing is in a new one.
                 let temp = opened.adopted || !self.remove(&open);
@@ -237,7 +244,8 @@ impl Files {
             name: file.name.clone(),
             temp: self.temp_name(&file.name),
             size: file.size,
-            data_len: file.size,
+            data_len: file.map.as_ref().map_or(file.size, ExtentMap::data_len),
+            map: file.map.clone(),
             state: Mutex::new(State::New),
             path: Mutex::default(),
         })

@@ -60,7 +60,8 @@ fn absent_pages_are_known_exactly() {
 }
 
 /// Goal: a read through the cache leaves it as it was, by the kernel's help and without.
-/// Method: seeded patterns, the file read whole in pieces that end off page edges, each way of asking; the pattern after.
+/// Method: seeded patterns, the file read whole in pieces that end off page edges, each way of asking; the pattern
+/// after.
 #[test]
 fn reads_leave_the_cache_as_found() {
     let Some(dir) = disk_dir() else { return };

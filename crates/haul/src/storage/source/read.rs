@@ -35,9 +35,9 @@ const NO_BUFFER: BufferId = BufferId(u32::MAX);
 
 /// What a thread needs to carry out operations.
 pub(super) struct Reader {
-    tree: Arc<SourceTree>,
+    pub(super) tree: Arc<SourceTree>,
     meter: Arc<Meter>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     objects: Arc<Objects>,
     clock: WallClock,
     scratch: Vec<u8>,
@@ -67,8 +67,14 @@ impl Reader {
             SourceOp::Verify { id, generation, size, ref subtrees } => {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
-            SourceOp::HashFile { id, generation } => {
+            SourceOp::HashFile { id, generation, map: None } => {
                 SourceDone::HashFile { id, generation, result: self.hash_file(id, generation) }
+            }
+            SourceOp::HashFile { id, generation, map: Some(ref map) } => {
+                SourceDone::HashFile { id, generation, result: self.hash_sparse(id, generation, map) }
+            }
+            SourceOp::Map { id, generation } => {
+                SourceDone::Map { id, generation, result: self.map(id, generation) }
             }
             SourceOp::Refresh { id, generation } => {
                 SourceDone::Refresh { id, generation, result: self.refresh(id, generation) }
@@ -231,7 +237,7 @@ impl Reader {
         Ok(*hasher.finalize().as_bytes())
     }
 
-    fn hash_range(
+    pub(super) fn hash_range(
         &mut self,
         id: FileId,
         open: &OpenFile,
@@ -274,7 +280,7 @@ impl Reader {
     }
 
     /// The file, if it is still of this generation.
-    fn view(&self, id: FileId, generation: Generation) -> Result<FileView, Failure> {
+    pub(super) fn view(&self, id: FileId, generation: Generation) -> Result<FileView, Failure> {
         let view = self.tree.file(id).ok_or_else(|| self.unknown(id))?;
         if view.generation != generation {
             return Err(self.own(wire::Stage::Changed, "open", id, "another version of it is copied by now"));
@@ -283,7 +289,7 @@ impl Reader {
     }
 
     /// A file, kept open for later reads.
-    fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OpenFile>, Failure> {
+    pub(super) fn open(&self, id: FileId, view: &FileView) -> Result<Arc<OpenFile>, Failure> {
         if let Some(open) = self.tree.open_file(id) {
             return Ok(open);
         }
@@ -332,7 +338,7 @@ impl Reader {
         grain_of(kind)
     }
 
-    fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
+    pub(super) fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
         match end {
             ReadEnd::Full => Ok(()),
             ReadEnd::Short(read) => Err(short_failure(&self.tree, id, offset + read as u64)),
@@ -340,7 +346,7 @@ impl Reader {
         }
     }
 
-    fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
+    pub(super) fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
         own_failure(stage, op, &self.tree.path_of(id), cause)
     }
 
@@ -349,7 +355,7 @@ impl Reader {
     }
 
     /// Runs system calls on the source. The thread is then not free for the other of its two stages.
-    fn storage<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn storage<T>(&self, work: impl FnOnce() -> T) -> T {
         self.timed(Stage::SourceStorage, Stage::SourceHost, work)
     }
 
@@ -383,7 +389,8 @@ pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDo
         SourceOp::Verify { id, generation, .. } => {
             SourceDone::Verify { id, generation, result: Err(failure) }
         }
-        SourceOp::HashFile { id, generation } => {
+        SourceOp::Map { id, generation } => SourceDone::Map { id, generation, result: Err(failure) },
+        SourceOp::HashFile { id, generation, .. } => {
             SourceDone::HashFile { id, generation, result: Err(failure) }
         }
         SourceOp::Refresh { id, generation } => SourceDone::Refresh { id, generation, result: Err(failure) },

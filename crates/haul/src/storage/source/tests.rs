@@ -113,7 +113,7 @@ impl Bench {
     }
 
     fn hash(&mut self, id: FileId, generation: Generation) -> Result<[u8; 32], wire::Failure> {
-        match self.run(SourceOp::HashFile { id, generation }, None).done {
+        match self.run(SourceOp::HashFile { id, generation, map: None }, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
         }
@@ -529,4 +529,65 @@ fn read_error_says_where() {
     assert_eq!(&*failure.text, "read at byte 4096 of mem: Input/output error");
     assert_eq!((failure.stage, failure.errno), (wire::Stage::Read, rustix::io::Errno::IO.raw_os_error()));
     assert!(fs::File::open("/proc/self/mem").expect("open").read_at(&mut [0; 10], 4096).is_err());
+}
+
+/// Goal: the map says where a file has data, rounded to slots, and its sparse root is that of its pieces; a file whose
+/// ctime alone changed keeps its root, one of whose holes was filled is found out, zeros in a hole change nothing.
+/// Method: a file with data in three places, one odd; against `SubtreeSet` fed from the bytes.
+#[test]
+fn sparse_files_are_mapped_and_hashed_by_their_data() {
+    use haul_core::digest::{SubtreeSet, subtrees};
+    use haul_core::extents::{DataExtent, ExtentMap};
+    const A: u64 = 65_536;
+    let mut bench = Bench::new();
+    let size = 100 * A + 77;
+    let mut content = vec![0; size as usize];
+    let file = fs::File::create(bench.path("s")).expect("create");
+    file.set_len(size).expect("truncate");
+    for (at, len) in [(0, 10), (40 * A + 7, 3 * A), (100 * A + 70, 7)] {
+        let data = random(len as usize, at);
+        content[at as usize..][..len as usize].copy_from_slice(&data);
+        file.write_all_at(&data, at).expect("write");
+    }
+    file.sync_all().expect("sync");
+    let id = bench.register("s");
+    let map_of = |bench: &mut Bench, id| match bench.run(SourceOp::Map { id, generation: G0 }, None).done {
+        SourceDone::Map { result, .. } => result,
+        other => panic!("{other:?}"),
+    };
+    let map = map_of(&mut bench, id).expect("mapped");
+    let extent = |offset, len| DataExtent { offset, len };
+    assert_eq!(map.extents(), [extent(0, A), extent(40 * A, 4 * A), extent(100 * A, 77)]);
+    let mut set = SubtreeSet::with_map(map.clone());
+    for extent in map.extents() {
+        let tail = extent.end() == size;
+        let bytes = &content[extent.offset as usize..extent.end() as usize];
+        let cvs = digest::chaining_values(extent.offset, bytes, tail);
+        for ((offset, len), cv) in subtrees(extent.offset, extent.len, tail).zip(cvs) {
+            set.insert(offset, len, cv).expect("a node of data");
+        }
+    }
+    let hash = |bench: &mut Bench, map: &ExtentMap| {
+        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()) };
+        match bench.run(op, None).done {
+            SourceDone::HashFile { result, .. } => result,
+            other => panic!("{other:?}"),
+        }
+    };
+    fs::set_permissions(bench.path("s"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    assert_eq!(hash(&mut bench, &map).ok(), set.root());
+    // Filled behind the back of its mtime, with zeros first.
+    let fill = |byte: u8| {
+        let time = file.metadata().expect("stat").modified().expect("a time");
+        file.write_all_at(&[byte; 5], 70 * A).expect("write");
+        file.set_modified(time).expect("set back");
+    };
+    fill(0);
+    assert_eq!(hash(&mut bench, &map).ok(), set.root(), "zeros are what a hole reads as");
+    fill(1);
+    let refused = hash(&mut bench, &map).expect_err("another content");
+    assert_eq!(refused.stage, wire::Stage::Changed, "{refused:?}");
+
+    let full = bench.file("full", &random(300_000, 1));
+    assert!(map_of(&mut bench, full).expect("mapped").is_full());
 }

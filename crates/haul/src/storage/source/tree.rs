@@ -4,8 +4,8 @@
 //! any directory or file by its id, and its path for people.
 //! Invariants: an entry is reached by directory descriptors and one component at a time, never through a
 //! symlink below a source root. Memory holds what was announced and not yet forgotten, and the directories
-//! above it. No more is kept open than the two limits (a file has up to two descriptors) and one per base directory; one that was
-//! closed is opened again when needed, and the caller checks that it is still the same file.
+//! above it. No more is kept open than the two limits (a file has up to two descriptors) and one per base
+//! directory; what was closed is opened again when needed, and the caller checks that it is still the same file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

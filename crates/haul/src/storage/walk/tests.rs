@@ -148,7 +148,8 @@ fn walk_is_complete_and_in_order() {
                 (stat.mtime(), stat.mtime_nsec())
             );
             match &entry.kind {
-                EntryKind::File { fingerprint, object_size } => {
+                EntryKind::File { fingerprint, object_size, sparse } => {
+                    assert!(!sparse);
                     assert_eq!((fingerprint.size, fingerprint.ino), (stat.len(), stat.ino()));
                     assert_eq!(fingerprint.ctime.secs, stat.ctime());
                     assert_eq!(*object_size, 4 << 20);
@@ -231,12 +232,18 @@ fn what_is_not_kept_is_said() {
         ("in/.haul~0123", NotKeptWhat::Debris),
         ("in/.one.habc234", NotKeptWhat::Debris),
         ("in/fifo", NotKeptWhat::Fifo),
-        ("in/holes", NotKeptWhat::Sparse),
         ("in/one", NotKeptWhat::HardLink),
         ("in/socket", NotKeptWhat::Socket),
         ("in/two", NotKeptWhat::HardLink),
     ];
     assert_eq!(lost, expected.map(|(path, what)| (path.as_bytes().to_vec(), what)).into());
+    let sparse = items.iter().filter_map(|item| match item {
+        WalkItem::Entry(Announced { id, kind: EntryKind::File { sparse: true, .. }, .. }) => {
+            Some(tree.path_of(*id))
+        }
+        _ => None,
+    });
+    assert_eq!(sparse.collect::<Vec<_>>(), [b"in/holes"], "what may have holes is marked");
     let paths: Vec<_> = ["in", "in/.one.habc231", "in/holes", "in/link", "in/one", "in/two"].into();
     assert_eq!(checked_paths(&items, &tree).into_iter().collect::<Vec<_>>(), paths.map_bytes());
 }

@@ -62,21 +62,20 @@ impl<T: Send + 'static> Lane<T> {
         let mut mark = Instant::now();
         loop {
             let (finished, asleep, closed) = self.turn(&mut answers);
-            let finished_some = !finished.is_empty();
-            finished.into_iter().for_each(|done| self.tell(done));
+            if !finished.is_empty() {
+                let begun = Instant::now();
+                finished.into_iter().for_each(|done| self.tell(done));
+                // The callback's time is the callback's to count: storage only waits for it, and a device that
+                // works meanwhile is waited for less afterwards.
+                let told = begun.elapsed();
+                self.shared.meter.add_blocked(self.shared.stage, told);
+                mark += told;
+            }
             if closed {
                 let since = *closed_since.get_or_insert_with(Instant::now);
                 if self.flying.is_empty() && self.again.is_empty() || since.elapsed() > self.shared.deadline {
                     return;
                 }
-            }
-            if self.in_flight() > 0 {
-                let now = Instant::now();
-                self.shared.meter.add_busy(self.shared.stage, now - mark);
-                mark = now;
-            } else if finished_some {
-                // The callback's time is the callback's to count.
-                mark = Instant::now();
             }
             if !asleep {
                 continue;

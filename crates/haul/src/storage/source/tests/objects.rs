@@ -1,15 +1,16 @@
 //! Objects through the lanes: modes, sizes and errors.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 
-use haul_core::io::IoPolicy;
+use haul_core::io::{IoMode, IoPolicy};
 use rustix::io::Errno;
 
 use super::pages::disk_dir;
 use super::*;
 use crate::job::EngineName;
 use crate::storage::io::fault::{Faulty, Hung, What, When};
-use crate::storage::io::{EngineConfig, IoKind};
+use crate::storage::io::{Engine, EngineConfig, EngineFacts, Full, IoDone, IoFile, IoKind, IoOp, Waker};
 use crate::storage::source::cache::Pages;
 
 /// Bytes of an object in these tests.
@@ -157,20 +158,45 @@ fn one_error_loses_one_object() {
 }
 
 /// Goal: interrupted, refused for a moment, or short: the bytes come all the same.
-/// Method: each happens to several requests of 40 objects.
+/// Method: each happens to several requests of 40 objects, in each mode.
 #[test]
 fn passing_troubles_are_no_failures() {
     let size = 40 * OBJECT - 77;
     let content = random(size as usize, 21);
-    for what in [What::Fail(Errno::INTR), What::Fail(Errno::AGAIN), What::Short(10_000), What::Short(1)] {
-        let plan = [3, 4, 9, 20].map(|nth| (When::Nth(IoKind::Read, nth), what)).to_vec();
-        let (mut bench, _) = faulty(IoPolicy::Buffered, plan);
-        let id = aged(&mut bench, "f", &content);
-        uncache(&bench, "f");
-        let count = bench.submit_all(id, size);
-        let (good, failed) = bench.take_all(count, &content);
-        assert_eq!((good.len(), failed), (count, Vec::new()), "{what:?}");
+    for what in [What::Fail(Errno::INTR), What::Fail(Errno::AGAIN), What::Short(8192), What::Short(10_000)] {
+        for io in [IoPolicy::Buffered, IoPolicy::Direct] {
+            let plan = [3, 4, 9, 20].map(|nth| (When::Nth(IoKind::Read, nth), what)).to_vec();
+            let (mut bench, _) = faulty(io, plan);
+            let id = aged(&mut bench, "f", &content);
+            uncache(&bench, "f");
+            let count = bench.submit_all(id, size);
+            let (good, failed) = bench.take_all(count, &content);
+            assert_eq!((good.len(), failed), (count, Vec::new()), "{io:?} {what:?}");
+        }
     }
+}
+
+/// Goal: a direct read that is refused within an object is made again through the cache, and is no word on the file
+/// system: direct I/O ends within objects where a file shrank.
+/// Method: the second object's request is short, and what is asked for then is refused.
+#[test]
+fn a_refusal_within_an_object_is_of_that_file() {
+    let size = 40 * OBJECT - 77;
+    let content = random(size as usize, 28);
+    let read = |nth| When::Nth(IoKind::Read, nth);
+    let plan = vec![(read(1), What::Short(8192)), (read(2), What::Fail(Errno::INVAL))];
+    let (mut bench, _) = faulty(IoPolicy::Direct, plan);
+    let id = aged(&mut bench, "f", &content);
+    uncache(&bench, "f");
+    for i in 0..3 {
+        let completion = bench.read(id, i * OBJECT, OBJECT as u32, size);
+        assert!(read_result(&completion).is_ok(), "{:?}", completion.done);
+        let payload = completion.buffer.expect("comes back");
+        assert!(payload.as_slice() == &content[(i * OBJECT) as usize..][..OBJECT as usize]);
+    }
+    let open = bench.tree.open_file(id).expect("open");
+    assert!(open.direct().is_none(), "of this file");
+    assert!(bench.engine.shared.modes.may_be_direct(open.dev()), "not of the others");
 }
 
 /// Goal: a file that ends early is a failure that says where, in each mode, and never zeroes.
@@ -233,6 +259,29 @@ fn refused_direct_reads_are_made_buffered() {
     assert_eq!(&*failure.text, "read at byte 262144 of f: Invalid argument");
 }
 
+/// Goal: an engine that refuses to leave the cache alone is asked once; from then on we clean up ourselves.
+/// Method: every such request is refused; the pages of the file after a second round.
+#[test]
+fn refused_help_with_the_cache_is_made_up_for() {
+    let size = 16 * OBJECT;
+    let content = random(size as usize, 27);
+    let plan = vec![(When::Uncached, What::Fail(Errno::OPNOTSUPP))];
+    let (mut bench, _) = faulty(IoPolicy::Buffered, plan);
+    let id = aged(&mut bench, "f", &content);
+    for round in 0..2 {
+        uncache(&bench, "f");
+        assert!(read_result(&bench.read(id, 0, OBJECT as u32, size)).is_ok());
+        let count = bench.submit_all(id, size);
+        let (good, failed) = bench.take_all(count, &content);
+        assert_eq!((good.len(), failed), (count, Vec::new()));
+        let file = fs::File::open(bench.path("f")).expect("open");
+        let absent = Pages::new().absent(file.as_fd(), 0, size);
+        // The object by which it was learnt stays behind.
+        let learnt = if round == 0 { OBJECT } else { 0 };
+        assert_eq!(absent, vec![learnt..size], "round {round}");
+    }
+}
+
 /// Goal: a request that hangs is named with operation, file and byte, and nothing else waits for it.
 /// Method: the fifth request hangs; all others come; it is released, and comes too.
 #[test]
@@ -258,6 +307,123 @@ fn a_hung_request_is_named_and_others_go_on() {
     hung.release();
     let (good, failed) = bench.take_all(1, &content);
     assert_eq!((good, failed), (vec![missing], Vec::new()));
+}
+
+/// An engine that writes down in which mode it was asked, and which can answer direct reads through the page cache,
+/// as some file systems do.
+struct Watching {
+    inner: Box<dyn Engine>,
+    modes: Arc<Mutex<Vec<IoMode>>>,
+    /// Read instead of the file that is open for direct reads.
+    instead: Option<PathBuf>,
+    replaced: HashMap<u64, Arc<IoFile>>,
+}
+
+impl Engine for Watching {
+    fn submit(&mut self, mut op: IoOp) -> Result<(), Full> {
+        self.modes.lock().expect("unpoisoned").push(op.file.mode);
+        if let (IoMode::Direct, Some(path)) = (op.file.mode, &self.instead) {
+            let fd = Some(fs::File::open(path).expect("open").into());
+            let (mode, target, name) = (IoMode::Direct, op.file.target, op.file.name.clone());
+            let file = Arc::new(IoFile { fd, mode, target, one_writer: false, name });
+            self.replaced.insert(op.key, std::mem::replace(&mut op.file, file));
+        }
+        self.inner.submit(op)
+    }
+
+    fn reap(&mut self, done: &mut VecDeque<IoDone>, wait: Duration) -> io::Result<()> {
+        self.inner.reap(done, wait)?;
+        for one in done {
+            if let Some(file) = self.replaced.remove(&one.op.key) {
+                one.op.file = file;
+            }
+        }
+        Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn facts(&self) -> EngineFacts {
+        self.inner.facts()
+    }
+}
+
+/// A bench that tells the mode of each request. `instead`: the name of the file that is read through the cache where
+/// direct reads are asked for.
+fn watching(io: IoPolicy, instead: Option<&str>) -> Option<(Bench, Arc<Mutex<Vec<IoMode>>>)> {
+    let modes: Arc<Mutex<Vec<IoMode>>> = Arc::default();
+    let seen = modes.clone();
+    let temp = disk_dir()?;
+    let instead = instead.map(|name| temp.path().join(name));
+    let bench = Bench::start(temp, |tree, post, meter| {
+        let mut config = config(1, tomorrow());
+        let request_size = Some(OBJECT as u32);
+        config.storage = StorageOptions { io, threads: Some(1), request_size, ..Default::default() };
+        ReadEngine::start_with(tree, post, meter, config, Pages::new(), move || {
+            let inner = EngineConfig { name: EngineName::Pread, depth: 64, registered_max: 0 };
+            let inner = crate::storage::io::open(&inner)?;
+            let (modes, instead) = (seen.clone(), instead.clone());
+            Ok(Box::new(Watching { inner, modes, instead, replaced: HashMap::new() }))
+        })
+    });
+    Some((bench, modes))
+}
+
+/// Goal: direct reads are for what storage has to answer: not for objects that are cached whole, nor for small files,
+/// nor where they were not asked for.
+/// Method: a file with its first half cached and one page of the second, read in each mode; a small file.
+#[test]
+fn cached_objects_and_small_files_are_read_buffered() {
+    let size = 32 * OBJECT;
+    let content = random(size as usize, 25);
+    for io in IoPolicy::ALL {
+        let Some((mut bench, modes)) = watching(io, None) else { return };
+        let id = aged(&mut bench, "f", &content);
+        let small = aged(&mut bench, "small", &content[..16 * OBJECT as usize - 1]);
+        uncache(&bench, "small");
+        let file = fs::File::open(bench.path("f")).expect("open");
+        file.sync_all().expect("sync");
+        let pages = size as usize / rustix::param::page_size();
+        let cached: Vec<bool> = (0..pages).map(|i| i < pages / 2 || i == pages / 2 + 3).collect();
+        super::pages::cache_exactly(&file, &cached);
+        let count = bench.submit_all(id, size);
+        let (good, failed) = bench.take_all(count, &content);
+        assert_eq!((good.len(), failed), (count, Vec::new()));
+        let taken = std::mem::take(&mut *modes.lock().expect("unpoisoned"));
+        let direct = taken.iter().filter(|mode| **mode == IoMode::Direct).count();
+        assert_eq!(direct, if io == IoPolicy::Buffered { 0 } else { 16 }, "{io:?}");
+        let count = bench.submit_all(small, 16 * OBJECT - 1);
+        let (good, failed) = bench.take_all(count, &content[..16 * OBJECT as usize - 1]);
+        assert_eq!((good.len(), failed), (count, Vec::new()));
+        assert!(modes.lock().expect("unpoisoned").iter().all(|mode| *mode == IoMode::Buffered), "{io:?}");
+    }
+}
+
+/// Goal: where direct reads leave pages behind, these go, and the file system is read through the cache from then on.
+/// Method: an engine that answers the first direct reads through the cache.
+#[test]
+fn direct_reads_through_the_cache_are_given_up() {
+    let size = 32 * OBJECT;
+    let content = random(size as usize, 26);
+    let Some((mut bench, modes)) = watching(IoPolicy::Direct, Some("f")) else { return };
+    let id = aged(&mut bench, "f", &content);
+    uncache(&bench, "f");
+    assert!(read_result(&bench.read(id, 0, OBJECT as u32, size)).is_ok());
+    let file = fs::File::open(bench.path("f")).expect("open");
+    let first = Pages::new().absent(file.as_fd(), 0, OBJECT);
+    assert_eq!(first, vec![0..OBJECT], "the pages of the first object are gone");
+    let count = bench.submit_all(id, size);
+    let (good, failed) = bench.take_all(count, &content);
+    assert_eq!((good.len(), failed), (count, Vec::new()));
+    let modes = modes.lock().expect("unpoisoned");
+    assert_eq!(modes[0], IoMode::Direct);
+    assert!(modes[1..].iter().all(|mode| *mode == IoMode::Buffered));
 }
 
 /// Goal: the report names engine, mode, sizes and order, each with its reason.

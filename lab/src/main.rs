@@ -1,0 +1,21 @@
+//! The lab: long networks, storage targets, parallel file systems and peers, all on one Linux machine.
+//!
+//! Tooling around haul: it uses the built program, and nothing of its insides. What it starts it ends, by process
+//! id; what it makes (namespaces, mounts, loop devices) it removes, also what an earlier run left after a crash.
+
+use clap::{Parser, Subcommand};
+
+/// A test bench for haul on one machine
+#[derive(Parser)]
+#[command(name = "lab", version, subcommand_required = true, arg_required_else_help = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().command {}
+}
