@@ -19,4 +19,5 @@ mod probe;
 mod reach;
 mod resume;
 mod sparse;
+mod storage;
 mod trouble;
