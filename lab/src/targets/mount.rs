@@ -75,7 +75,6 @@ pub fn mount(spec: &ModelSpec, volume: Arc<Volume>) -> io::Result<Session<Model>
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(format!("haul-lab-{}", spec.name)),
-        MountOption::Subtype("haul-lab".into()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
         MountOption::NoSuid,
