@@ -5,6 +5,8 @@
 
 use clap::{Parser, Subcommand};
 
+mod targets;
+
 /// A test bench for haul on one machine
 #[derive(Parser)]
 #[command(name = "lab", version, subcommand_required = true, arg_required_else_help = true)]
@@ -14,8 +16,12 @@ struct Args {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Targets(targets::TargetsArgs),
+}
 
 fn main() -> anyhow::Result<()> {
-    match Args::parse().command {}
+    match Args::parse().command {
+        Command::Targets(args) => targets::run(args),
+    }
 }
