@@ -475,7 +475,7 @@ impl Session {
             greeting,
             resumed: setup.resumed,
             lost: false,
-            notices: Notices::default(),
+            notices: Notices::new("sink"),
         })
     }
 
@@ -491,6 +491,7 @@ impl Session {
                 return end;
             }
             teller.tell(watch, || self.progress(&clock));
+            self.notices.tell(watch, control, || self.engine.stuck());
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
                 Ok(event) => {
                     self.handle(event, &clock, &mut pulse);
@@ -529,7 +530,7 @@ impl Session {
             counting: !counts.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
-            waiting: super::waiting("sink", &self.engine.stuck()),
+            waiting: self.notices.waiting(&self.engine.stuck()),
         }
     }
 
@@ -588,7 +589,7 @@ impl Session {
                 }
                 SinkAction::Send(message) => control.send(message),
                 SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
-                SinkAction::Notice(text) => self.notices.tell(watch, &text),
+                SinkAction::Notice(text) => self.notices.hear(text),
                 SinkAction::CloseStream(stream) => {
                     if let Some(receiver) = self.receivers.get(&stream) {
                         receiver.close();
