@@ -3,6 +3,8 @@
 //! Tooling around haul: it uses the built program, and nothing of its insides. What it starts it ends, by process
 //! id; what it makes (namespaces, mounts, loop devices) it removes, also what an earlier run left after a crash.
 
+mod wan;
+
 use clap::{Parser, Subcommand};
 
 /// A test bench for haul on one machine
@@ -14,8 +16,14 @@ struct Args {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// A long network between two namespaces
+    #[command(subcommand)]
+    Wan(wan::Wan),
+}
 
 fn main() -> anyhow::Result<()> {
-    match Args::parse().command {}
+    match Args::parse().command {
+        Command::Wan(wan) => wan::run(wan),
+    }
 }
