@@ -100,11 +100,9 @@ pub fn serve(config: &Config, ready: impl FnOnce() -> anyhow::Result<()>) -> any
         nics.push(Nic { orders, wake });
     }
     ready()?;
-    for client in listener.incoming() {
-        // A client that went away in between is no reason to end.
-        if let Ok(client) = client {
-            let _ = answer(&client, &nics, started);
-        }
+    // A client that went away in between is no reason to end.
+    for client in listener.incoming().flatten() {
+        let _ = answer(&client, &nics, started);
     }
     bail!("the control socket {} was closed", config.socket.display())
 }

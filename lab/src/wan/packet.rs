@@ -111,7 +111,8 @@ impl Shape {
     /// Writes a packet with these segments of `packet` into `into`.
     ///
     /// # Panics
-    /// If `packet` is not the one that this shape was taken of, or `into` not of [`Self::cut_len`].
+    /// If `packet` is not the one that this shape was taken of or shorter than its virtio header, or `into` not of
+    /// [`Self::cut_len`].
     pub fn cut(&self, packet: &[u8], segments: Range<usize>, into: &mut [u8]) {
         assert!(!segments.is_empty() && segments.end <= self.segments, "segments of this packet");
         let payload = self.payload(&segments);
