@@ -6,6 +6,7 @@
 use clap::{Parser, Subcommand};
 
 mod targets;
+mod wan;
 
 /// A test bench for haul on one machine
 #[derive(Parser)]
@@ -18,10 +19,14 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     Targets(targets::TargetsArgs),
+    /// A long network between two namespaces
+    #[command(subcommand)]
+    Wan(wan::Wan),
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Targets(args) => targets::run(args),
+        Command::Wan(wan) => wan::run(wan),
     }
 }

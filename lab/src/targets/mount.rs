@@ -113,7 +113,7 @@ impl Model {
     ) -> Result<fuser::FileAttr, Errno> {
         let mut tree = self.tree();
         let wish = tree.wish_of(parent);
-        let store = self.space.store(tree.next_inode()).map_err(|e| Errno::from(e))?;
+        let store = self.space.store(tree.next_inode()).map_err(Errno::from)?;
         let layout = placed.then(|| self.volume.place(wish.as_ref()));
         let body = Arc::new(FileBody::new(store, layout, wish));
         let birth = Birth { uid: request.uid(), gid: request.gid(), mode };

@@ -108,7 +108,7 @@ fn congestion_stretches_service() {
     };
     assert_eq!(run(1.0, 0), 18 * MS);
     assert_eq!(run(10.0, 0), 180 * MS);
-    assert_eq!(run(1.0, 2500), 18 * MS + 2500_000);
+    assert_eq!(run(1.0, 2500), 18 * MS + 2_500_000);
 }
 
 /// Goal: jitter and seek range stay within their bounds, spread, and repeat with the seed.

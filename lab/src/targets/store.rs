@@ -4,6 +4,7 @@
 //! the request comes; the model only decides when it is answered. Left out: a crash that loses what was not synced.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -86,14 +87,16 @@ impl Store {
             Store::Memory { chunks, held, most } => {
                 let mut chunks = chunks.write().expect("no panic under this lock");
                 for (chunk, at, piece) in pieces(offset, from.len()) {
-                    if !chunks.contains_key(&chunk) {
-                        if held.fetch_add(CHUNK, Ordering::Relaxed) + CHUNK > *most {
-                            held.fetch_sub(CHUNK, Ordering::Relaxed);
-                            return Err(io::ErrorKind::StorageFull.into());
+                    let bytes = match chunks.entry(chunk) {
+                        Entry::Occupied(entry) => entry.into_mut(),
+                        Entry::Vacant(entry) => {
+                            if held.fetch_add(CHUNK, Ordering::Relaxed) + CHUNK > *most {
+                                held.fetch_sub(CHUNK, Ordering::Relaxed);
+                                return Err(io::ErrorKind::StorageFull.into());
+                            }
+                            entry.insert(vec![0; CHUNK as usize].into())
                         }
-                        chunks.insert(chunk, vec![0; CHUNK as usize].into());
-                    }
-                    let bytes = chunks.get_mut(&chunk).expect("just made");
+                    };
                     bytes[at..at + piece.len()].copy_from_slice(&from[piece]);
                 }
                 Ok(())
