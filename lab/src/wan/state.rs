@@ -204,7 +204,11 @@ mod tests {
     /// Method: a child that sleeps, described with a start time one tick off; then described rightly.
     #[test]
     fn wan_ends_no_foreign_process() {
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("start sleep");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("start sleep");
         let ours = Process::of(child.id()).expect("it runs");
         let foreign = Process { start: ours.start + 1, ..ours.clone() };
         assert!(ours.runs() && !foreign.runs());
