@@ -11,7 +11,8 @@ profile=${1:-test}
 build=(cc:gcc)
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
 test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux
-    prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs)
+    prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
+    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3)
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
 lab=("${build[@]}" ip:iproute2 ping:iputils-ping iperf3:iperf3)
 
