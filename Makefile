@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test lint bench clean
+.PHONY: help build demo test lint bench sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,11 +39,22 @@ lint: ## formatting, clippy with warnings as errors, licences and sources of dep
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/deny.sh
 
-bench: ## measure against the machine's roofline, rsync and tar (root; takes many minutes)
+bench: ## measure against the machine's roofline, fio, rsync and others (root; takes half an hour)
 	@scripts/needs.sh bench
 	@scripts/bench-roofline.sh
 	@scripts/bench-tree.sh
 	@scripts/bench-rss.sh
+	@scripts/bench-engine.sh
+	@scripts/bench-disk.sh
+	@scripts/bench-null.sh
+	@scripts/bench-order.sh
+	@scripts/bench-cache.sh
+	@scripts/bench-frag.sh
+
+# Without end in sight of a failure it takes as long as it is told: SEEDS=1000000 is about four minutes a core.
+SEEDS ?= 1000000
+sim: ## run the session simulator for SEEDS seeds
+	HAUL_SIM_SEEDS=$(SEEDS) cargo test --release --locked -p haul-core --test sim -- --ignored
 
 clean: ## remove what was built
 	cargo clean

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench]
+# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench|lab]
 #
 # Debian and Ubuntu only; elsewhere it names the commands that are missing. What is there is left alone,
 # and when nothing is missing nothing is run.
@@ -13,14 +13,16 @@ demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-se
 test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs)
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
+lab=("${build[@]}" ip:iproute2 ping:iputils-ping iperf3:iperf3)
 
 case $profile in
     build) wanted=("${build[@]}") ;;
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${test[@]}") ;;
     bench) wanted=("${bench[@]}") ;;
+    lab) wanted=("${lab[@]}") ;;
     *)
-        echo "needs.sh: no profile '$profile'; there are build, demo, test and bench" >&2
+        echo "needs.sh: no profile '$profile'; there are build, demo, test, bench and lab" >&2
         exit 2
         ;;
 esac

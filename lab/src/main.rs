@@ -5,6 +5,9 @@
 
 use clap::{Parser, Subcommand};
 
+mod targets;
+mod wan;
+
 /// A test bench for haul on one machine
 #[derive(Parser)]
 #[command(name = "lab", version, subcommand_required = true, arg_required_else_help = true)]
@@ -14,8 +17,16 @@ struct Args {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Targets(targets::TargetsArgs),
+    /// A long network between two namespaces
+    #[command(subcommand)]
+    Wan(wan::Wan),
+}
 
 fn main() -> anyhow::Result<()> {
-    match Args::parse().command {}
+    match Args::parse().command {
+        Command::Targets(args) => targets::run(args),
+        Command::Wan(wan) => wan::run(wan),
+    }
 }

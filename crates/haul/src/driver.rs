@@ -45,7 +45,9 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
 /// Progress is told this often, and a stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Notices of the other end are shown at most this often; it should send them no oftener.
+/// A notice says what stands for three of these.
+const NOTICE_HOLDS: Duration = Duration::from_secs(3);
+/// The other end is told of what hangs at most this often.
 const NOTICE_EVERY: Duration = Duration::from_secs(1);
 /// The other end's report is waited for this long.
 const REPORT_MAX: Duration = Duration::from_secs(5);
@@ -410,29 +412,54 @@ pub(crate) fn join(dir: &[u8], name: &Name) -> Vec<u8> {
     path
 }
 
-/// What to say of operations that hang; `end` is `source` or `sink`.
-pub(crate) fn waiting(end: &str, stuck: &[Stuck]) -> Option<String> {
-    let first = stuck.first()?;
-    let others = match stuck.len() {
-        1 => String::new(),
-        n => format!(" and {} more", n - 1),
-    };
-    let (seconds, what, name) = (first.since.as_secs(), first.what, &first.name);
-    Some(format!("waiting {seconds} s for the {end}'s {what} of {name}{others}"))
-}
-
-/// Passes the other end's notices on, at most one every [`NOTICE_EVERY`] whatever it sends.
-#[derive(Default)]
+/// What hangs at either end: this end's operations are told to the other, the other's are kept for the status line.
 pub(crate) struct Notices {
-    last: Option<Instant>,
+    /// `source` or `sink`: this end.
+    end: &'static str,
+    sent: Option<Instant>,
+    heard: Option<(Instant, Box<str>)>,
 }
 
 impl Notices {
-    pub(crate) fn tell(&mut self, watch: &Watch, text: &str) {
-        if self.last.is_none_or(|last| last.elapsed() >= NOTICE_EVERY) {
-            self.last = Some(Instant::now());
-            watch.tell(Event::Note(text.into()));
+    pub(crate) fn new(end: &'static str) -> Notices {
+        Notices { end, sent: None, heard: None }
+    }
+
+    /// The other end says something.
+    pub(crate) fn hear(&mut self, text: Box<str>) {
+        self.heard = Some((Instant::now(), text));
+    }
+
+    /// Tells the other end what hangs here, at most every [`NOTICE_EVERY`], unless this is the end that people watch.
+    pub(crate) fn tell(
+        &mut self,
+        watch: &Watch,
+        control: &ControlHandle,
+        stuck: impl FnOnce() -> Vec<Stuck>,
+    ) {
+        if watch.observer.is_some() || self.sent.is_some_and(|sent| sent.elapsed() < NOTICE_EVERY) {
+            return;
         }
+        self.sent = Some(Instant::now());
+        if let Some(text) = self.own(&stuck()) {
+            control.send(Message::Notice { text: text.into() });
+        }
+    }
+
+    /// What to show: this end's trouble, else the other's if it was heard of lately.
+    pub(crate) fn waiting(&self, stuck: &[Stuck]) -> Option<String> {
+        let lately = self.heard.as_ref().filter(|(when, _)| when.elapsed() < NOTICE_HOLDS);
+        self.own(stuck).or_else(|| lately.map(|(_, text)| text.to_string()))
+    }
+
+    fn own(&self, stuck: &[Stuck]) -> Option<String> {
+        let first = stuck.first()?;
+        let others = match stuck.len() {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        let (seconds, what, name, end) = (first.since.as_secs(), first.what, &first.name, self.end);
+        Some(format!("waiting {seconds} s for the {end}'s {what} of {name}{others}"))
     }
 }
 

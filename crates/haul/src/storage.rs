@@ -13,6 +13,7 @@ pub mod crew;
 pub mod descriptors;
 pub mod io;
 pub mod jail;
+mod knobs;
 pub mod null;
 pub mod sink;
 pub mod source;

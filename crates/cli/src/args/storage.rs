@@ -76,7 +76,7 @@ pub struct Storage {
 
     /// Take a request for hung after this time, as 30s
     ///
-    /// It is named in the status line, and others go on in its place. Default: 8s.
+    /// It is named in the status line, and others go on in its place. Default: 5s, so that you see it before you wonder.
     #[arg(long, value_name = "TIME", action = ArgAction::Append, value_parser = sided(deadline))]
     pub io_deadline: Vec<Sided<u32>>,
 

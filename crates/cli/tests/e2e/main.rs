@@ -12,6 +12,7 @@
 mod support;
 
 mod copy;
+mod hung;
 mod masks;
 mod names;
 mod power;
@@ -19,4 +20,5 @@ mod probe;
 mod reach;
 mod resume;
 mod sparse;
+mod storage;
 mod trouble;

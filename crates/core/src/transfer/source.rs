@@ -8,6 +8,7 @@
 //! spill.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 
 use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
@@ -105,6 +106,11 @@ pub struct Source {
     /// Files that are neither sealed nor waiting for a retry.
     unsealed: u64,
     looks: BTreeMap<(Time, FileId), Generation>,
+    /// The time of the last tick.
+    now: Time,
+    /// Every data stream is lost: when that is taken for the end. A sink that ended says why on control, and its streams
+    /// may be seen to go first.
+    lost_until: Option<Time>,
     reads: u32,
     buffers_used: u64,
     credit: u64,
@@ -140,6 +146,8 @@ impl Source {
             refreshing: 0,
             unsealed: 0,
             looks: BTreeMap::new(),
+            now: Time(0),
+            lost_until: None,
             reads: 0,
             buffers_used: 0,
             credit: 0,
@@ -177,7 +185,7 @@ impl Source {
 
     /// When [`Source::handle_tick`] is due, if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.looks.keys().next().map(|(time, _)| *time)
+        self.looks.keys().next().map(|(time, _)| *time).into_iter().chain(self.lost_until).min()
     }
 
     fn open_entries(&self) -> usize {
@@ -285,8 +293,9 @@ impl Source {
     /// before its last word is heard.
     fn check_streams(&mut self) {
         let over = self.stopping || (self.end_sent && self.all_sealed() && self.frames.is_empty());
-        if !over && self.streams.all_lost() {
-            self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
+        match !over && self.streams.all_lost() {
+            true => drop(self.lost_until.get_or_insert(self.now.after(LAST_WORD_WAIT))),
+            false => self.lost_until = None,
         }
     }
 
@@ -304,6 +313,10 @@ impl Source {
 
     /// Time passed.
     pub fn handle_tick(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        if self.lost_until.is_some_and(|until| until <= now) {
+            self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
+        }
         while let Some((&(time, id), &generation)) = self.looks.first_key_value() {
             if time > now {
                 break;
@@ -438,5 +451,7 @@ impl Source {
     }
 }
 
+/// How long the sink's last word is waited for when every data stream is lost.
+const LAST_WORD_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of entries in one announcement, at most.
 const ANNOUNCE_LEN_MAX: usize = 512 * 1024;

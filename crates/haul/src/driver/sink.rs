@@ -27,7 +27,7 @@ use crate::buffer::{Buffer, Pool};
 use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
-use crate::storage::null::{self, NullSink};
+use crate::storage::null::{self, Made, NullSink};
 use crate::storage::sink::owner::boot_id;
 use crate::storage::sink::{
     AcquireError, EngineConfig, JobDir, JobKey, Journal, Owner, Patience, SinkTree, WriteEngine,
@@ -246,7 +246,10 @@ fn was_asked(root: &SourceRoot, typed: &[PathBytes]) -> bool {
     typed.iter().any(|path| {
         let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         match root {
-            SourceRoot::Named { name, .. } => name.as_bytes() == last || path.0 == b"~",
+            SourceRoot::Named { name, .. } => match Made::parse(&path.0) {
+                Some(made) => made.is_ok_and(|made| made.name() == *name),
+                None => name.as_bytes() == last || path.0 == b"~",
+            },
             SourceRoot::Contents { .. } => matches!(last, b"" | b"." | b".."),
         }
     })
@@ -472,7 +475,7 @@ impl Session {
             greeting,
             resumed: setup.resumed,
             lost: false,
-            notices: Notices::default(),
+            notices: Notices::new("sink"),
         })
     }
 
@@ -488,6 +491,7 @@ impl Session {
                 return end;
             }
             teller.tell(watch, || self.progress(&clock));
+            self.notices.tell(watch, control, || self.engine.stuck());
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
                 Ok(event) => {
                     self.handle(event, &clock, &mut pulse);
@@ -526,7 +530,7 @@ impl Session {
             counting: !counts.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
-            waiting: super::waiting("sink", &self.engine.stuck()),
+            waiting: self.notices.waiting(&self.engine.stuck()),
         }
     }
 
@@ -585,7 +589,7 @@ impl Session {
                 }
                 SinkAction::Send(message) => control.send(message),
                 SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
-                SinkAction::Notice(text) => self.notices.tell(watch, &text),
+                SinkAction::Notice(text) => self.notices.hear(text),
                 SinkAction::CloseStream(stream) => {
                     if let Some(receiver) = self.receivers.get(&stream) {
                         receiver.close();
@@ -635,5 +639,7 @@ mod asked_tests {
             assert!(!was_asked(&named("data"), &typed(&[path])), "{path}");
         }
         assert!(was_asked(&named("user"), &typed(&["~"])));
+        assert!(was_asked(&named("zero"), &typed(&["zero://5"])));
+        assert!(!was_asked(&named("5"), &typed(&["zero://5"])) && !was_asked(&named("null"), &paths));
     }
 }

@@ -321,7 +321,7 @@ impl Session {
             not_kept: [0; NotKept::COUNT],
             holes: setup.holes,
             lost: false,
-            notices: Notices::default(),
+            notices: Notices::new("source"),
         })
     }
 
@@ -337,6 +337,7 @@ impl Session {
                 return end;
             }
             teller.tell(watch, || self.progress(&clock));
+            self.notices.tell(watch, control, || self.engine.stuck());
             let blocked = self.machine.is_blocked();
             self.meter.set_idle(Stage::SourceStorage, blocked);
             self.meter.set_idle(Stage::SourceHost, blocked);
@@ -386,7 +387,7 @@ impl Session {
             counting: !self.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
-            waiting: super::waiting("source", &self.engine.stuck()),
+            waiting: self.notices.waiting(&self.engine.stuck()),
         }
     }
 
@@ -466,7 +467,7 @@ impl Session {
                     }
                 }
                 SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
-                SourceAction::Notice(text) => self.notices.tell(watch, &text),
+                SourceAction::Notice(text) => self.notices.hear(text),
                 SourceAction::CloseStream(stream) => {
                     if let Some(mut sender) = self.senders.remove(&stream) {
                         sender.abort();

@@ -3,7 +3,7 @@
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
 //! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
-//! into its file), `knobs` (lanes), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), `commit`
+//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), `commit`
 //! (metadata, sync, rename), [`engine`] (threads), [`owner`] (one run per job), [`journal`] (restart markers),
 //! [`clean`] (debris of dead jobs).
 //!
@@ -21,7 +21,7 @@ mod fault;
 mod files;
 mod gate;
 pub mod journal;
-mod knobs;
+
 mod mode;
 pub mod names;
 pub mod owner;

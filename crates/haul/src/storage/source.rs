@@ -105,7 +105,7 @@ impl ReadEngine {
         config: ReadConfig,
     ) -> io::Result<ReadEngine> {
         let shared = shared(tree, post, meter, &config, cache::Pages::new());
-        let lanes = Lanes::start(config.lanes(), shared.meter.clone(), objects::on_done(&shared))?;
+        let lanes = Lanes::start(config.knobs().lanes, shared.meter.clone(), objects::on_done(&shared))?;
         ReadEngine::with_lanes(shared, lanes, config)
     }
 
@@ -121,7 +121,7 @@ impl ReadEngine {
     ) -> io::Result<ReadEngine> {
         let shared = shared(tree, post, meter, &config, pages);
         let on_done = objects::on_done(&shared);
-        let lanes = Lanes::start_with(config.lanes(), shared.meter.clone(), on_done, engines)?;
+        let lanes = Lanes::start_with(config.knobs().lanes, shared.meter.clone(), on_done, engines)?;
         ReadEngine::with_lanes(shared, lanes, config)
     }
 
@@ -130,7 +130,7 @@ impl ReadEngine {
         lanes: Lanes<objects::Tag>,
         config: ReadConfig,
     ) -> io::Result<ReadEngine> {
-        let objects = Objects::new(shared.clone(), lanes, config.request_size());
+        let objects = Objects::new(shared.clone(), lanes, config.knobs().lanes.request_size);
         let (jobs, queue) = bounded(QUEUE_MAX);
         for i in 0..config.readers.clamp(1, READERS_MAX) {
             let reader = Reader::new(shared.clone(), objects.clone(), config.clock.clone());
@@ -173,7 +173,7 @@ impl SourceEngine for ReadEngine {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        self.config.report(&self.objects.lanes().facts(), &self.shared.modes.report())
+        self.config.knobs().report(&self.objects.lanes().facts(), &self.shared.modes.report())
     }
 }
 

@@ -4,6 +4,7 @@
 //! nothing more, and mounted again it replays its log. What was in memory only is lost, as when a machine
 //! loses its power. Left out: a disk that loses or reorders what it was told to flush.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -68,6 +69,16 @@ impl Disk {
         self.mount();
     }
 
+    /// Holds every write and every change from now on, until the guard is dropped.
+    pub fn freeze(&self) -> Frozen<'_> {
+        // What is not a mount of its own would freeze the machine.
+        let above = self.at.parent().expect("in a room");
+        let device = |path: &Path| std::fs::metadata(path).expect("stat").dev();
+        assert_ne!(device(&self.at), device(above), "{} is not mounted", self.at.display());
+        run("xfs_io", &["-x", "-c", "freeze"], &self.at);
+        Frozen { disk: self }
+    }
+
     fn mount(&self) {
         let options = match self.kind {
             Kind::Xfs => "loop",
@@ -76,6 +87,17 @@ impl Disk {
         };
         let at = self.at.as_os_str().to_str().expect("made here, UTF-8");
         run("mount", &["-o", options, self.image.to_str().expect("made here, UTF-8")], Path::new(at));
+    }
+}
+
+/// A disk that answers no write; thawed on drop.
+pub struct Frozen<'a> {
+    disk: &'a Disk,
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        run("xfs_io", &["-x", "-c", "thaw"], &self.disk.at);
     }
 }
 

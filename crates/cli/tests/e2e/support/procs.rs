@@ -49,14 +49,16 @@ pub fn signal_all(pids: &[Pid], signal: Signal) {
     }
 }
 
-/// Bytes that these processes have written by `write` and its kin (not by `send`) since they began.
+/// Bytes that these processes have written by `write` and its kin (not by `send`) since they began: what they
+/// asked for, or what is to reach storage, for writes through a ring are counted only there.
 pub fn written(pids: &[Pid]) -> u64 {
     pids.iter().filter_map(|pid| written_by(*pid)).sum()
 }
 
 fn written_by(pid: Pid) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/io", pid.as_raw_nonzero())).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok())
+    let count = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)?.parse::<u64>().ok());
+    Some(count("wchar: ")?.max(count("write_bytes: ").unwrap_or(0)))
 }
 
 /// Waits until no process carries the mark.

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::Meta;
-use haul_core::extents::ExtentMap;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{CommitItem, LinkItem, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
@@ -18,7 +17,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::cache::drop_pages;
 use super::clean::remove_tagged_in;
 use super::engine::Sink;
-use super::files::{descriptor, set_mtime, times};
+use super::files::{data_len, descriptor, set_mtime, times};
 use super::{fault, lock, tree};
 
 const SETUID_SETGID: u32 = 0o6000;
@@ -89,8 +88,8 @@ impl Sink {
             Some(publish) => self.publish(publish, durable),
         };
         match (&result, &item.publish) {
-            // Nothing of an empty file is under way, and nobody discards what was never written.
-            (Err(_), Some(publish)) if publish.file.size == 0 => self.files.close(item.id, true),
+            // Nothing of a file without data is under way, and nobody discards what was never written.
+            (Err(_), Some(publish)) if data_len(&publish.file) == 0 => self.files.close(item.id, true),
             (Err(failure), _) => self.files.fail(item.id, failure, true),
             (Ok(()), Some(_)) => self.files.close(item.id, false),
             (Ok(()), None) => {}
@@ -112,7 +111,7 @@ impl Sink {
         let file = &publish.file;
         let path = || self.tree.path_of(file.parent, &file.name);
         // Of an empty file nothing was ever written, nor of one that is all hole.
-        if file.map.as_ref().map_or(file.size, ExtentMap::data_len) == 0 {
+        if data_len(file) == 0 {
             self.files.fd(file)?;
         }
         let (open, temp, counted) = self.files.fd_of(file.id)?;

@@ -26,13 +26,13 @@ use super::commit::unsynced;
 use super::engine::{Sink, guard, slice};
 use super::files::{OpenFile, descriptor};
 use super::gate::{Admit, Gate};
-use super::knobs::Knobs;
 use super::mode::{Alignment, Choice, DirectSlot, Shape};
 use super::space::Spaces;
 use super::{fault, lock};
 use crate::buffer::Buffer;
 use crate::storage::io::lanes::{Lanes, Transfer, TransferDone};
 use crate::storage::io::{EngineFacts, IoFile, IoKind};
+use crate::storage::knobs::Knobs;
 use crate::storage::{SinkCompletion, SinkJob};
 
 /// How often an engine that ends looks whether all that is left hangs.
@@ -124,7 +124,10 @@ impl Data {
     pub(super) fn report(&self, spaces: &Spaces) -> Vec<(String, String)> {
         let none = EngineFacts { name: "none", remarks: Vec::new() };
         let facts = self.lanes().map_or(none, |lanes| lanes.facts());
-        self.knobs.report(&facts, self.choice.report(), self.cache.report(), spaces.report())
+        let mut report = self.knobs.report(&facts, &self.choice.report());
+        report.push(("sink page cache".into(), self.cache.report().into()));
+        report.push(("sink preallocation".into(), spaces.report()));
+        report
     }
 
     /// Writes are under way.

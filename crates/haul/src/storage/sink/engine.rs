@@ -28,7 +28,6 @@ use super::commit::NotKeptCounters;
 use super::data::{Data, Tag};
 use super::files::Files;
 use super::journal::Journal;
-use super::knobs::Knobs;
 use super::mode::Choice;
 use super::names::tag_bits;
 use super::space::Spaces;
@@ -39,6 +38,7 @@ use crate::job::StorageOptions;
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
+use crate::storage::knobs::Knobs;
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 
 /// Most items of a shared operation that a thread takes at once.
@@ -132,7 +132,7 @@ impl WriteEngine {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
-        let knobs = Knobs::new(config.storage, config.memory);
+        let knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
         let lanes = knobs.lanes.clone();
         let sink = Arc::new(Sink {
             files: Files::new(config.tree.clone(), config.tag, Spaces::new(no_preallocate)),
@@ -365,7 +365,8 @@ impl Sink {
     pub(super) fn spawn(self: &Arc<Self>, work: impl Fn(&Arc<Sink>) + Send + Sync + 'static) {
         let sink = self.clone();
         let help: Help = Arc::new(move || work(&sink));
-        assert!(self.help.send(help).is_ok(), "its receiver is with the threads");
+        // Without receivers the engine has ended, and this comes of a request that hung until then.
+        let _ = self.help.send(help);
     }
 
     /// Does `work` on each item, together with the threads that are idle; results are in the items' order.

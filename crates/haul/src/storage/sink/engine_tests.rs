@@ -763,7 +763,7 @@ fn sparse_files_end_in_holes() {
         let data = if id == 1 { &piece[..] } else { &[0; 65_536][..] };
         assert!(found == [&[0; 65_536], data, &[0; 65_536]].concat());
     }
-    let f = file(3, DirId::ROOT, "plain", 8 << 20);
+    let f = file(3, DirId::ROOT, "plain", 1 << 20);
     bench.write(&f, 0, &piece).expect("written");
     assert!(bench.publish(&f).is_err(), "a plain file that is too short");
     assert_eq!(bench.ls(), ["f1", "f2"]);

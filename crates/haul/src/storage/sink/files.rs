@@ -80,6 +80,11 @@ struct Opened {
     ready: bool,
 }
 
+/// Bytes of a file that have to be written: all but holes.
+pub(super) fn data_len(file: &SinkFile) -> u64 {
+    file.map.as_ref().map_or(file.size, ExtentMap::data_len)
+}
+
 /// The descriptor of a sink's file.
 pub(super) fn descriptor(file: &IoFile) -> BorrowedFd<'_> {
     file.fd.as_ref().expect("a sink's file has a descriptor").as_fd()
@@ -244,7 +249,7 @@ impl Files {
             name: file.name.clone(),
             temp: self.temp_name(&file.name),
             size: file.size,
-            data_len: file.map.as_ref().map_or(file.size, ExtentMap::data_len),
+            data_len: data_len(file),
             map: file.map.clone(),
             state: Mutex::new(State::New),
             path: Mutex::default(),

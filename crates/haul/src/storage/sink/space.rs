@@ -59,13 +59,14 @@ pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> 
         let len = if fits { len } else { 1 };
         match retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, len)) {
             Ok(()) if fits => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(Space::Unsupported),
-            other => {
-                let errno = other.err().unwrap_or(Errno::NOSPC);
+            told @ (Ok(()) | Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                 // Gives back what was allocated, so that what is told to be free is.
                 let _ = retry_on_intr(|| rustix::fs::ftruncate(fd, before));
-                return Err(errno);
+                return Err(told.err().unwrap_or(Errno::NOSPC));
             }
+            // EOPNOTSUPP, ENOSYS, EINVAL by file systems and kernels, EPERM by sandboxes. What is wrong beyond that
+            // the writes will tell.
+            Err(_) => return Ok(Space::Unsupported),
         }
     }
     Ok(Space::Allocated)

@@ -54,7 +54,7 @@ fn bench(dir: tempfile::TempDir, io: IoPolicy, helped: bool) -> Bench {
     Bench::start(dir, |tree, post, meter| {
         let mut config = config(2, tomorrow());
         config.storage.io = io;
-        let lanes = config.lanes();
+        let lanes = config.knobs().lanes;
         let pages = Pages::with(Asking::Cachestat);
         let dev = tree.dir_fd(Place::Base(0)).ok().and_then(|fd| rustix::fs::fstat(&fd).ok());
         if let (false, Some(stat)) = (helped, dev) {

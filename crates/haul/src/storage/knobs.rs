@@ -1,4 +1,4 @@
-//! How a sink is driven: what was asked for, and what is chosen where nothing was.
+//! How an end's storage is driven: what was asked for, and what is chosen where nothing was.
 //!
 //! In: the user's options. Out: the configuration of the lanes, and all that was chosen in words.
 
@@ -11,8 +11,8 @@ use crate::job::{Order, StorageOptions};
 use crate::storage::io::lanes::{LANES_MAX, LaneConfig};
 use crate::storage::io::{EngineConfig, EngineFacts};
 
-/// Lanes at most, unless asked for more. Past the cache a lane drives many requests and copies nothing; through it
-/// it copies, on a processor of its own, and the kernel lets one writer at a time into a local file anyway.
+/// Lanes at most, unless asked for more: each can keep a device busy. What more of them add is hashing at a source,
+/// and copying where a sink writes through the cache, and both want a processor each.
 const LANES_DEFAULT_MAX: usize = 4;
 /// Requests in flight at a target: two for each of several disks or servers, and with requests of 4 MiB a quarter
 /// of the buffers that are granted by default, so that the rest can be on its way.
@@ -26,16 +26,16 @@ const REQUEST_MIN: u32 = 4 << 10;
 const REQUEST_MAX: u32 = 64 << 20;
 const DEPTH_MIN_MAX: (u16, u16) = (1, 256);
 
-/// How objects are written in one session.
+/// How the objects of one end are read or written.
 #[derive(Clone)]
-pub(super) struct Knobs {
-    asked: StorageOptions,
-    pub(super) lanes: LaneConfig,
+pub(in crate::storage) struct Knobs {
+    pub(in crate::storage) asked: StorageOptions,
+    pub(in crate::storage) lanes: LaneConfig,
 }
 
 impl Knobs {
-    /// `memory`: most payload bytes in buffers.
-    pub(super) fn new(asked: StorageOptions, memory: u64) -> Knobs {
+    /// `memory`: most payload bytes in buffers. `stage`: [`Stage::SourceStorage`] or [`Stage::SinkStorage`].
+    pub(in crate::storage) fn new(asked: StorageOptions, memory: u64, stage: Stage) -> Knobs {
         let (depth_min, depth_max) = DEPTH_MIN_MAX;
         let depth = usize::from(asked.depth.unwrap_or(DEPTH_DEFAULT).clamp(depth_min, depth_max));
         let cpus = available_parallelism().map_or(1, usize::from);
@@ -48,24 +48,18 @@ impl Knobs {
             lanes: threads.clamp(1, LANES_MAX),
             depth,
             request_size: request_size.next_power_of_two(),
-            // Objects come more or less in the order of the source's reads. To wait for the one that is next would
-            // hold back all behind it, and with space in advance no order makes better extents.
+            // A source reads in order anyway; at a sink objects come more or less so. To wait for the one that is
+            // next would hold back all behind it, and with space in advance no order makes better extents.
             order: asked.order.map_or_else(Default::default, Order::policy),
             deadline: deadline.unwrap_or(DEADLINE_DEFAULT),
-            stage: Stage::SinkStorage,
-            thread_name: "haul-write",
+            stage,
+            thread_name: if stage == Stage::SourceStorage { "haul-read" } else { "haul-write" },
         };
         Knobs { asked, lanes }
     }
 
     /// Name and value of each knob, with the reason.
-    pub(super) fn report(
-        &self,
-        engine: &EngineFacts,
-        io: String,
-        cache: &str,
-        space: String,
-    ) -> Vec<(String, String)> {
+    pub(in crate::storage) fn report(&self, engine: &EngineFacts, io: &str) -> Vec<(String, String)> {
         let reason = |is_asked: bool, default: &'static str| if is_asked { "as asked" } else { default };
         let engine = match &engine.remarks[..] {
             [] => engine.name.to_owned(),
@@ -76,18 +70,17 @@ impl Knobs {
         let depth = reason(asked.depth.is_some(), "enough for any target with requests of this size");
         let threads = reason(asked.threads.is_some(), "one for each processor, up to 4");
         let order = reason(asked.order.is_some(), "nothing has to wait for another");
-        let LaneConfig { lanes, depth: in_flight, request_size, order: policy, .. } = &self.lanes;
+        let LaneConfig { lanes, depth: in_flight, request_size, order: policy, stage, .. } = &self.lanes;
+        let end = if *stage == Stage::SourceStorage { "source" } else { "sink" };
         [
-            ("sink engine", engine),
-            ("sink io", io),
-            ("sink page cache", cache.to_owned()),
-            ("sink request size", format!("{request_size} bytes ({request})")),
-            ("sink depth", format!("{in_flight} ({depth})")),
-            ("sink lanes", format!("{lanes} ({threads})")),
-            ("sink order", format!("{policy} ({order})")),
-            ("sink preallocation", space),
+            ("engine", engine),
+            ("io", io.to_owned()),
+            ("request size", format!("{request_size} bytes ({request})")),
+            ("depth", format!("{in_flight} ({depth})")),
+            ("lanes", format!("{lanes} ({threads})")),
+            ("order", format!("{policy} ({order})")),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
+        .map(|(name, value)| (format!("{end} {name}"), value))
         .to_vec()
     }
 }
