@@ -29,13 +29,20 @@ use super::Stuck;
 use super::io::Target;
 
 /// Most threads of a crew, stuck ones included.
-pub const THREADS_MAX: usize = 512;
+pub const THREADS_MAX: usize = 1024;
 /// How often a thread that waits tells so.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 /// A shorter deadline would have the watch run all the time.
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 /// Steps tell that they make progress so many times in a deadline at most: what hangs may be named that much early.
 const RENEWALS: u32 = 8;
+
+/// Threads of a crew with `threads` for each target that may hang before their targets rest: a few times what one
+/// target can hold, for each costs its stack only.
+pub fn with_spare(threads: usize) -> usize {
+    const SPARE_MIN: usize = 16;
+    (2 * threads + (2 * threads).max(SPARE_MIN)).min(THREADS_MAX)
+}
 
 /// Hears how long a thread worked, or waited. Called often, on the crew's threads.
 pub type OnTime = Arc<dyn Fn(Duration) + Send + Sync>;
