@@ -58,6 +58,13 @@ pub struct Stuck {
     pub since: Duration,
 }
 
+/// What hangs in two places, the oldest first.
+pub(crate) fn oldest_first(mut stuck: Vec<Stuck>, more: Vec<Stuck>) -> Vec<Stuck> {
+    stuck.extend(more);
+    stuck.sort_by_key(|stuck| std::cmp::Reverse(stuck.since));
+    stuck
+}
+
 /// Reads a source.
 pub trait SourceEngine: Send {
     fn submit(&mut self, job: SourceJob);

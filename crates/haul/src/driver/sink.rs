@@ -97,14 +97,15 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
     ];
     chosen.extend(session.engine.report());
-    session.engine.join();
+    let ended = session.engine.join();
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
-    if let Some(place) = &session.place {
+    // What hangs may still act when it comes back. Until then the job stays ours.
+    if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
     }
     Report { end, tally: session.tally, own, far, resumed: session.resumed, chosen }
@@ -365,9 +366,11 @@ impl Engine {
         }
     }
 
-    fn join(self) {
-        if let Engine::Files(engine) = self {
-            engine.join();
+    /// False: threads hang and were left.
+    fn join(self) -> bool {
+        match self {
+            Engine::Files(engine) => engine.join(),
+            Engine::Null(_) => true,
         }
     }
 }

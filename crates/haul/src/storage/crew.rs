@@ -10,14 +10,14 @@
 //! job ends neither its thread nor the crew. Nobody ever waits for a thread that hangs.
 //!
 //! A job of many items can share them with threads that are idle ([`Turn::share`]), and each step of a job
-//! that lasts counts its deadline anew ([`Turn::step`]).
+//! that lasts counts its deadline anew ([`Turn::track`]): steps cost no lock, so that they may be many.
 //!
 //! Left out: a bound of what waits (the session bounds what it submits), and results: `work` posts them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,13 +29,20 @@ use super::Stuck;
 use super::io::Target;
 
 /// Most threads of a crew, stuck ones included.
-pub const THREADS_MAX: usize = 512;
+pub const THREADS_MAX: usize = 1024;
 /// How often a thread that waits tells so.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 /// A shorter deadline would have the watch run all the time.
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
-/// Most items of a shared job that a thread takes at once.
-const CHUNK_MAX: usize = 32;
+/// Steps tell that they make progress so many times in a deadline at most: what hangs may be named that much early.
+const RENEWALS: u32 = 8;
+
+/// Threads of a crew with `threads` for each target that may hang before their targets rest: a few times what one
+/// target can hold, for each costs its stack only.
+pub fn with_spare(threads: usize) -> usize {
+    const SPARE_MIN: usize = 16;
+    (2 * threads + (2 * threads).max(SPARE_MIN)).min(THREADS_MAX)
+}
 
 /// Hears how long a thread worked, or waited. Called often, on the crew's threads.
 pub type OnTime = Arc<dyn Fn(Duration) + Send + Sync>;
@@ -71,6 +78,13 @@ pub struct CrewConfig {
 /// themselves; [`Crew::finish`] waits for them.
 pub struct Crew<J: Send + 'static> {
     shared: Arc<Shared<J>>,
+}
+
+/// The steps of a job, see [`Turn::track`].
+pub struct Track<J: Send + 'static> {
+    turn: Turn<J>,
+    at: Arc<AtomicU64>,
+    renewed: Instant,
 }
 
 /// A thread's turn at a job.
@@ -201,7 +215,7 @@ impl<J: Send + 'static> Crew<J> {
         let (now, stuck) = {
             let now = self.shared.now();
             let mut state = self.shared.lock();
-            state.slots.tick(now);
+            state.tick(now, self.shared.config.threads);
             self.shared.call_hands(&mut state);
             let label = |id| state.doing.get(&id).expect("what is in flight has its label").clone();
             (now, state.slots.stuck().map(|s| (label(s.id), s.started)).collect::<Vec<_>>())
@@ -219,9 +233,17 @@ impl<J: Send + 'static> Crew<J> {
         self.shared.lock().threads
     }
 
+    /// Whether something is under way, and all of it is past its deadline, so that nothing that waits can begin.
+    pub fn hangs(&self) -> bool {
+        let now = self.shared.now();
+        let mut state = self.shared.lock();
+        state.tick(now, self.shared.config.threads);
+        state.slots.in_flight() > 0 && state.slots.running() == 0 && !state.may_begin()
+    }
+
     /// Has all that was submitted done, and waits until the threads have ended, at most for `patience`. Returns
-    /// whether they have; if not, jobs that wait are dropped, and threads that hang are left alone.
-    pub fn finish(self, patience: Duration) -> bool {
+    /// whether they have; if not, it can be asked again. Nothing may be submitted any more.
+    pub fn finish(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.shared.lock();
         state.finishing = true;
@@ -260,14 +282,22 @@ impl<J: Send + 'static> Drop for Crew<J> {
 }
 
 impl<J: Send + 'static> Turn<J> {
-    /// The job makes progress, and begins what `label` says: its deadline counts from now.
-    pub fn step(&self, label: impl Fn() -> Doing + Send + Sync + 'static) {
-        let label: Label = Arc::new(label);
+    /// Follows the steps of a job: `label` says what the step with a number does, if it gets stuck.
+    pub fn track(&self, label: impl Fn(u64) -> Doing + Send + Sync + 'static) -> Track<J> {
+        let at = Arc::new(AtomicU64::new(0));
+        let shown = at.clone();
+        self.renew(Some(Arc::new(move || label(shown.load(Ordering::Relaxed)))));
+        let turn = Turn { shared: self.shared.clone(), id: self.id, target: self.target };
+        Track { turn, at, renewed: Instant::now() }
+    }
+
+    /// The job makes progress: its deadline counts from now.
+    fn renew(&self, label: Option<Label>) {
         let now = self.shared.now();
         let deadline = self.shared.config.deadline;
         let mut state = self.shared.lock();
         state.slots.renew(self.id, now, deadline);
-        let before = state.doing.insert(self.id, label);
+        let before = label.and_then(|label| state.doing.insert(self.id, label));
         drop(state);
         drop(before);
     }
@@ -297,46 +327,42 @@ impl<J: Send + 'static> Turn<J> {
             return Vec::new();
         }
         let threads = self.shared.config.threads;
-        let chunk = (count / (4 * threads)).clamp(1, CHUNK_MAX);
         let next = AtomicUsize::new(0);
         let ended = Arc::new(Ended {
             results: Mutex::new((0, (0..count).map(|_| None).collect())),
             all: Condvar::new(),
         });
-        let label = Arc::new(label);
-        let of_item = {
+        let of_item: Arc<dyn Fn(u64) -> Doing + Send + Sync> = {
             let items = items.clone();
-            move |i: usize| {
-                let (items, label) = (items.clone(), label.clone());
-                move || label(&items[i])
-            }
+            Arc::new(move |i| label(&items[i as usize]))
         };
-        let first = of_item(0);
+        let first = of_item.clone();
         let help: Help<J> = {
             let ended = ended.clone();
             Arc::new(move |turn| {
+                let of_item = of_item.clone();
+                let mut track = turn.track(move |i| of_item(i));
                 loop {
-                    let from = next.fetch_add(chunk, Ordering::Relaxed);
-                    if from >= items.len() {
+                    // One at a time: behind one that hangs no other may wait.
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= items.len() {
                         return;
                     }
-                    for i in from..(from + chunk).min(items.len()) {
-                        turn.step(of_item(i));
-                        let result = catch_unwind(AssertUnwindSafe(|| work(&items[i]))).ok();
-                        let mut results = lock(&ended.results);
-                        results.1[i] = result;
-                        results.0 += 1;
-                        if results.0 == items.len() {
-                            ended.all.notify_one();
-                        }
+                    track.at(i as u64);
+                    let result = catch_unwind(AssertUnwindSafe(|| work(&items[i]))).ok();
+                    let mut results = lock(&ended.results);
+                    results.1[i] = result;
+                    results.0 += 1;
+                    if results.0 == items.len() {
+                        ended.all.notify_one();
                     }
                 }
             })
         };
-        let hands = threads.min(count.div_ceil(chunk)) - 1;
+        let hands = threads.min(count) - 1;
         if hands > 0 {
-            let share =
-                Share { id: self.id, target: self.target, hands, help: help.clone(), label: Arc::new(first) };
+            let label = Arc::new(move || first(0));
+            let share = Share { id: self.id, target: self.target, hands, help: help.clone(), label };
             let mut state = self.shared.lock();
             state.shares.push_back(share);
             self.shared.call_hands(&mut state);
@@ -350,6 +376,18 @@ impl<J: Send + 'static> Turn<J> {
             results = ended.all.wait(results).unwrap_or_else(PoisonError::into_inner);
         }
         std::mem::take(&mut results.1)
+    }
+}
+
+impl<J: Send + 'static> Track<J> {
+    /// The step with this number begins.
+    pub fn at(&mut self, step: u64) {
+        self.at.store(step, Ordering::Relaxed);
+        let now = Instant::now();
+        if now - self.renewed >= self.turn.shared.config.deadline / RENEWALS {
+            self.turn.renew(None);
+            self.renewed = now;
+        }
     }
 }
 
@@ -400,7 +438,7 @@ impl<J: Send + 'static> Shared<J> {
         let mut state = self.lock();
         while state.threads > 0 && !(state.finishing && state.is_over()) {
             let now = self.now();
-            state.slots.tick(now);
+            state.tick(now, self.config.threads);
             self.call_hands(&mut state);
             // What starts while this sleeps cannot be late before it wakes.
             let wait = state.slots.next_deadline().map_or(self.config.deadline, |next| next.since(now));
@@ -418,6 +456,17 @@ impl<J: Send + 'static> State<J> {
     fn may_begin(&self) -> bool {
         self.shares.iter().any(|share| share.hands > 0 && self.slots.may_start(share.target.0))
             || self.targets.iter().any(|target| self.slots.may_start(*target))
+    }
+
+    /// Takes their slots from those past their deadline. Shares get as many hands more, for one of theirs may be
+    /// among them, and what is left of their items must not wait for it.
+    fn tick(&mut self, now: Time, threads: usize) {
+        let late = self.slots.tick(now);
+        if late > 0 {
+            for share in &mut self.shares {
+                share.hands = (share.hands + late).min(threads);
+            }
+        }
     }
 
     /// Nothing waits or is under way.

@@ -173,8 +173,10 @@ fn threads_are_bounded() {
     until(|| crew.stuck().len() == 7);
     assert_eq!(crew.threads(), 7);
     assert!(begins.is_empty());
+    assert!(crew.hangs() && !crew.finish(Duration::ZERO));
     drop(gate);
     assert!(crew.finish(LONG));
+    assert!(!crew.hangs());
 }
 
 /// Goal: a panic in a job costs that job alone, and the next one gets a state that is whole.
@@ -197,6 +199,7 @@ fn a_panic_does_not_end_the_crew() {
         crew.submit(Target(1), doing("x"), job);
     }
     assert!(crew.finish(LONG));
+    drop(crew);
     assert_eq!(dones.iter().collect::<Vec<_>>(), [(0, 0), (2, 1), (4, 2)]);
 }
 
@@ -246,6 +249,7 @@ fn finish_is_patient_but_not_for_ever() {
     submit(&hung, 1, hang(&began, &closed));
     begins.recv_timeout(LONG).unwrap();
     assert!(!hung.finish(Duration::from_millis(1)));
+    assert!(!hung.hangs(), "its deadline is far");
 }
 
 /// Goal: idle threads help with a shared job, and its results come in order.
@@ -336,7 +340,7 @@ fn a_stuck_item_has_its_name() {
     assert!(crew.finish(LONG));
 }
 
-/// Goal: a job that makes progress again is not stuck.
+/// Goal: a job that makes progress again is not stuck, and is named by its step.
 /// Method: it waits until it is, steps, and looks.
 #[test]
 fn a_step_counts_the_deadline_anew() {
@@ -344,10 +348,11 @@ fn a_step_counts_the_deadline_anew() {
     let (done, dones) = unbounded();
     submit(&crew, 1, move |turn| {
         let stuck = || turn.shared.lock().slots.stuck().count();
+        let mut track = turn.track(|step| Doing { what: "sync", name: format!("step {step}"), offset: 0 });
         until(|| stuck() == 1);
         // Once more if the processor was taken away from between the two.
         let revived = (0..1000).any(|_| {
-            turn.step(doing("second step"));
+            track.at(2);
             stuck() == 0
         });
         until(|| stuck() == 1);
@@ -355,7 +360,7 @@ fn a_step_counts_the_deadline_anew() {
         until(|| turn.stopped());
     });
     assert!(dones.recv_timeout(LONG).unwrap());
-    assert_eq!(crew.stuck()[0].name, "second step");
+    assert_eq!(crew.stuck()[0].name, "step 2");
 }
 
 /// Goal: the hooks hear of work and of waiting.
@@ -375,4 +380,29 @@ fn time_is_told() {
     busies.recv_timeout(LONG).unwrap();
     assert!(crew.finish(LONG));
     assert_eq!(busies.len(), 0);
+}
+
+/// Goal: items that hang hold no other of their job, though they are as many as the threads.
+/// Method: a job of 200 items, the first four of which hang, in a crew of two with room for more.
+#[test]
+fn items_that_hang_hold_no_other() {
+    let crew = crew(2, 10, SOON);
+    let (gate, closed) = unbounded::<()>();
+    let ((ended, ends), (done, dones)) = (unbounded(), unbounded());
+    submit(&crew, 1, move |turn| {
+        let label = |item: &u64| Doing { what: "sync", name: format!("item {item}"), offset: 0 };
+        let results = turn.share(Arc::new((0..200).collect()), label, move |item: &u64| {
+            if *item < 4 {
+                let _ = closed.recv();
+            }
+            let _ = ended.send(*item);
+        });
+        done.send(results.len()).unwrap();
+    });
+    let others: HashSet<u64> = (4..200).map(|_| ends.recv_timeout(LONG).unwrap()).collect();
+    assert!(others.len() == 196 && others.iter().all(|item| *item >= 4));
+    assert!(dones.is_empty());
+    drop(gate);
+    assert_eq!(dones.recv_timeout(LONG).unwrap(), 200);
+    assert!(crew.finish(LONG));
 }

@@ -11,11 +11,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_core::io::IoMode;
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::buffer::Part;
@@ -42,6 +43,16 @@ const RWF_DONTCACHE: i32 = 0x80;
 /// name storage targets here.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target(pub u64);
+
+impl Target {
+    /// Where an open file or directory lies. No server is asked; 0 if it cannot be told.
+    pub fn of(fd: impl AsFd) -> Target {
+        // The device number is known without any of the attributes.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::empty());
+        Target(stat.map_or(0, |stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+    }
+}
 
 /// A file that is open for requests. Several engines may hold it.
 pub struct IoFile {

@@ -8,7 +8,8 @@
 //! filled up with zeroes. The page cache is left as it was found ([`cache`]).
 //!
 //! An object of an open file goes straight to the lanes ([`objects`]); one of a file that is not open goes to a
-//! thread first, for to open may wait for a server. Bundles, looks and hashes stay with the threads ([`read`]).
+//! thread of the crew first, for to open may wait for a server. Bundles, looks and hashes stay with the crew
+//! ([`read`]), which sees to it that a file system that hangs holds up only what lies on it.
 //!
 //! # What is kept, and what is not
 //!
@@ -32,17 +33,16 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::entry::Timestamp;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::SourceOp;
 
 use crate::meter::Meter;
+use crate::storage::crew::{self, Crew, CrewConfig, Turn};
 use crate::storage::io::lanes::Lanes;
-use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
+use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck, oldest_first};
 pub use knobs::ReadConfig;
 use mode::Modes;
 use objects::{Objects, Shared};
@@ -60,9 +60,7 @@ pub mod roots;
 pub(in crate::storage) mod stat;
 pub mod tree;
 
-/// Operations that wait for a thread at most; beyond, `submit` waits until one is taken.
-pub const QUEUE_MAX: usize = 4096;
-/// Most reading threads.
+/// Most reading threads for one storage target.
 pub const READERS_MAX: usize = 256;
 /// How old a ctime must be before an unchanged one proves that nothing changed: as coarsely as any file
 /// system keeps it.
@@ -87,14 +85,14 @@ pub fn wall_clock() -> WallClock {
 
 /// Reads the source of a session.
 pub struct ReadEngine {
-    jobs: Sender<SourceJob>,
+    crew: Crew<SourceJob>,
     objects: Arc<Objects>,
     shared: Arc<Shared>,
     config: ReadConfig,
 }
 
 impl ReadEngine {
-    /// Starts the lanes and `config.readers` threads (1 to [`READERS_MAX`]).
+    /// Starts the lanes and a crew of `config.readers` threads (1 to [`READERS_MAX`]) for a target.
     ///
     /// # Errors
     /// Not one thread, or no I/O engine, can be started; with fewer threads than asked for it goes on.
@@ -131,18 +129,36 @@ impl ReadEngine {
         config: ReadConfig,
     ) -> io::Result<ReadEngine> {
         let objects = Objects::new(shared.clone(), lanes, config.knobs().lanes.request_size);
-        let (jobs, queue) = bounded(QUEUE_MAX);
-        for i in 0..config.readers.clamp(1, READERS_MAX) {
-            let reader = Reader::new(shared.clone(), objects.clone(), config.clock.clone());
-            let (queue, shared) = (queue.clone(), shared.clone());
-            let work = move || serve(reader, &queue, &shared);
-            match thread::Builder::new().name(format!("haul-open-{i}")).spawn(work) {
-                Ok(_) => {}
-                Err(_) if i > 0 => break,
-                Err(error) => return Err(error),
-            }
+        let crew = {
+            let crew_config = crew_config(&shared, &config);
+            let (reader_of, objects, clock) = (shared.clone(), objects.clone(), config.clock.clone());
+            let make = move || Reader::new(reader_of.clone(), objects.clone(), clock.clone());
+            let shared = shared.clone();
+            Crew::start(crew_config, make, move |reader, turn, job| serve(reader, turn, job, &shared))?
+        };
+        Ok(ReadEngine { crew, objects, shared, config })
+    }
+}
+
+fn crew_config(shared: &Arc<Shared>, config: &ReadConfig) -> CrewConfig {
+    let threads = config.readers.clamp(1, READERS_MAX);
+    let shared = shared.clone();
+    // Both stages are a thread's: while it has nothing to do, neither works. Where the lanes do the work, they tell
+    // how much of the time is spent.
+    let on_idle = move |waited| {
+        if !shared.has_objects() {
+            shared.meter.add_idle(Stage::SourceStorage, waited);
+            shared.meter.add_idle(Stage::SourceHost, waited);
         }
-        Ok(ReadEngine { jobs, objects, shared, config })
+    };
+    CrewConfig {
+        name: "haul-open",
+        threads,
+        threads_max: crew::with_spare(threads),
+        deadline: config.knobs().lanes.deadline,
+        // Told where it is spent, for a thread serves two stages.
+        on_busy: Arc::new(|_| {}),
+        on_idle: Arc::new(on_idle),
     }
 }
 
@@ -165,11 +181,12 @@ impl SourceEngine for ReadEngine {
             },
             _ => job,
         };
-        self.jobs.send(job).expect("the threads live as long as the engine");
+        let (id, label) = read::label(&self.shared.tree, &job.op);
+        self.crew.submit(self.shared.tree.target_of(id), label, job);
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        self.objects.lanes().stuck()
+        oldest_first(self.objects.lanes().stuck(), self.crew.stuck())
     }
 
     fn report(&self) -> Vec<(String, String)> {
@@ -184,26 +201,14 @@ impl Drop for ReadEngine {
     }
 }
 
-fn serve(mut reader: Reader, queue: &Receiver<SourceJob>, shared: &Shared) {
-    loop {
-        let waited = Instant::now();
-        let Ok(SourceJob { op, mut buffer }) = queue.recv() else { return };
-        // Both stages are this thread's: while it has nothing to do, neither works. Where the lanes do the work, they
-        // tell how much of the time is spent.
-        if !shared.has_objects() {
-            let waited = waited.elapsed();
-            shared.meter.add_idle(Stage::SourceStorage, waited);
-            shared.meter.add_idle(Stage::SourceHost, waited);
-        }
-        if reader.stopped() {
-            continue;
-        }
-        let id = buffer.as_ref().map(crate::buffer::Buffer::id);
-        let done = catch_unwind(AssertUnwindSafe(|| reader.run(&op, &mut buffer)))
-            .unwrap_or_else(|_| read::broken(&op, id));
-        if let Some(done) = done {
-            (shared.post)(SourceCompletion { done, buffer });
-        }
+fn serve(reader: &mut Reader, turn: &Turn<SourceJob>, job: SourceJob, shared: &Shared) {
+    let SourceJob { op, mut buffer } = job;
+    let id = buffer.as_ref().map(crate::buffer::Buffer::id);
+    let done = catch_unwind(AssertUnwindSafe(|| reader.run(turn, &op, &mut buffer)))
+        .unwrap_or_else(|_| read::broken(&op, id));
+    // A thread that hung until the engine was gone tells nobody.
+    if let Some(done) = done.filter(|_| !reader.stopped()) {
+        (shared.post)(SourceCompletion { done, buffer });
     }
 }
 

@@ -176,6 +176,8 @@ impl Sink {
     fn give_name(&self, file: &SinkFile, no_replace: bool) -> Result<(), Failure> {
         let dir = self.tree.dirfd(file.parent)?;
         let temp = self.files.temp_name(&file.name);
+        // It may have hung in a sync until nobody waits any more.
+        self.check_over()?;
         self.tree.jail().rename(&dir, &temp, &file.name, no_replace).map_err(|errno| {
             let path = self.tree.path_of(file.parent, &file.name);
             let told = match errno {

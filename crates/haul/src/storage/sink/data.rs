@@ -135,9 +135,10 @@ impl Data {
         *lock(&self.open) > 0
     }
 
-    /// Waits until every write has completed, or requests hang and nothing else has ended for long; then ends the
-    /// lanes.
-    pub(super) fn drain(&self) {
+    /// Waits until every write has completed, or something hangs (in the lanes or, as `hangs` tells, elsewhere) and
+    /// nothing else has ended for long; then ends the lanes. False: writes are left that hang.
+    pub(super) fn drain(&self, hangs: impl Fn() -> bool) -> bool {
+        let mut drained = true;
         let mut open = lock(&self.open);
         let mut last = (*open, Instant::now());
         while *open > 0 {
@@ -146,7 +147,8 @@ impl Data {
                 last = (*open, Instant::now());
             } else if last.1.elapsed() > 2 * self.knobs.lanes.deadline {
                 drop(open);
-                if self.lanes().is_none_or(|lanes| !lanes.stuck().is_empty()) {
+                if self.lanes().is_none_or(|lanes| !lanes.stuck().is_empty()) || hangs() {
+                    drained = false;
                     break;
                 }
                 open = lock(&self.open);
@@ -154,6 +156,7 @@ impl Data {
         }
         let lanes = lock(&self.lanes).take();
         drop(lanes);
+        drained
     }
 }
 
@@ -254,7 +257,7 @@ impl Sink {
         match admitted {
             Admit::Go(pending) => self.launch(open, &way, pending),
             Admit::Held => {}
-            Admit::Change => self.spawn_change(open),
+            Admit::Change => self.spawn_change(open, &way.file),
         }
     }
 
@@ -308,7 +311,7 @@ impl Sink {
             let due = path.gate.refused(Pending { written, buffer, start });
             drop(path);
             if due {
-                self.spawn_change(&open);
+                self.spawn_change(&open, &file);
             }
             return;
         }
@@ -330,7 +333,7 @@ impl Sink {
         });
         let mut path = lock(&open.path);
         if path.gate.ended(if good { len as u64 } else { 0 }) {
-            self.spawn_change(&open);
+            self.spawn_change(&open, &file);
         }
         if good && mode == IoMode::Buffered && !self.data.cache.asks_uncached() {
             self.see_to_write_back(&open, &mut path, written.offset, len as u64);
@@ -348,8 +351,9 @@ impl Sink {
             return;
         }
         path.write_back = Some((offset, end));
+        let Some(file) = path.buffered.clone() else { return };
         let open = open.clone();
-        self.spawn(move |_| {
+        self.spawn(&file, "write back", move |_| {
             let mut path = lock(&open.path);
             let (range, file) = (path.write_back.take(), path.buffered.clone());
             drop(path);
@@ -359,9 +363,9 @@ impl Sink {
         });
     }
 
-    fn spawn_change(self: &Arc<Self>, open: &Arc<OpenFile>) {
+    fn spawn_change(self: &Arc<Self>, open: &Arc<OpenFile>, file: &Arc<IoFile>) {
         let open = open.clone();
-        self.spawn(move |sink| {
+        self.spawn(file, "sync", move |sink| {
             if let Err(failure) = guard(Stage::Sync, || sink.change_mode(&open)) {
                 sink.fail_held(&open, &failure);
             }

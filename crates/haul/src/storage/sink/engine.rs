@@ -1,26 +1,26 @@
 //! The write engine: threads that execute `SinkOp`s and post their completions.
 //!
 //! In: operations with payload buffers. Out: one completion for each, from the engine's own threads.
-//! Objects of large files go to the lanes (`data`), the rest is done by the threads here.
-//! Commits, directory syncs and links are shared among the threads, for what makes many small files durable
-//! in little time is syncing them side by side. The journal has a thread of its own, so that its records
-//! keep their order.
+//! Objects of large files go to the lanes (`data`), the rest is done by a crew of threads ([`crew`]). An operation
+//! of many items is split by the storage targets that they lie on: what hangs at one holds no item of another. The
+//! items of one target are shared among threads, for what makes many small files durable in little time is syncing
+//! them side by side. The journal has a thread of its own, so that its records keep their order.
 //!
 //! What must hold: a buffer is given back before its completion is posted; every operation completes, also
-//! if executing it panics. Order between operations that run at once is the session's: it must not discard
-//! a file while writes of it are under way.
+//! if executing it panics, but for those that hang when the engine ends. Order between operations that run at once
+//! is the session's: it must not discard a file while writes of it are under way.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use haul_core::entry::Meta;
-use haul_core::ids::DirId;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use haul_core::entry::{Meta, Name};
+use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::stage::Stage as MeterStage;
-use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkOp};
+use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Stage};
 
 use super::clean::remove_tagged_in;
@@ -36,20 +36,20 @@ use super::{fault, lock, tree};
 use crate::buffer::Buffer;
 use crate::job::StorageOptions;
 use crate::meter::Meter;
+use crate::storage::crew::{self, Crew, CrewConfig, Doing, Turn};
 use crate::storage::descriptors::budget;
 use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
+use crate::storage::io::{IoFile, Target};
 use crate::storage::knobs::Knobs;
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
+use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 
-/// Most items of a shared operation that a thread takes at once.
-const CHUNK_MAX: usize = 32;
-/// Most threads of an engine.
+/// Most threads of an engine for one storage target.
 pub const THREADS_MAX: usize = 256;
 /// For so long an answer that the job is ours is good for other files: a question costs requests to the file
 /// system, and what happens between question and rename can never be seen.
 const OWNER_FRESH: Duration = Duration::from_millis(50);
-/// How often a waiting thread tells the meter.
-const IDLE_TICK: Duration = Duration::from_millis(100);
+/// How often an engine that ends looks whether all that is left hangs.
+const END_TICK: Duration = Duration::from_millis(50);
 
 /// What an engine is made of.
 pub struct EngineConfig {
@@ -74,16 +74,29 @@ pub struct EngineConfig {
     pub durable: bool,
 }
 
-/// A share of an operation that several threads work at.
-type Help = Arc<dyn Fn() + Send + Sync>;
+/// Something to do for a thread of the crew.
+struct Task(Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 
-/// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end.
+/// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
 pub struct WriteEngine {
-    /// Both until it ends.
-    work: Option<Sender<SinkJob>>,
-    journal: Option<Sender<SinkJob>>,
-    threads: Vec<std::thread::JoinHandle<()>>,
+    crew: Arc<Crew<Task>>,
+    keeper: Keeper,
+    deadline: Duration,
+    /// Whether all threads ended, once that was asked of them.
+    ended: Option<bool>,
     pub(super) sink: Arc<Sink>,
+}
+
+/// The journal's thread.
+struct Keeper {
+    /// Until the engine ends.
+    records: Option<Sender<SinkJob>>,
+    /// Nothing comes; it is closed when the thread has ended.
+    over: Receiver<()>,
+    /// Of the journal.
+    path: String,
+    /// When it began what it does.
+    since: Arc<Mutex<Option<Instant>>>,
 }
 
 /// What the threads share.
@@ -97,11 +110,14 @@ pub(super) struct Sink {
     /// When the job was last seen to be ours.
     seen_owner: Mutex<Option<Instant>>,
     pub(super) not_kept: Arc<NotKeptCounters>,
-    help: Sender<Help>,
-    threads: usize,
+    crew: OnceLock<Weak<Crew<Task>>>,
+    /// The session is over: nothing more is published by what hung until now.
+    over: AtomicBool,
     pub(super) post: Post<SinkCompletion>,
-    meter: Arc<Meter>,
 }
+
+/// Where an item lies; without a name, the directory itself.
+struct Place(DirId, Option<Name>);
 
 impl WriteEngine {
     /// Starts the threads.
@@ -123,17 +139,12 @@ impl WriteEngine {
         post: Post<SinkCompletion>,
         start_lanes: impl FnOnce(LaneConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<Lanes<Tag>>,
     ) -> std::io::Result<WriteEngine> {
-        // Unbounded, but what lies in them is bounded by the session: payload by grants, the rest by the
-        // entries that may be announced and not done. The shares' sender is the threads' own, so that the end
-        // of `work` alone ends them; whoever shared an operation finishes what nobody helped with.
-        let (work, jobs) = unbounded();
-        let (journal, records) = unbounded();
-        let (help, shares) = unbounded();
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
         let knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
         let lanes = knobs.lanes.clone();
+        let deadline = lanes.deadline;
         let sink = Arc::new(Sink {
             files: Files::new(config.tree.clone(), config.tag, Spaces::new(no_preallocate)),
             data: Data::new(choice, knobs),
@@ -149,26 +160,43 @@ impl WriteEngine {
             still_owner: config.still_owner,
             seen_owner: Mutex::new(None),
             not_kept: Arc::default(),
-            help,
-            threads,
+            crew: OnceLock::new(),
+            over: AtomicBool::new(false),
             post,
-            meter: meter.clone(),
         });
         let on_done: OnDone<Tag> = {
             let sink = sink.clone();
             Arc::new(move |done| sink.on_written(done))
         };
-        sink.data.set_lanes(start_lanes(lanes, meter, on_done)?);
-        let mut handles = Vec::with_capacity(threads + 1);
-        for i in 0..threads {
-            let (sink, jobs, shares) = (sink.clone(), jobs.clone(), shares.clone());
-            let builder = std::thread::Builder::new().name(format!("haul-file-{i}"));
-            handles.push(builder.spawn(move || sink.run(&jobs, &shares))?);
-        }
-        let (store, keeper) = (config.journal, sink.clone());
-        let builder = std::thread::Builder::new().name("haul-journal".into());
-        handles.push(builder.spawn(move || keep_journal(&keeper, store, &records))?);
-        Ok(WriteEngine { work: Some(work), journal: Some(journal), threads: handles, sink })
+        sink.data.set_lanes(start_lanes(lanes, meter.clone(), on_done)?);
+        let on_busy = {
+            let meter = meter.clone();
+            move |time| meter.add_busy(MeterStage::SinkStorage, time)
+        };
+        let on_idle = {
+            let sink = sink.clone();
+            // While lanes write, a thread without work does not mean that storage waits for data.
+            move |time| {
+                if !sink.data.is_writing() {
+                    meter.add_idle(MeterStage::SinkStorage, time);
+                }
+            }
+        };
+        let crew_config = CrewConfig {
+            name: "haul-file",
+            threads,
+            threads_max: crew::with_spare(threads),
+            deadline,
+            on_busy: Arc::new(on_busy),
+            on_idle: Arc::new(on_idle),
+        };
+        let worker = sink.clone();
+        let work = move |(): &mut (), turn: &Turn<Task>, Task(task): Task| task(&worker, turn);
+        let crew = Arc::new(Crew::start(crew_config, || (), work)?);
+        // Set here alone, once.
+        let _ = sink.crew.set(Arc::downgrade(&crew));
+        let keeper = Keeper::start(sink.clone(), config.journal)?;
+        Ok(WriteEngine { crew, keeper, deadline, ended: None, sink })
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
@@ -176,44 +204,69 @@ impl WriteEngine {
         self.sink.not_kept.clone()
     }
 
-    /// Ends the threads after all that was submitted, and waits for them.
-    pub fn join(self) {
-        drop(self);
+    /// Ends the threads after all that was submitted, and waits for them. False: some hang, and were left.
+    pub fn join(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        if let Some(ended) = self.ended {
+            return ended;
+        }
+        // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
+        // last write has completed.
+        let mut ended = self.sink.data.drain(|| !self.crew.stuck().is_empty());
+        while !self.crew.finish(END_TICK) {
+            if self.crew.hangs() {
+                ended = false;
+                break;
+            }
+        }
+        self.keeper.records = None;
+        while self.keeper.over.recv_timeout(END_TICK) == Err(RecvTimeoutError::Timeout) {
+            if self.keeper.stuck(self.deadline).is_some() {
+                ended = false;
+                break;
+            }
+        }
+        if !ended {
+            self.sink.over.store(true, Ordering::Relaxed);
+        }
+        self.ended = Some(ended);
+        ended
     }
 }
 
 impl Drop for WriteEngine {
     fn drop(&mut self) {
-        // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
-        // last write has completed.
-        self.sink.data.drain();
-        self.work = None;
-        self.journal = None;
-        for thread in self.threads.drain(..) {
-            // A panic outside of an operation is a bug that the thread has reported already.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
 impl SinkEngine for WriteEngine {
     fn submit(&mut self, job: SinkJob) {
-        let mut job = job;
-        if matches!(job.op, SinkOp::Write { .. }) {
-            self.sink.begin_write();
-            match self.sink.write_if_ready(job) {
-                None => return,
-                Some(first) => job = first,
+        let SinkJob { op, buffer } = match job.op {
+            SinkOp::Write { .. } => {
+                self.sink.begin_write();
+                match self.sink.write_if_ready(job) {
+                    None => return,
+                    Some(first) => first,
+                }
             }
-        }
-        let journal = matches!(job.op, SinkOp::Journal { .. } | SinkOp::RemoveJournal);
-        let queue = if journal { &self.journal } else { &self.work };
-        let sent = queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
-        assert!(sent, "the engine's threads live as long as the engine");
+            SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
+                let sent = self.keeper.records.as_ref().is_some_and(|records| records.send(job).is_ok());
+                assert!(sent, "the journal's thread lives as long as the engine");
+                return;
+            }
+            _ => job,
+        };
+        self.sink.begin(op, buffer);
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck())
+        let mut stuck = self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck());
+        stuck.extend(self.keeper.stuck(self.deadline));
+        oldest_first(stuck, self.crew.stuck())
     }
 
     fn report(&self) -> Vec<(String, String)> {
@@ -222,47 +275,9 @@ impl SinkEngine for WriteEngine {
 }
 
 impl Sink {
-    /// One thread's life.
-    fn run(self: &Arc<Self>, jobs: &Receiver<SinkJob>, shares: &Receiver<Help>) {
-        let mut since = Instant::now();
-        loop {
-            let mut idle = || {
-                let now = Instant::now();
-                self.meter.add_idle(MeterStage::SinkStorage, now - std::mem::replace(&mut since, now));
-            };
-            crossbeam_channel::select! {
-                recv(jobs) -> job => {
-                    idle();
-                    let Ok(job) = job else { return };
-                    if matches!(job.op, SinkOp::Write { .. }) {
-                        self.meter.busy(MeterStage::SinkStorage, || self.write_first(job));
-                    } else {
-                        let SinkJob { op, buffer } = job;
-                        let done = self.meter.busy(MeterStage::SinkStorage, || self.execute(op, buffer));
-                        (self.post)(SinkCompletion { done });
-                    }
-                }
-                recv(shares) -> help => {
-                    idle();
-                    if let Ok(help) = help {
-                        self.meter.busy(MeterStage::SinkStorage, || help());
-                    }
-                }
-                default(IDLE_TICK) => {
-                    // While lanes write, a thread without work does not mean that storage waits for data.
-                    match self.data.is_writing() {
-                        true => since = Instant::now(),
-                        false => idle(),
-                    }
-                    continue;
-                }
-            }
-            since = Instant::now();
-        }
-    }
-
     /// Whether the job is still ours, as of at most [`OWNER_FRESH`] ago.
     pub(super) fn check_owner(&self) -> Result<(), Failure> {
+        self.check_over()?;
         let now = Instant::now();
         if lock(&self.seen_owner).is_some_and(|seen| now.duration_since(seen) < OWNER_FRESH) {
             return Ok(());
@@ -272,70 +287,140 @@ impl Sink {
         Ok(())
     }
 
-    /// Executes one operation. The buffer is dropped in here, whatever happens.
-    fn execute(self: &Arc<Self>, op: SinkOp, buffer: Option<Buffer>) -> SinkDone {
-        let payload = buffer.as_ref().map(Buffer::as_slice).unwrap_or_default();
-        match op {
-            SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs {
-                results: self.share(dirs, |id| *id, Stage::Create, |sink, id| sink.tree.dirfd(*id).map(drop)),
-            },
-            SinkOp::Lookup { items } => SinkDone::Lookup {
-                results: self.share(
-                    items,
-                    |item| item.file.id,
-                    Stage::Open,
-                    |sink, item| sink.files.look(item),
-                ),
-            },
-            SinkOp::WriteBundle { buffer, items } => {
-                let write = |item: &BundleWrite| {
-                    let data = slice(payload, item.start, item.file.size)?;
-                    // Of an empty one this makes the temporary to publish.
-                    self.files.write_whole(&item.file, data)
-                };
-                let results =
-                    items.iter().map(|item| (item.file.id, guard(Stage::Write, || write(item)))).collect();
-                SinkDone::WriteBundle { buffer, results }
-            }
-            SinkOp::Commit { durable, items } => {
-                let commit = move |sink: &Sink, item: &CommitItem| sink.commit(item, durable);
-                let results = self.share(items, |item| item.id, Stage::Publish, commit);
-                self.data.choice.on_commit();
-                SinkDone::Commit { results }
-            }
-            SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
-                results: self.share(
-                    items,
-                    |item| item.file.id,
-                    Stage::Publish,
-                    |sink, item| sink.make_link(item),
-                ),
-            },
-            SinkOp::SyncDirs { dirs } => SinkDone::SyncDirs {
-                results: self.share(dirs, |id| *id, Stage::Sync, |sink, id| sink.sync_dir(*id)),
-            },
-            SinkOp::FinishDirs { durable, dirs } => {
-                SinkDone::FinishDirs { results: self.finish_dirs(durable, &dirs) }
-            }
-            SinkOp::Discard { id } => {
-                let _ = guard(Stage::Write, || {
-                    self.files.close(id, true);
-                    Ok(())
-                });
-                SinkDone::Discard { id }
-            }
-            // The threads pass these to `write_first`.
-            SinkOp::Write { .. } => unreachable!("a write goes to the lanes"),
-            // These go to the journal's thread.
-            SinkOp::Journal { .. } => SinkDone::Journal { result: Err(no_journal()) },
-            SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Err(no_journal()) },
+    /// Whether the session is still there that this is done for.
+    pub(super) fn check_over(&self) -> Result<(), Failure> {
+        match self.over.load(Ordering::Relaxed) {
+            true => Err(fault::failure(Stage::Publish, 0, "the session ended while the storage hung")),
+            false => Ok(()),
         }
     }
 
+    /// Begins one operation; never waits for storage.
+    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Buffer>) {
+        let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
+        match op {
+            SinkOp::MakeDirs { dirs } => self.split(
+                ("create", Stage::Create),
+                dirs,
+                of_dir,
+                |sink, id| sink.tree.dirfd(*id).map(drop),
+                |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
+            ),
+            SinkOp::Lookup { items } => self.split(
+                ("stat", Stage::Open),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                |sink, item| sink.files.look(item),
+                |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
+            ),
+            SinkOp::WriteBundle { buffer: id, items } => self.write_bundle(id, items, buffer),
+            SinkOp::Commit { durable, items } => self.split(
+                ("publish", Stage::Publish),
+                items,
+                |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
+                move |sink, item| sink.commit(item, durable),
+                |sink, items, results| {
+                    sink.data.choice.on_commit();
+                    SinkDone::Commit { results: pair(items, |item| item.id, results) }
+                },
+            ),
+            SinkOp::MakeLinks { items } => self.split(
+                ("create", Stage::Publish),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                |sink, item| sink.make_link(item),
+                |_, items, results| SinkDone::MakeLinks {
+                    results: pair(items, |item| item.file.id, results),
+                },
+            ),
+            SinkOp::SyncDirs { dirs } => self.split(
+                ("sync", Stage::Sync),
+                dirs,
+                of_dir,
+                |sink, id| sink.sync_dir(*id),
+                |_, dirs, results| SinkDone::SyncDirs { results: pair(dirs, |id| *id, results) },
+            ),
+            SinkOp::FinishDirs { durable, dirs } => {
+                let target = dirs.first().map_or(Target::default(), |(id, _)| self.tree.target_of(*id));
+                let first = dirs.first().map_or(DirId::ROOT, |(id, _)| *id);
+                self.task(target, "metadata", Place(first, None), move |sink, turn| {
+                    let results = sink.finish_dirs(turn, durable, &dirs);
+                    (sink.post)(SinkCompletion { done: SinkDone::FinishDirs { results } });
+                });
+            }
+            SinkOp::Discard { id } => {
+                let place = self.place_of(id, None);
+                self.task(self.tree.target_of(place.0), "remove", place, move |sink, _| {
+                    let _ = guard(Stage::Write, || {
+                        sink.files.close(id, true);
+                        Ok(())
+                    });
+                    (sink.post)(SinkCompletion { done: SinkDone::Discard { id } });
+                });
+            }
+            SinkOp::Write { ref file, .. } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let job = SinkJob { op, buffer };
+                self.task(self.tree.target_of(place.0), "create", place, |sink, _| sink.write_first(job));
+            }
+            SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
+                unreachable!("these go to the journal's thread")
+            }
+        }
+    }
+
+    /// Writes small files whole, one after the other; those on different targets side by side.
+    fn write_bundle(self: &Arc<Self>, id: BufferId, items: Vec<BundleWrite>, buffer: Option<Buffer>) {
+        let lies = |_: &Sink, item: &BundleWrite| Place(item.file.parent, Some(item.file.name.clone()));
+        let done = move |_: &Sink, items: &[BundleWrite], results| {
+            let results = pair(items, |item| item.file.id, results);
+            SinkDone::WriteBundle { buffer: id, results }
+        };
+        let buffer = Arc::new(buffer);
+        self.gather("write", items, lies, done, |gather, group| {
+            let buffer = buffer.clone();
+            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
+                let (tree, items) = (sink.tree.clone(), gather.items.clone());
+                let mut track = turn.track(move |i| {
+                    let file = &items[i as usize].file;
+                    Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
+                });
+                let payload = buffer.as_ref().as_ref().map(Buffer::as_slice).unwrap_or_default();
+                let mut write = |i: usize| {
+                    track.at(i as u64);
+                    let item = &gather.items[i];
+                    guard(Stage::Write, || {
+                        let data = slice(payload, item.start, item.file.size)?;
+                        // Of an empty one this makes the temporary to publish.
+                        sink.files.write_whole(&item.file, data)
+                    })
+                };
+                let results = group.iter().map(|i| write(*i)).collect();
+                drop(buffer);
+                gather.put(sink, &group, results);
+            }
+        });
+    }
+
+    /// Where an open file lies; its name if it was not made yet.
+    fn place_of(&self, id: FileId, file: Option<&SinkFile>) -> Place {
+        match (file, self.files.place_of(id)) {
+            (Some(file), _) => Place(file.parent, Some(file.name.clone())),
+            (None, Some((parent, name))) => Place(parent, Some(name)),
+            (None, None) => Place(DirId::ROOT, None),
+        }
+    }
+
+    fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
+        let name = name.map_or_else(|| self.tree.path_of_dir(dir), |name| self.tree.path_of(dir, &name));
+        Doing { what, name, offset: 0 }
+    }
+
     /// Finishes directories, the deepest first: a finished one may be closed to us, and then nothing below it
-    /// could be reached.
+    /// could be reached. (For that they are not split by target.)
     fn finish_dirs(
         self: &Arc<Self>,
+        turn: &Turn<Task>,
         durable: bool,
         dirs: &[(DirId, Meta)],
     ) -> Vec<(DirId, Result<(), Failure>)> {
@@ -345,97 +430,164 @@ impl Sink {
         }
         let mut ended = HashMap::new();
         for (_, level) in by_depth.into_iter().rev() {
-            ended.extend(self.share(
-                level,
-                |(id, _)| *id,
-                Stage::Metadata,
-                move |sink, (id, meta)| sink.finish_dir(*id, meta, durable),
-            ));
+            let (sink, told) = (self.clone(), self.clone());
+            let level = Arc::new(level);
+            let finish = move |(id, meta): &(DirId, Meta)| {
+                guard(Stage::Metadata, || sink.finish_dir(*id, meta, durable))
+            };
+            let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));
+            let results = turn.share(level.clone(), label, finish);
+            ended.extend(level.iter().map(|(id, _)| *id).zip(results));
         }
-        let lost = || Err(fault::failure(Stage::Metadata, 0, "the directory was asked for twice"));
-        let results: Vec<_> =
-            dirs.iter().map(|(id, _)| (*id, ended.remove(id).unwrap_or_else(lost))).collect();
+        let lost = || Some(Err(fault::failure(Stage::Metadata, 0, "the directory was asked for twice")));
+        let results = dirs.iter().map(|(id, _)| ended.remove(id).unwrap_or_else(lost)).map(whole).collect();
         for (id, _) in dirs {
             self.tree.forget(*id);
         }
-        results
+        pair(dirs, |(id, _)| *id, results)
     }
 
-    /// Has a thread of the engine do `work`, as soon as one is idle.
-    pub(super) fn spawn(self: &Arc<Self>, work: impl Fn(&Arc<Sink>) + Send + Sync + 'static) {
-        let sink = self.clone();
-        let help: Help = Arc::new(move || work(&sink));
-        // Without receivers the engine has ended, and this comes of a request that hung until then.
-        let _ = self.help.send(help);
-    }
-
-    /// Does `work` on each item, together with the threads that are idle; results are in the items' order.
-    fn share<T, K, R>(
+    /// Has a thread of the crew do `work` on an open file, `what` in a word.
+    pub(super) fn spawn(
         self: &Arc<Self>,
+        file: &Arc<IoFile>,
+        what: &'static str,
+        work: impl FnOnce(&Arc<Sink>) + Send + 'static,
+    ) {
+        let (target, file) = (file.target, file.clone());
+        let label = move || Doing { what, name: file.name.to_string(), offset: 0 };
+        self.submit(target, label, Task(Box::new(move |sink, _| work(sink))));
+    }
+
+    fn task(
+        self: &Arc<Self>,
+        target: Target,
+        what: &'static str,
+        place: Place,
+        work: impl FnOnce(&Arc<Sink>, &Turn<Task>) + Send + 'static,
+    ) {
+        let sink = self.clone();
+        let label = move || sink.doing(what, Place(place.0, place.1.clone()));
+        self.submit(target, label, Task(Box::new(work)));
+    }
+
+    fn submit(&self, target: Target, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
+        // Without a crew the engine has ended, and this comes of a request that hung until then.
+        if let Some(crew) = self.crew.get().and_then(Weak::upgrade) {
+            crew.submit(target, label, task);
+        }
+    }
+
+    /// Does `work` on each item, those of one target together with the threads that are idle, and posts what
+    /// `done` makes of the results, which are in the items' order.
+    fn split<T, R>(
+        self: &Arc<Self>,
+        (what, stage): (&'static str, Stage),
         items: Vec<T>,
-        key: impl Fn(&T) -> K,
-        stage: Stage,
+        lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
         work: impl Fn(&Sink, &T) -> Result<R, Failure> + Send + Sync + 'static,
-    ) -> Vec<(K, Result<R, Failure>)>
-    where
+        done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
+    ) where
         T: Send + Sync + 'static,
         R: Send + 'static,
     {
-        let count = items.len();
-        if count == 0 {
-            return Vec::new();
-        }
-        let chunk = (count / (4 * self.threads)).clamp(1, CHUNK_MAX);
-        let shared = Arc::new(Shared {
-            items,
-            next: AtomicUsize::new(0),
-            ended: Mutex::new((0, (0..count).map(|_| None).collect())),
-            all_ended: Condvar::new(),
+        let work = Arc::new(work);
+        self.gather(what, items, lies, done, |gather, group| {
+            let work = work.clone();
+            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
+                let group = Arc::new(group);
+                let (told, items) = (sink.clone(), gather.items.clone());
+                let label = move |i: &usize| told.doing(what, lies(&told, &items[*i]));
+                let (worker, items) = (sink.clone(), gather.items.clone());
+                let work = move |i: &usize| guard(stage, || work(&worker, &items[*i]));
+                let results = turn.share(group.clone(), label, work).into_iter().map(whole).collect();
+                gather.put(sink, &group, results);
+            }
         });
-        let step: Help = {
-            let (sink, shared) = (self.clone(), shared.clone());
-            Arc::new(move || {
-                loop {
-                    let first = shared.next.fetch_add(chunk, Ordering::Relaxed);
-                    if first >= shared.items.len() {
-                        return;
-                    }
-                    let last = (first + chunk).min(shared.items.len());
-                    for i in first..last {
-                        let result = guard(stage, || work(&sink, &shared.items[i]));
-                        let mut ended = lock(&shared.ended);
-                        ended.1[i] = Some(result);
-                        ended.0 += 1;
-                        if ended.0 == shared.items.len() {
-                            shared.all_ended.notify_one();
-                        }
+    }
+
+    /// Splits items by target, and has what `part` makes of each group done by the crew.
+    fn gather<T, R, W>(
+        self: &Arc<Self>,
+        what: &'static str,
+        items: Vec<T>,
+        lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
+        done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
+        part: impl Fn(Arc<Gather<T, R>>, Vec<usize>) -> W,
+    ) where
+        T: Send + Sync + 'static,
+        R: Send + 'static,
+        W: FnOnce(&Arc<Sink>, &Turn<Task>) + Send + 'static,
+    {
+        if items.is_empty() {
+            return (self.post)(SinkCompletion { done: done(self, &[], Vec::new()) });
+        }
+        let mut groups: Vec<(Target, Vec<usize>)> = Vec::new();
+        match self.tree.one_target() {
+            Some(target) => groups.push((target, (0..items.len()).collect())),
+            None => {
+                for (i, item) in items.iter().enumerate() {
+                    let target = self.tree.target_of(lies(self, item).0);
+                    match groups.iter_mut().find(|(known, _)| *known == target) {
+                        Some((_, group)) => group.push(i),
+                        None => groups.push((target, vec![i])),
                     }
                 }
-            })
-        };
-        for _ in 1..self.threads.min(count.div_ceil(chunk)) {
-            // Without receivers the engine is ending, and this thread does all of it.
-            let _ = self.help.send(step.clone());
+            }
         }
-        step();
-        let mut ended = lock(&shared.ended);
-        while ended.0 < count {
-            ended = shared.all_ended.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        let results = (groups.len(), items.iter().map(|_| None).collect());
+        let gather = Arc::new(Gather {
+            items: Arc::new(items),
+            results: Mutex::new(results),
+            done: Mutex::new(Some(Box::new(done))),
+        });
+        for (target, group) in groups {
+            let (sink, items, first) = (self.clone(), gather.items.clone(), group[0]);
+            let label = move || sink.doing(what, lies(&sink, &items[first]));
+            self.submit(target, label, Task(Box::new(part(gather.clone(), group))));
         }
-        let results = std::mem::take(&mut ended.1);
-        drop(ended);
-        let results = results.into_iter().map(|result| result.expect("all items ended"));
-        shared.items.iter().map(key).zip(results).collect()
     }
 }
 
-/// An operation that several threads work at.
-struct Shared<T, R> {
-    items: Vec<T>,
-    next: AtomicUsize,
-    /// How many ended, and the results.
-    ended: Mutex<(usize, Vec<Option<Result<R, Failure>>>)>,
-    all_ended: Condvar,
+/// An operation whose items are done in groups, each on its own.
+struct Gather<T, R> {
+    items: Arc<Vec<T>>,
+    /// Groups that are not done, and results.
+    results: Mutex<(usize, Vec<Option<Result<R, Failure>>>)>,
+    done: Mutex<Option<Done<T, R>>>,
+}
+
+type Done<T, R> = Box<dyn FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send>;
+
+impl<T, R> Gather<T, R> {
+    /// A group is done; with the last one, so is the operation.
+    fn put(&self, sink: &Sink, group: &[usize], results: Vec<Result<R, Failure>>) {
+        let mut all = lock(&self.results);
+        for (i, result) in group.iter().zip(results) {
+            all.1[*i] = Some(result);
+        }
+        all.0 -= 1;
+        if all.0 > 0 {
+            return;
+        }
+        let results = std::mem::take(&mut all.1).into_iter().map(whole).collect();
+        drop(all);
+        let done = lock(&self.done).take().expect("the last group is done once");
+        (sink.post)(SinkCompletion { done: done(sink, &self.items, results) });
+    }
+}
+
+fn pair<T, K, R>(
+    items: &[T],
+    key: impl Fn(&T) -> K,
+    results: Vec<Result<R, Failure>>,
+) -> Vec<(K, Result<R, Failure>)> {
+    items.iter().map(key).zip(results).collect()
+}
+
+/// The result of an item. Each is guarded, so that there is one.
+fn whole<R>(result: Option<Result<R, Failure>>) -> Result<R, Failure> {
+    result.unwrap_or_else(|| Err(fault::failure(Stage::Write, 0, "internal error: an item was lost")))
 }
 
 /// The payload from `start`, `len` bytes long.
@@ -460,9 +612,38 @@ fn no_journal() -> Failure {
     fault::failure(Stage::Write, 0, "this session keeps no journal")
 }
 
+impl Keeper {
+    fn start(sink: Arc<Sink>, store: Option<Journal>) -> std::io::Result<Keeper> {
+        // Unbounded, but the session waits for each record.
+        let (records, queue) = unbounded();
+        let (alive, over) = unbounded();
+        let since = Arc::new(Mutex::new(None));
+        let path = store.as_ref().map(Journal::path).unwrap_or_default();
+        let begun = since.clone();
+        let work = move || {
+            keep_journal(&sink, store, &queue, &begun);
+            drop(alive);
+        };
+        std::thread::Builder::new().name("haul-journal".into()).spawn(work)?;
+        Ok(Keeper { records: Some(records), over, path, since })
+    }
+
+    /// What it has been at for longer than `deadline`.
+    fn stuck(&self, deadline: Duration) -> Option<Stuck> {
+        let since = lock(&self.since).map(|since| since.elapsed()).filter(|since| *since >= deadline)?;
+        Some(Stuck { what: "sync", name: self.path.clone(), offset: 0, since })
+    }
+}
+
 /// The journal's thread.
-fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<SinkJob>) {
+fn keep_journal(
+    sink: &Sink,
+    mut store: Option<Journal>,
+    records: &Receiver<SinkJob>,
+    begun: &Mutex<Option<Instant>>,
+) {
     for SinkJob { op, .. } in records {
+        *lock(begun) = Some(Instant::now());
         let done = match op {
             SinkOp::Journal { bytes, durable } => SinkDone::Journal {
                 result: guard(Stage::Write, || match &mut store {
@@ -472,6 +653,7 @@ fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<Sink
             },
             _ => SinkDone::RemoveJournal {
                 result: guard(Stage::Write, || {
+                    sink.check_over()?;
                     (sink.still_owner)()?;
                     if !sink.old_tags.is_empty() {
                         // As in finished directories; the root is never finished.
@@ -493,6 +675,7 @@ fn keep_journal(sink: &Sink, mut store: Option<Journal>, records: &Receiver<Sink
                 }),
             },
         };
+        *lock(begun) = None;
         (sink.post)(SinkCompletion { done });
     }
 }

@@ -768,3 +768,76 @@ fn sparse_files_end_in_holes() {
     assert!(bench.publish(&f).is_err(), "a plain file that is too short");
     assert_eq!(bench.ls(), ["f1", "f2"]);
 }
+
+/// Goal: an item that hangs is named; every other of its operation is done meanwhile, and other operations go on;
+/// when it comes back its operation completes.
+/// Method: 40 files to publish, of which the first hangs in the question for the owner; then another bundle.
+#[test]
+fn an_item_that_hangs_holds_no_other() {
+    let (gate, closed) = unbounded::<()>();
+    let asked = AtomicBool::new(false);
+    let mut bench = Bench::with(|config| {
+        config.storage.deadline_ms = Some(20);
+        config.still_owner = Arc::new(move || {
+            if !asked.swap(true, Ordering::SeqCst) {
+                let _ = closed.recv();
+            }
+            Ok(())
+        });
+    });
+    let files: Vec<_> = (0..40).map(|i| file(i + 1, DirId::ROOT, &format!("f{i}"), 3)).collect();
+    let bundle = |files: &[SinkFile]| SinkOp::WriteBundle {
+        buffer: BufferId(0),
+        items: files.iter().map(|file| BundleWrite { file: file.clone(), start: 0 }).collect(),
+    };
+    bench.run(bundle(&files), b"abc");
+    let items = files.iter().map(|file| whole(file, META)).collect();
+    bench.submit(SinkOp::Commit { durable: true, items }, b"");
+    until(|| bench.ls().iter().filter(|name| name.starts_with('f')).count() == 39);
+    until(|| !bench.engine.as_ref().expect("running").stuck().is_empty());
+    let stuck = bench.engine.as_ref().expect("running").stuck();
+    assert!(stuck.iter().all(|stuck| stuck.what == "publish"), "{stuck:?}");
+    let missing = (0..40).find(|i| !bench.root.join(format!("f{i}")).exists()).expect("one hangs");
+    let path = bench.root.join(format!("f{missing}")).to_string_lossy().into_owned();
+    assert!(stuck.iter().any(|stuck| stuck.name == path), "{path} is not in {stuck:?}");
+    let more = file(100, DirId::ROOT, "more", 3);
+    assert!(matches!(bench.run(bundle(&[more]), b"abc"), SinkDone::WriteBundle { .. }));
+    drop(gate);
+    match bench.posted.recv_timeout(Duration::from_secs(60)).expect("it completes").0 {
+        SinkDone::Commit { results } => assert!(results.iter().all(|(_, result)| result.is_ok())),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: an engine whose threads hang can be ended all the same, and what comes back publishes nothing.
+/// Method: a publication that hangs until the engine is gone.
+#[test]
+fn an_engine_that_hangs_can_be_ended() {
+    let (gate, closed) = unbounded::<()>();
+    let (back, came_back) = unbounded::<()>();
+    let mut bench = Bench::with(|config| {
+        config.storage.deadline_ms = Some(20);
+        config.still_owner = Arc::new(move || {
+            let _ = closed.recv();
+            let _ = back.send(());
+            Ok(())
+        });
+    });
+    let f = file(1, DirId::ROOT, "f", 3);
+    bench.write(&f, 0, b"abc").expect("written");
+    bench.submit(SinkOp::Commit { durable: true, items: vec![whole(&f, META)] }, b"");
+    assert!(!bench.engine.take().expect("running").join());
+    drop(gate);
+    came_back.recv_timeout(Duration::from_secs(60)).expect("it comes back");
+    let done = bench.posted.recv_timeout(Duration::from_secs(60)).expect("it tells, to nobody").0;
+    assert!(matches!(done, SinkDone::Commit { results } if results[0].1.is_err()));
+    assert!(!bench.root.join("f").exists());
+}
+
+fn until(mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it never came");
+        std::thread::yield_now();
+    }
+}

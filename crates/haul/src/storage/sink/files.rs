@@ -194,6 +194,11 @@ impl Files {
         Ok((open, opened.file, opened.ready && !opened.adopted))
     }
 
+    /// Where a file lies of which something was written.
+    pub(super) fn place_of(&self, id: FileId) -> Option<(DirId, Name)> {
+        lock(&self.open).get(&id).map(|open| (open.parent, open.name.clone()))
+    }
+
     /// Closes the file; its temporary, if it has one that is ours and `remove`, loses its name.
     pub(super) fn close(&self, id: FileId, remove: bool) {
         let Some(open) = lock(&self.open).remove(&id) else { return };

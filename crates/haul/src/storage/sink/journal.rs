@@ -103,6 +103,12 @@ impl Journal {
         Ok(())
     }
 
+    /// For people.
+    pub fn path(&self) -> String {
+        let place = self.owner.place();
+        place.path_of(&place.key().journal())
+    }
+
     /// Appends whole records; with `durable` they are on media when this returns.
     ///
     /// # Errors

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 use super::fault;
 use super::lock;
 use crate::storage::descriptors::budget;
+use crate::storage::io::Target;
 use crate::storage::jail::Jail;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
@@ -33,6 +35,9 @@ pub struct SinkTree {
     root_path: PathBuf,
     root_created: bool,
     root_ino: u64,
+    root_target: Target,
+    /// A directory lies on another file system than the root.
+    several: AtomicBool,
     nodes: Mutex<HashMap<DirId, Arc<Node>>>,
     recent: Mutex<Recent>,
 }
@@ -40,6 +45,8 @@ pub struct SinkTree {
 struct Node {
     parent: DirId,
     name: Name,
+    /// Known when it was opened; before, it is that of the parent.
+    target: OnceLock<Target>,
     slot: Mutex<Slot>,
 }
 
@@ -88,6 +95,8 @@ impl SinkTree {
             rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?.st_ino;
         Ok(SinkTree {
             jail,
+            root_target: Target::of(&root),
+            several: AtomicBool::new(false),
             root: Arc::new(root),
             root_path: path.to_owned(),
             root_created: created,
@@ -128,7 +137,9 @@ impl SinkTree {
     pub fn register(&self, id: DirId, parent: DirId, name: Name) {
         if id != DirId::ROOT {
             let slot = Mutex::new(Slot { state: State::Unmade, fd: None });
-            lock(&self.nodes).entry(id).or_insert_with(|| Arc::new(Node { parent, name, slot }));
+            lock(&self.nodes)
+                .entry(id)
+                .or_insert_with(|| Arc::new(Node { parent, name, target: OnceLock::new(), slot }));
         }
     }
 
@@ -202,6 +213,25 @@ impl SinkTree {
         depth
     }
 
+    /// The target of all directories that were opened so far, if there is only one.
+    pub fn one_target(&self) -> Option<Target> {
+        (!self.several.load(Ordering::Relaxed)).then_some(self.root_target)
+    }
+
+    /// The storage target of what lies in the directory, as far as it was opened; never waits for storage.
+    pub fn target_of(&self, id: DirId) -> Target {
+        let mut at = id;
+        // Most trees are one file system, and nothing has to be looked up for each file.
+        while at != DirId::ROOT && self.several.load(Ordering::Relaxed) {
+            let Ok(node) = self.node(at) else { break };
+            if let Some(target) = node.target.get() {
+                return *target;
+            }
+            at = node.parent;
+        }
+        self.root_target
+    }
+
     /// The path of `name` in the directory, for messages: control bytes escaped, the beginning cut off if it
     /// is long.
     pub fn path_of(&self, dir: DirId, name: &Name) -> String {
@@ -271,6 +301,9 @@ impl SinkTree {
         };
         slot.fd = Some(fd.clone());
         drop(slot);
+        if *node.target.get_or_init(|| Target::of(&*fd)) != self.root_target {
+            self.several.store(true, Ordering::Relaxed);
+        }
         self.touch(id);
         Ok(fd)
     }

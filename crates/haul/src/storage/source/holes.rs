@@ -82,11 +82,12 @@ impl Reader {
         digest.root().ok_or_else(|| changed(self, "has no holes any more"))
     }
 
-    fn is_zeros(&self, id: FileId, open: &OpenFile, offset: u64, len: u64) -> Result<bool, Failure> {
+    fn is_zeros(&mut self, id: FileId, open: &OpenFile, offset: u64, len: u64) -> Result<bool, Failure> {
         let mut buffer = vec![0; ZEROS_LEN];
         let mut done = 0;
         while done < len {
             let part = &mut buffer[..(len - done).min(ZEROS_LEN as u64) as usize];
+            self.step(offset + done);
             let end = self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, offset + done));
             self.full(id, offset + done, end)?;
             if self.stopped() {

@@ -26,6 +26,8 @@ use super::{CTIME_GRAIN, CTIME_GRAIN_LOCAL, WallClock};
 use crate::buffer::Buffer;
 use crate::digest;
 use crate::meter::Meter;
+use crate::storage::SourceJob;
+use crate::storage::crew::{Doing, Track, Turn};
 
 /// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads (it
 /// would stay in the page cache), so that they have to be large.
@@ -40,13 +42,15 @@ pub(super) struct Reader {
     pub(super) shared: Arc<Shared>,
     objects: Arc<Objects>,
     clock: WallClock,
+    /// Tells how far the operation is.
+    track: Option<Track<SourceJob>>,
     scratch: Vec<u8>,
 }
 
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>, objects: Arc<Objects>, clock: WallClock) -> Reader {
         let (tree, meter) = (shared.tree.clone(), shared.meter.clone());
-        Reader { tree, meter, shared, objects, clock, scratch: Vec::new() }
+        Reader { tree, meter, shared, objects, clock, track: None, scratch: Vec::new() }
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -54,7 +58,13 @@ impl Reader {
     }
 
     /// Carries out one operation. `None` for those that are not answered, or that the lanes have now.
-    pub(super) fn run(&mut self, op: &SourceOp, buffer: &mut Option<Buffer>) -> Option<SourceDone> {
+    pub(super) fn run(
+        &mut self,
+        turn: &Turn<SourceJob>,
+        op: &SourceOp,
+        buffer: &mut Option<Buffer>,
+    ) -> Option<SourceDone> {
+        self.track = track(turn, &self.tree, op);
         Some(match *op {
             SourceOp::Read { id, generation, offset, len, .. } => match self.hand_over(op, buffer) {
                 Ok(()) => return None,
@@ -114,6 +124,7 @@ impl Reader {
         let mut filled = 0;
         let mut items = Vec::with_capacity(files.len());
         for file in files {
+            self.step(file.id.0);
             let result = self.read_small(file, &mut buffer.as_mut_slice()[filled..]);
             if matches!(&result, Ok(ok) if ok.look != Look::Changed) {
                 filled += file.size as usize;
@@ -252,6 +263,7 @@ impl Reader {
         while done < len && result.is_ok() {
             let part_len = (len - done).min(SCRATCH_LEN as u64) as usize;
             let part = &mut scratch[..part_len];
+            self.step(offset + done);
             let end = self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, offset + done));
             result = self.full(id, offset + done, end);
             if result.is_ok() && self.stopped() {
@@ -354,6 +366,13 @@ impl Reader {
         own_failure(wire::Stage::Open, "open", format!("file {id}").as_bytes(), "not known to the source")
     }
 
+    /// A step of the operation begins, see [`track`].
+    pub(super) fn step(&mut self, step: u64) {
+        if let Some(track) = &mut self.track {
+            track.at(step);
+        }
+    }
+
     /// Runs system calls on the source. The thread is then not free for the other of its two stages.
     pub(super) fn storage<T>(&self, work: impl FnOnce() -> T) -> T {
         self.timed(Stage::SourceStorage, Stage::SourceHost, work)
@@ -372,6 +391,38 @@ impl Reader {
         self.meter.add_idle(idle, time);
         result
     }
+}
+
+/// What an operation does first, or all the time, by the entry that it goes to.
+pub(super) fn label(tree: &Arc<SourceTree>, op: &SourceOp) -> (FileId, impl Fn() -> Doing + use<>) {
+    let (what, id) = match *op {
+        SourceOp::Read { id, .. } => ("open", id),
+        SourceOp::ReadBundle { ref files } => ("read", files.first().map_or(FileId(0), |file| file.id)),
+        SourceOp::Verify { id, .. } | SourceOp::HashFile { id, .. } | SourceOp::Map { id, .. } => {
+            ("read", id)
+        }
+        SourceOp::Look { id, .. } | SourceOp::Refresh { id, .. } => ("stat", id),
+        SourceOp::Forget { id } => ("close", id),
+        SourceOp::ForgetDir { id } => ("close", id.as_file()),
+    };
+    let tree = tree.clone();
+    (id, move || doing(&tree, what, id, 0))
+}
+
+/// Follows an operation of many steps: the number of a step is the file of a bundle, or an offset.
+fn track(turn: &Turn<SourceJob>, tree: &Arc<SourceTree>, op: &SourceOp) -> Option<Track<SourceJob>> {
+    let tree = tree.clone();
+    match *op {
+        SourceOp::ReadBundle { .. } => Some(turn.track(move |step| doing(&tree, "read", FileId(step), 0))),
+        SourceOp::Verify { id, .. } | SourceOp::HashFile { id, .. } => {
+            Some(turn.track(move |step| doing(&tree, "read", id, step)))
+        }
+        _ => None,
+    }
+}
+
+fn doing(tree: &SourceTree, what: &'static str, id: FileId, offset: u64) -> Doing {
+    Doing { what, name: printable(&tree.path_of(id)), offset }
 }
 
 /// The answer to an operation in which the thread panicked.

@@ -2,9 +2,10 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use blake3::hazmat::HasherExt;
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::Subtree;
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId, Generation};

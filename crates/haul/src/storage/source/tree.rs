@@ -18,6 +18,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::open::OpenFile;
+use crate::storage::io::Target;
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
 /// contents are the source), or in one that the walk announced.
@@ -42,7 +43,7 @@ pub struct SourceTree {
 }
 
 struct Inner {
-    bases: Vec<Arc<OwnedFd>>,
+    bases: Vec<(Arc<OwnedFd>, Target)>,
     dirs: HashMap<DirId, DirNode>,
     entries: HashMap<FileId, EntryNode>,
     dir_fds: FdCache<DirId, OwnedFd>,
@@ -52,6 +53,8 @@ struct Inner {
 struct DirNode {
     place: Place,
     name: Name,
+    /// Known when it was opened; before, it is that of the directory above.
+    target: Option<Target>,
     /// Entries and directories in it that are not forgotten.
     children: u64,
     forgotten: bool,
@@ -128,24 +131,25 @@ impl SourceTree {
     }
 
     pub(in crate::storage) fn add_base(&self, fd: Arc<OwnedFd>) -> Place {
+        let target = Target::of(&*fd);
         let mut inner = self.lock();
-        inner.bases.push(fd);
+        inner.bases.push((fd, target));
         Place::Base(inner.bases.len() - 1)
     }
 
     pub(in crate::storage) fn add_dir(&self, id: DirId, place: Place, name: Name) {
         let mut inner = self.lock();
         inner.hold(place);
-        inner.dirs.insert(id, DirNode { place, name, children: 0, forgotten: false });
+        inner.dirs.insert(id, DirNode { place, name, target: None, children: 0, forgotten: false });
     }
 
     /// Keeps an open directory for reuse, as long as the limit allows.
     pub(in crate::storage) fn keep_dir(&self, id: DirId, fd: Arc<OwnedFd>) {
+        let target = Target::of(&*fd);
         let evicted = {
             let mut inner = self.lock();
-            if !inner.dirs.contains_key(&id) {
-                return;
-            }
+            let Some(dir) = inner.dirs.get_mut(&id) else { return };
+            dir.target = Some(target);
             inner.dir_fds.insert(id, fd)
         };
         drop(evicted);
@@ -188,6 +192,23 @@ impl SourceTree {
         drop(fd);
     }
 
+    /// The storage target of an entry: the file system of its directory, as far as that was opened.
+    pub(in crate::storage) fn target_of(&self, id: FileId) -> Target {
+        let inner = self.lock();
+        let dir = || inner.dirs.get(&id.as_dir()).map(|dir| dir.place);
+        let mut place = inner.entries.get(&id).map(|entry| entry.place).or_else(dir);
+        while let Some(at) = place {
+            match at {
+                Place::Base(base) => return inner.bases[base].1,
+                Place::Dir(id) => match inner.dirs.get(&id) {
+                    Some(DirNode { target: Some(target), .. }) => return *target,
+                    above => place = above.map(|dir| dir.place),
+                },
+            }
+        }
+        Target::default()
+    }
+
     /// A file that an earlier read left open.
     pub(in crate::storage) fn open_file(&self, id: FileId) -> Option<Arc<OpenFile>> {
         self.lock().files_open.get(&id)
@@ -215,7 +236,7 @@ impl SourceTree {
             let mut place = place;
             loop {
                 match place {
-                    Place::Base(base) => break inner.bases[base].clone(),
+                    Place::Base(base) => break inner.bases[base].0.clone(),
                     Place::Dir(id) => {
                         if let Some(fd) = inner.dir_fds.get(&id) {
                             break fd;
