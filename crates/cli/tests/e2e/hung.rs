@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use crate::support::compare::{BELOW, assert_same};
 use crate::support::disk::{Disk, Kind};
-use crate::support::way::Way;
+use crate::support::way::{Way, contents};
 use crate::support::{Room, procs, read, tree};
 
 /// Enough that a copy in small requests is still at it when the disk is frozen.
@@ -41,6 +42,36 @@ fn a_hung_write_is_named_and_waited_for() {
         run.wait().sane().exits(0);
         assert!(read(data.join("big")) == read(sink.join("big")), "{}: the copy differs", way.name());
     }
+}
+
+/// Goal: one file system below the destination that hangs is named, also where nothing but names is asked of it, and does
+/// not keep the bytes of files elsewhere from being written.
+/// Method: a frozen file system under one directory of a tree of small files; the others are looked for meanwhile.
+#[test]
+fn a_hung_file_system_does_not_hold_up_others() {
+    need!("xfs");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    for (dir, files) in [("data/other", 300), ("data/disk", 20)] {
+        let dir = room.dir(dir);
+        for i in 0..files {
+            tree::random_file(&dir.join(format!("{i}")), &mut fastrand::Rng::with_seed(i), 10_000);
+        }
+    }
+    let disk = Disk::new(&room, "sink/disk", Kind::Xfs);
+    let frozen = disk.freeze();
+    let mut run = Way::Here.cp(&["-r", "--io-deadline=1s"], &[contents(&data)], &sink).start();
+    let named = run.until(|run| {
+        let said = String::from_utf8_lossy(&run.stdout()).into_owned();
+        said.contains("s for the sink's ") && said.contains("disk")
+    });
+    assert!(named, "nobody named what hangs");
+    let others = run.until(|_| fs::read_dir(sink.join("other")).is_ok_and(|dir| dir.count() >= 300));
+    assert!(others && !run.ended(), "the others were not written");
+    drop(frozen);
+    run.wait().sane().exits(0);
+    assert_same(&data.join("other"), &sink.join("other"), BELOW);
+    assert_same(&data.join("disk"), &disk.at(""), BELOW);
 }
 
 /// Blocks of the files in a directory, bytes.
