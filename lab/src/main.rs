@@ -5,8 +5,11 @@
 
 use clap::{Parser, Subcommand};
 
+mod host;
+mod peers;
 mod targets;
 mod wan;
+mod workload;
 
 /// A test bench for haul on one machine
 #[derive(Parser)]
