@@ -50,7 +50,8 @@ const SWITCHES: [&str; 5] = ["NFSD_PNFS", "NFSD_FLEXFILELAYOUT", "NFSD_V4", "IO_
 
 fn script() -> String {
     format!(
-        "for m in {}; do\n\
+        "echo \"boot_seconds $(cut -d' ' -f1 /proc/uptime)\"\n\
+         for m in {}; do\n\
              if grep -q \"/$m.ko\" /usr/lib/uml/modules/$(uname -r)/modules.builtin; then echo \"module $m built-in\"\n\
              elif why=$(/run/modprobe $m 2>&1); then echo \"module $m loaded\"\n\
              else echo \"module $m absent\"; fi\n\
@@ -62,8 +63,7 @@ fn script() -> String {
          echo \"release $(uname -r)\"\n\
          echo \"congestion $(cat /proc/sys/net/ipv4/tcp_available_congestion_control)\"\n\
          echo \"filesystems $(awk '{{print $NF}}' /proc/filesystems | tr '\\n' ' ')\"\n\
-         echo \"processors $(grep -c ^processor /proc/cpuinfo)\"\n\
-         echo \"boot_seconds $(cut -d' ' -f1 /proc/uptime)\"\n",
+         echo \"processors $(grep -c ^processor /proc/cpuinfo)\"\n",
         MODULES.join(" "),
         SWITCHES.join(" ")
     )

@@ -44,9 +44,9 @@ fn rate(path: &Path, mtu: u32) -> u64 {
 
 /// Arguments of `tc qdisc add dev DEVICE root`.
 fn netem(path: &Path, mtu: u32) -> String {
-    // tc reads ns only as a whole number.
-    let mut text =
-        format!("netem limit {} delay {}ns rate {}bit", limit(path), path.delay_ns, rate(path, mtu));
+    // tc knows nothing shorter than this; never less than was asked for.
+    let delay = path.delay_ns.div_ceil(1_000);
+    let mut text = format!("netem limit {} delay {delay}us rate {}bit", limit(path), rate(path, mtu));
     if path.loss > 0.0 {
         text += &format!(" loss random {:.7}%", path.loss * 100.0);
     }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn kernel_netem_is_told_the_path() {
         let path = Path {
-            delay_ns: 64_000_000,
+            delay_ns: 63_999_001,
             jitter_ns: 0,
             rate: 1_538_000_000,
             loss: 1e-4,
@@ -143,8 +143,7 @@ mod tests {
             up: true,
         };
         let limit = (path.on_the_way() + 1_638_400) / 16_384 + 1_000;
-        let wanted =
-            format!("netem limit {limit} delay 64000000ns rate 1514000000bit loss random 0.0100000%");
+        let wanted = format!("netem limit {limit} delay 64000us rate 1514000000bit loss random 0.0100000%");
         assert_eq!(netem(&path, 1500), wanted);
     }
 }
