@@ -204,7 +204,8 @@ impl Task {
         let outputs = Some([out_end.as_raw_fd(), err_end.as_raw_fd()]);
         let mut guest = Guest::start(false, Stdio::from(log_end))?;
         drop((out_end, err_end));
-        let order = Order { memory: self.memory, init, script: file, outputs, ..Order::default() };
+        let name = format!("haul-lab-run-{}", std::process::id());
+        let order = Order { name, memory: self.memory, init, script: file, outputs, ..Order::default() };
         let (said, log) = std::thread::scope(|scope| {
             let copy = |mut from: std::io::PipeReader, to: &mut (dyn Write + Send)| {
                 // Who listened may have gone; the guest's lines are still to be read, or it would wait for that.

@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use rustix::mount::{MountFlags, mount, mount_remount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde::{Deserialize, Serialize};
 
 use crate::wan::state::{self, Process};
@@ -36,12 +36,17 @@ const SCRATCH_SIZE: u64 = 16 << 20;
 const LINE_MAX: u64 = 64 << 10;
 /// What of the guest's console goes into an error.
 const CONSOLE_MAX: usize = 2_000;
+/// Where the files of a guest that stays are: programs, modules, devices, the names of namespaces.
+const NEEDED: [&str; 10] =
+    ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/dev", "/proc", "/sys", "/run/netns"];
 /// The kernel says this of every boot; the rest is worth telling.
 const CONSOLE_USUAL: [&str; 3] = ["SELinux:", "mmapper_init", "Failed to initialize ubd device"];
 
 /// What a guest is to be.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Order {
+    /// As its processes are called, for those who look for them.
+    pub name: String,
     pub memory: u64,
     /// A shell script, the guest's first process. `/dev/ttyS2` is its control line.
     pub init: String,
@@ -212,6 +217,9 @@ pub fn serve() -> anyhow::Result<()> {
         });
     }
     let scratch = state::dir()?;
+    if order.stays {
+        release()?;
+    }
     shield(&scratch, order.memory)?;
     let write = |name: &str, text: &str| {
         let path = scratch.join(name);
@@ -265,7 +273,7 @@ fn spawn(order: &Order, scratch: &Path, input: PipeReader, output: PipeWriter) -
     }
     let place = scratch.display();
     let mut command = Command::new(PROGRAM);
-    command.arg(format!("mem={}K", order.memory >> 10));
+    command.args([format!("mem={}K", order.memory >> 10), format!("umid={}", order.name)]);
     command.args([format!("uml_dir={place}/"), format!("init={place}/init")]);
     // `panic`: a guest whose script has failed ends instead of waiting for somebody to look.
     command.args([
@@ -294,6 +302,22 @@ fn connect(taps: &[[String; 2]]) -> anyhow::Result<()> {
     for (nic, [namespace, device]) in taps.iter().enumerate() {
         crate::wan::netns::ip(&["link", "set", &format!("tap{nic}"), "netns", namespace, "name", device])?;
         crate::wan::netns::ip(&["-n", namespace, "link", "set", device, "up"])?;
+    }
+    Ok(())
+}
+
+/// Lets go of the mounts that a guest does not need: one that stays would keep a file system busy that others unmount.
+fn release() -> anyhow::Result<()> {
+    let table = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+    // What is mounted on something comes after it.
+    for line in table.lines().rev() {
+        let Some((point, _)) = parse_mount(line) else { continue };
+        let whole = ["/", "/run"].iter().any(|place| point == Path::new(place));
+        if whole || NEEDED.iter().any(|place| point.starts_with(place)) {
+            continue;
+        }
+        // One that is gone, or below something else, is no concern.
+        let _ = unmount(&point, UnmountFlags::DETACH);
     }
     Ok(())
 }

@@ -102,6 +102,7 @@ pub fn start(state: &mut State, path: &Path, mtu: u32) -> anyhow::Result<()> {
     state.process = guest.process.clone();
     state.update()?;
     guest.boot(&Order {
+        name: format!("haul-lab-{}", state.name),
         memory,
         init: init(path, mtu)?,
         taps: state.namespaces.iter().map(|namespace| [namespace.clone(), netns::device(0)]).collect(),
