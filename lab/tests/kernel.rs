@@ -198,6 +198,14 @@ impl Network {
         figures.split('/').next().and_then(|min| min.parse().ok()).expect("a number")
     }
 
+    /// As `list` shows it.
+    fn stale(&self) -> bool {
+        let list: Value = serde_json::from_slice(&lab(&["wan", "list"]).stdout).expect("JSON");
+        let mut listed = list.as_array().expect("a list").iter();
+        let listed = listed.find(|entry| entry["name"] == self.0.as_str()).expect("still written down");
+        listed["stale"].as_bool().expect("a switch")
+    }
+
     fn assert_nothing_left(&self, pid: &Value) {
         let list = output("ip", &["netns", "list"]);
         assert!(!text(&list.stdout).contains(&self.0), "{}", text(&list.stdout));
@@ -251,9 +259,11 @@ fn kernel_netem_is_in_the_path() {
         assert!(Instant::now() < deadline, "one process ends them all");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let list: Value = serde_json::from_slice(&lab(&["wan", "list"]).stdout).expect("JSON");
-    let listed = list.as_array().expect("a list").iter().find(|entry| entry["name"] == network.0.as_str());
-    assert_eq!(listed.expect("still written down")["stale"], true);
+    // The process that was killed goes as the last of them.
+    while !network.stale() {
+        assert!(Instant::now() < deadline, "it is listed as stale");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let said = network.up(&["--rtt", "60ms", "--rate", "1Gbit"]);
     assert_ping(60.0);
     assert!(network.down().status.success());
