@@ -276,15 +276,7 @@ fn spawn(order: &Order, scratch: &Path, input: PipeReader, output: PipeWriter) -
     command.args([format!("mem={}K", order.memory >> 10), format!("umid={}", order.name)]);
     command.args([format!("uml_dir={place}/"), format!("init={place}/init")]);
     // `panic`: a guest whose script has failed ends instead of waiting for somebody to look.
-    command.args([
-        "umid=guest",
-        "root=/dev/root",
-        "rootfstype=hostfs",
-        "rootflags=/",
-        "ro",
-        "panic=1",
-        "quiet",
-    ]);
+    command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "panic=1", "quiet"]);
     command.args(["con=null", "con0=null,fd:2"]);
     if let Some([stdout, stderr]) = order.outputs {
         command.args([format!("ssl0=null,fd:{stdout}"), format!("ssl1=null,fd:{stderr}")]);
