@@ -6,6 +6,7 @@
 use clap::{Parser, Subcommand};
 
 mod host;
+mod kernel;
 mod peers;
 mod targets;
 mod wan;
@@ -21,6 +22,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(subcommand)]
+    Kernel(kernel::Kernel),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
     #[command(subcommand)]
@@ -29,6 +32,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Kernel(kernel) => kernel::run(kernel),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),
     }

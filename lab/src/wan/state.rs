@@ -37,6 +37,9 @@ pub struct State {
     pub process: Process,
     pub namespaces: [String; 2],
     pub nics: usize,
+    /// Its packets are carried by a guest kernel (`lab kernel wan`), whose first process is written down.
+    #[serde(default)]
+    pub kernel: bool,
 }
 
 impl Process {
@@ -68,14 +71,23 @@ impl Process {
 
     /// Ends it, first by asking; returns when it is gone. One that does not run any more is left alone.
     pub fn end(&self) -> anyhow::Result<()> {
+        self.signal(&[Signal::TERM, Signal::KILL])
+    }
+
+    /// Ends it without asking: for one that has nothing to put in order, or hears nothing.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        self.signal(&[Signal::KILL])
+    }
+
+    fn signal(&self, signals: &[Signal]) -> anyhow::Result<()> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
         // The descriptor holds on to one process; that it is ours is looked at after it has been opened.
         let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
         if !self.runs() {
             return Ok(());
         }
-        for signal in [Signal::TERM, Signal::KILL] {
-            match pidfd_send_signal(fd.as_fd(), signal) {
+        for signal in signals {
+            match pidfd_send_signal(fd.as_fd(), *signal) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::SRCH) => return Ok(()),
                 Err(error) => return Err(error).with_context(|| format!("end process {}", self.pid)),
