@@ -24,7 +24,7 @@ use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption, UnbufferedCl
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
 use rustls::pki_types::ServerName;
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, UnbufferedServerConnection};
-use rustls::{ClientConfig, ServerConfig};
+use rustls::{ClientConfig, Error, ServerConfig};
 
 use super::{Link, TransportError};
 use handshake::handshake;
@@ -35,7 +35,11 @@ mod halves;
 mod handshake;
 mod identity;
 pub mod open;
+#[cfg(test)]
+mod peer_tests;
 pub mod record;
+#[cfg(test)]
+mod record_tests;
 pub mod seal;
 #[cfg(test)]
 mod tests;
@@ -56,7 +60,8 @@ pub fn client(
     pin: &Pin,
     deadline: Duration,
 ) -> Result<Link, TransportError> {
-    client_with(crypto(), stream, identity, pin, deadline)
+    let config = client_config(crypto(), identity, pin).map_err(refused)?;
+    handshake(client_connection(config).map_err(refused)?, stream, deadline)
 }
 
 /// Makes a link of a connection that we accepted; otherwise like [`client`].
@@ -69,47 +74,40 @@ pub fn server(
     pin: &Pin,
     deadline: Duration,
 ) -> Result<Link, TransportError> {
-    server_with(crypto(), stream, identity, pin, deadline)
+    let config = server_config(crypto(), identity, pin).map_err(refused)?;
+    handshake(server_connection(config).map_err(refused)?, stream, deadline)
 }
 
-fn client_with(
-    crypto: CryptoProvider,
-    stream: TcpStream,
-    identity: &Identity,
-    pin: &Pin,
-    deadline: Duration,
-) -> Result<Link, TransportError> {
+fn client_config(crypto: CryptoProvider, identity: &Identity, pin: &Pin) -> Result<ClientConfig, Error> {
     let crypto = Arc::new(crypto);
     let verifier = Arc::new(PinVerifier { pin: pin.clone(), crypto: crypto.clone() });
     let mut config = ClientConfig::builder_with_provider(crypto)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(refused)?
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(identity.certified())));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
-    config.enable_secret_extraction = true;
-    // A name is required and means nothing: the key is the name.
     config.enable_sni = false;
-    let name = ServerName::try_from("haul").expect("a legal name");
-    let conn = UnbufferedClientConnection::new(Arc::new(config), name).map_err(refused)?;
-    handshake(conn, stream, deadline)
+    config.enable_secret_extraction = true;
+    Ok(config)
 }
 
-fn server_with(
-    crypto: CryptoProvider,
-    stream: TcpStream,
-    identity: &Identity,
-    pin: &Pin,
-    deadline: Duration,
-) -> Result<Link, TransportError> {
+fn client_connection(config: ClientConfig) -> Result<UnbufferedClientConnection, Error> {
+    UnbufferedClientConnection::new(Arc::new(config), no_name())
+}
+
+/// A name is required and means nothing: the key is the name.
+fn no_name() -> ServerName<'static> {
+    ServerName::try_from("haul").expect("a legal name")
+}
+
+fn server_config(crypto: CryptoProvider, identity: &Identity, pin: &Pin) -> Result<ServerConfig, Error> {
     let crypto = Arc::new(crypto);
     let verifier = Arc::new(PinVerifier { pin: pin.clone(), crypto: crypto.clone() });
     let mut config = ServerConfig::builder_with_provider(crypto)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(refused)?
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(identity.certified())));
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -117,8 +115,11 @@ fn server_with(
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     config.enable_secret_extraction = true;
-    let conn = UnbufferedServerConnection::new(Arc::new(config)).map_err(refused)?;
-    handshake(conn, stream, deadline)
+    Ok(config)
+}
+
+fn server_connection(config: ServerConfig) -> Result<UnbufferedServerConnection, Error> {
+    UnbufferedServerConnection::new(Arc::new(config))
 }
 
 /// What we offer: one cipher, the one that this CPU is fast at, and the other for peers that are not.
@@ -140,10 +141,10 @@ fn cpu_has_aes() -> bool {
     return false;
 }
 
-fn refused(error: rustls::Error) -> TransportError {
+fn refused(error: Error) -> TransportError {
     TransportError { what: "TLS handshake failed".into(), source: Some(invalid(error)) }
 }
 
-fn invalid(error: rustls::Error) -> io::Error {
+fn invalid(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305, NONCE_LEN};
 use rustls::kernel::KernelConnection;
@@ -71,19 +71,23 @@ pub(super) struct Parts {
     keys: Keys,
 }
 
-struct Keys {
+pub(super) struct Keys {
     schedule: Mutex<Box<dyn Schedule>>,
     /// Records that may be sealed with one key.
     limit: u64,
 }
 
 impl Keys {
-    fn next(
-        &self,
-        next: impl FnOnce(&mut dyn Schedule) -> Result<(u64, ConnectionTrafficSecrets), rustls::Error>,
-    ) -> io::Result<Key> {
-        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
-        key(next(&mut **schedule).map_err(invalid)?)
+    fn schedule(&self) -> MutexGuard<'_, Box<dyn Schedule>> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// The next key for what we send.
+    pub(super) fn next_tx(&self) -> io::Result<Key> {
+        key(self.schedule().next_tx().map_err(invalid)?)
+    }
+    /// The next key for what the peer sends.
+    pub(super) fn next_rx(&self) -> io::Result<Key> {
+        key(self.schedule().next_rx().map_err(invalid)?)
     }
 }
 
@@ -101,6 +105,12 @@ impl Parts {
             opener: Opener::new(key(secrets.rx)?),
             keys: Keys { limit: suite.common.confidentiality_limit, schedule: Mutex::new(Box::new(kernel)) },
         })
+    }
+
+    /// For a test that plays the peer.
+    #[cfg(test)]
+    pub(super) fn split(self) -> (Sealer, Opener, Keys) {
+        (self.sealer, self.opener, self.keys)
     }
 
     pub(super) fn into_link(self, stream: TcpStream) -> Link {
@@ -211,7 +221,7 @@ impl Reader {
             Meaning::Data => self.plain = start + HEADER_LEN..start + HEADER_LEN + plain,
             Meaning::Close => self.at_end = true,
             Meaning::KeyUpdate { answer } => {
-                let key = self.shared.keys.next(|schedule| schedule.next_rx());
+                let key = self.shared.keys.next_rx();
                 self.opener = Opener::new(key.map_err(|_| Fault::Exhausted)?);
                 if answer {
                     self.shared.answer.store(true, Ordering::Release);
@@ -301,7 +311,7 @@ impl Writer {
             // What the peer asks for from now on is asked of the new key.
             self.shared.answer.store(false, Ordering::Release);
             self.seal(Kind::Handshake, &KEY_UPDATE_MESSAGE)?;
-            self.sealer = Sealer::new(self.shared.keys.next(|schedule| schedule.next_tx())?);
+            self.sealer = Sealer::new(self.shared.keys.next_tx()?);
         }
         Ok(())
     }

@@ -63,16 +63,11 @@ impl Role for UnbufferedServerConnection {
 
 /// Runs the handshake to its end and splits the connection.
 pub(super) fn handshake<C: Role>(
-    mut conn: C,
+    conn: C,
     stream: TcpStream,
     deadline: Duration,
 ) -> Result<Link, TransportError> {
-    let shaken = shake(&mut conn, &stream, Instant::now() + deadline).and_then(|incoming| {
-        tune(&stream)?;
-        let (secrets, kernel) = conn.secrets().map_err(invalid)?;
-        Parts::new(incoming, secrets, kernel)
-    });
-    match shaken {
+    match agree(conn, &stream, deadline) {
         Ok(parts) => Ok(parts.into_link(stream)),
         Err(source) => {
             // Somebody else may hold a duplicate of the socket; the peer must see the end all the same.
@@ -80,6 +75,14 @@ pub(super) fn handshake<C: Role>(
             Err(TransportError { what: "TLS handshake failed".into(), source: Some(source) })
         }
     }
+}
+
+/// Runs the handshake to its end and takes the keys over.
+pub(super) fn agree<C: Role>(mut conn: C, stream: &TcpStream, deadline: Duration) -> io::Result<Parts> {
+    let incoming = shake(&mut conn, stream, Instant::now() + deadline)?;
+    tune(stream)?;
+    let (secrets, kernel) = conn.secrets().map_err(invalid)?;
+    Parts::new(incoming, secrets, kernel)
 }
 
 /// The handshake under an absolute deadline. What the peer sent beyond it comes back.

@@ -3,19 +3,20 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use rustls::crypto::CipherSuiteCommon;
 use rustls::{SupportedCipherSuite, Tls13CipherSuite};
 
 use super::*;
 
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
-fn tcp_pair() -> (TcpStream, TcpStream) {
+pub(super) fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (dialled, listener.accept().unwrap().0)
 }
 
-fn pin(identity: &Identity) -> Pin {
+pub(super) fn pin(identity: &Identity) -> Pin {
     Pin(identity.public())
 }
 
@@ -183,15 +184,13 @@ fn cipher_follows_the_cpu() {
     assert_eq!(crypto().cipher_suites.len(), 2);
 }
 
-/// Goal: data crosses key updates in both directions, thousands of them.
-/// Method: a cipher whose limit is 20 records; 16 MB each way, at once, against plain expectations.
-#[test]
-fn data_crosses_key_updates() {
-    let rustls::SupportedCipherSuite::Tls13(suite) = provider::cipher_suite::TLS13_AES_128_GCM_SHA256;
-    let common = rustls::crypto::CipherSuiteCommon {
+/// What both ends offer, with a cipher that must change its keys after `limit` records.
+pub(super) fn crypto_with(suite: SupportedCipherSuite, limit: u64) -> CryptoProvider {
+    let SupportedCipherSuite::Tls13(suite) = suite;
+    let common = CipherSuiteCommon {
         suite: suite.common.suite,
         hash_provider: suite.common.hash_provider,
-        confidentiality_limit: 20,
+        confidentiality_limit: limit,
     };
     let short: &'static Tls13CipherSuite = Box::leak(Box::new(Tls13CipherSuite {
         common,
@@ -199,15 +198,23 @@ fn data_crosses_key_updates() {
         aead_alg: suite.aead_alg,
         quic: None,
     }));
-    let crypto = move || CryptoProvider {
-        cipher_suites: vec![SupportedCipherSuite::Tls13(short)],
-        ..provider::default_provider()
-    };
+    CryptoProvider { cipher_suites: vec![SupportedCipherSuite::Tls13(short)], ..provider::default_provider() }
+}
+
+/// Goal: data crosses key updates in both directions, hundreds of them.
+/// Method: a cipher whose limit is 20 records; 16 MB each way, at once, in records of 1000 bytes.
+#[test]
+fn data_crosses_key_updates() {
+    let crypto = || crypto_with(provider::cipher_suite::TLS13_AES_128_GCM_SHA256, 20);
     let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
     let (a_pin, b_pin) = (pin(&a), pin(&b));
     let (dialled, accepted) = tcp_pair();
-    let far = std::thread::spawn(move || server_with(crypto(), accepted, &b, &a_pin, LONG).unwrap());
-    let near = client_with(crypto(), dialled, &a, &b_pin, LONG).unwrap();
+    let far = std::thread::spawn(move || {
+        let conn = server_connection(server_config(crypto(), &b, &a_pin).unwrap()).unwrap();
+        handshake(conn, accepted, LONG).unwrap()
+    });
+    let conn = client_connection(client_config(crypto(), &a, &b_pin).unwrap()).unwrap();
+    let near = handshake(conn, dialled, LONG).unwrap();
     let far = far.join().unwrap();
     let data: Vec<u8> = {
         let mut data = vec![0; 16_000_000];
@@ -218,7 +225,9 @@ fn data_crosses_key_updates() {
         for mut writer in [near.writer, far.writer] {
             let data = &data;
             scope.spawn(move || {
-                writer.write_all(data).unwrap();
+                for piece in data.chunks(1000) {
+                    writer.write_all(piece).unwrap();
+                }
                 writer.flush().unwrap();
             });
         }
