@@ -241,3 +241,44 @@ fn data_crosses_key_updates() {
         }
     });
 }
+
+/// Goal: what the client sends right behind its handshake is not lost with rustls, key updates and the end included.
+/// Method: a relay holds back all that the client sends after its hello and delivers it in one piece.
+#[test]
+fn records_may_come_with_the_handshake() {
+    let crypto = || crypto_with(provider::cipher_suite::TLS13_AES_128_GCM_SHA256, 3);
+    let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
+    let (a_pin, b_pin) = (pin(&a), pin(&b));
+    let (near, mut relay_near) = tcp_pair();
+    let (mut relay_far, far) = tcp_pair();
+    let (mut back_from, mut back_to) = (relay_far.try_clone().unwrap(), relay_near.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let conn = client_connection(client_config(crypto(), &a, &b_pin).unwrap()).unwrap();
+            let mut link = handshake(conn, near, LONG).unwrap();
+            for i in 0..10 {
+                link.writer.write_all(&[i; 100]).unwrap();
+            }
+            drop(link.writer);
+            // The socket stays open until the other end has all.
+            let _ = link.reader.read(&mut [0]);
+        });
+        scope.spawn(move || {
+            let mut hello = vec![0; 5];
+            relay_near.read_exact(&mut hello).unwrap();
+            hello.resize(5 + usize::from(u16::from_be_bytes([hello[3], hello[4]])), 0);
+            relay_near.read_exact(&mut hello[5..]).unwrap();
+            relay_far.write_all(&hello).unwrap();
+            let mut held = Vec::new();
+            relay_near.read_to_end(&mut held).unwrap();
+            relay_far.write_all(&held).unwrap();
+        });
+        let conn = server_connection(server_config(crypto(), &b, &a_pin).unwrap()).unwrap();
+        let mut link = handshake(conn, far, LONG).unwrap();
+        let mut got = Vec::new();
+        link.reader.read_to_end(&mut got).unwrap();
+        assert_eq!(got, (0..10).flat_map(|i| [i; 100]).collect::<Vec<u8>>());
+        (link.closer)();
+    });
+}
