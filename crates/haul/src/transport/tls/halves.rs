@@ -31,8 +31,9 @@ use crate::transport::Link;
 /// Sealed bytes that are written at once: large enough that a system call costs little, small enough that they are
 /// still in the cache when the kernel copies them. Whole records of full length.
 const WRITE_LEN: usize = 16 * RECORD_LEN_MAX;
-/// What one read of the socket takes at most, bytes.
-const READ_LEN: usize = 256 * 1024;
+/// What one read of the socket takes at most, bytes. While a frame is hashed its successor piles up in the socket: half
+/// of that in one read saves a seventh of the CPU against a quarter; twice as much falls out of the cache.
+const READ_LEN: usize = 512 * 1024;
 /// Records without payload that a peer may send in a row. It needs one or two.
 const IDLE_RECORDS_MAX: u32 = 32;
 
