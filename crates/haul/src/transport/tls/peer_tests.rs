@@ -155,10 +155,17 @@ impl Rogue {
 }
 
 fn with_rogue() -> (Link, Rogue) {
+    with_rogue_by(&crypto)
+}
+
+fn with_rogue_by(crypto: &(dyn Fn() -> CryptoProvider + Sync)) -> (Link, Rogue) {
     let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
     let (ours, theirs) = tcp_pair();
     std::thread::scope(|scope| {
-        let link = scope.spawn(|| server(ours, &a, &pin(&b), LONG).unwrap());
+        let link = scope.spawn(|| {
+            let config = server_config(crypto(), &a, &pin(&b)).unwrap();
+            handshake(server_connection(config).unwrap(), ours, LONG).unwrap()
+        });
         let conn = client_connection(client_config(crypto(), &b, &pin(&a)).unwrap()).unwrap();
         let parts = agree(conn, &theirs, LONG).unwrap();
         let (sealer, opener, keys) = parts.split();
@@ -266,6 +273,24 @@ fn requested_key_update_is_answered() {
     link.writer.write_all(b"more").unwrap();
     link.writer.flush().unwrap();
     assert_eq!(peer.receive(), (Kind::Data, b"more".to_vec()));
+}
+
+/// Goal: no key seals more records than it may.
+/// Method: a cipher whose limit is 4 records; the records are counted as they come.
+#[test]
+fn worn_keys_are_changed() {
+    let (mut link, mut peer) = with_rogue_by(&|| crypto_with(TLS13_CHACHA20_POLY1305_SHA256, 4));
+    for i in 0..20 {
+        link.writer.write_all(&[i]).unwrap();
+    }
+    link.writer.flush().unwrap();
+    for i in 0..20 {
+        if i > 0 && i % 3 == 0 {
+            assert_eq!(peer.receive(), (Kind::Handshake, KEY_UPDATE_MESSAGE.to_vec()));
+            peer.opener = Opener::new(peer.keys.next_rx().unwrap());
+        }
+        assert_eq!(peer.receive(), (Kind::Data, vec![i]));
+    }
 }
 
 /// Goal: EOF is what `close_notify` says and nothing else; nothing behind it is read; the other direction goes on.
