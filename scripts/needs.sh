@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench|lab]
+# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench|lab], or
+# needs.sh packages NAME...
 #
 # Debian and Ubuntu only; elsewhere it names the commands that are missing. What is there is left alone,
 # and when nothing is missing nothing is run.
@@ -22,6 +23,7 @@ case $profile in
     test) wanted=("${test[@]}") ;;
     bench) wanted=("${bench[@]}") ;;
     lab) wanted=("${lab[@]}") ;;
+    packages) wanted=() ;;
     *)
         echo "needs.sh: no profile '$profile'; there are build, demo, test, bench and lab" >&2
         exit 2
@@ -41,6 +43,12 @@ for pair in "${wanted[@]}"; do
     commands+=("${pair%%:*}")
     [[ " ${packages[*]} " == *" ${pair##*:} "* ]] || packages+=("${pair##*:}")
 done
+if [ "$profile" = packages ]; then
+    for package in "${@:2}"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || packages+=("$package")
+    done
+    commands=("${packages[@]}")
+fi
 if [ ${#packages[@]} -eq 0 ]; then
     exit 0
 fi

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 mod host;
 mod peers;
+mod process;
 mod targets;
 mod wan;
 mod workload;
@@ -21,6 +22,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(subcommand)]
+    Peers(peers::Peers),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
     #[command(subcommand)]
@@ -29,6 +32,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Peers(peers) => peers::run(peers),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),
     }

@@ -7,8 +7,8 @@
 
 mod daemon;
 mod lateness;
-mod line;
-mod netns;
+pub mod line;
+pub mod netns;
 mod options;
 mod packet;
 mod proof;
@@ -24,7 +24,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use daemon::{Config, Request, Way};
-use options::Change;
+pub use options::Change;
 use state::{Process, State};
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
@@ -74,28 +74,29 @@ pub enum Wan {
     Serve,
 }
 
-#[derive(Args)]
+/// What a network is made of; see [`Up::make`].
+#[derive(Args, Clone, Debug)]
 pub struct Up {
     /// rtt-0.28ms, rtt-26.8ms, rtt-128ms, rtt-163ms, lan, cross-country, lossy-0.01% or thin-100M
     #[arg(value_parser = options::PRESETS.map(|preset| preset.name))]
-    preset: Option<String>,
+    pub preset: Option<String>,
     #[command(flatten)]
-    change: Change,
+    pub change: Change,
     /// Links between the hosts, each with this path for itself
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(NICS_MAX)))]
-    nics: u8,
+    pub nics: u8,
     /// The namespaces are called haul-lab-NAME-a and haul-lab-NAME-b
     #[arg(long, default_value = "wan", value_parser = state::check_name)]
-    name: String,
+    pub name: String,
     /// Largest IP packet on the network
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9216))]
-    mtu: u32,
+    pub mtu: u32,
     /// Seed of loss and jitter
     #[arg(long, default_value_t = 1)]
-    seed: u64,
+    pub seed: u64,
     /// Do not show by ping and iperf3 that the network is what it says
     #[arg(long)]
-    no_proof: bool,
+    pub no_proof: bool,
 }
 
 /// Does what was asked for.
@@ -104,17 +105,14 @@ pub struct Up {
 /// With what failed and why; `up` has then removed what it had made.
 pub fn run(wan: Wan) -> anyhow::Result<()> {
     let said = match wan {
-        Wan::Up(up) => up.run()?,
+        Wan::Up(up) => up.make()?,
         Wan::Down { all: true, .. } => {
             let states = State::all()?;
             // One that resists must not keep the others.
             let results: Vec<_> = states.iter().map(remove).collect();
             json!({ "removed": results.into_iter().collect::<anyhow::Result<Vec<_>>>()? })
         }
-        Wan::Down { name, .. } => {
-            let removed = State::read(&name)?.as_ref().map(remove).transpose()?;
-            json!({ "removed": removed.into_iter().collect::<Vec<_>>() })
-        }
+        Wan::Down { name, .. } => json!({ "removed": down(&name)?.into_iter().collect::<Vec<_>>() }),
         Wan::Set { name, change, a_to_b, b_to_a, nic } => {
             let way = match (a_to_b, b_to_a) {
                 (true, _) => Way::AToB,
@@ -128,6 +126,19 @@ pub fn run(wan: Wan) -> anyhow::Result<()> {
         Wan::Serve => return serve(),
     };
     writeln!(std::io::stdout(), "{said}").context("write to standard output")
+}
+
+/// Removes a network with all that belongs to it; says what it was, if there was one.
+///
+/// # Errors
+/// Something of it cannot be removed.
+pub fn down(name: &str) -> anyhow::Result<Option<Value>> {
+    State::read(name)?.as_ref().map(remove).transpose()
+}
+
+/// Namespaces of a network's two hosts.
+pub fn namespaces(name: &str) -> [String; 2] {
+    ["a", "b"].map(|host| format!("haul-lab-{name}-{host}"))
 }
 
 fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
@@ -180,8 +191,33 @@ fn remove(state: &State) -> anyhow::Result<Value> {
 }
 
 impl Up {
-    fn run(&self) -> anyhow::Result<Value> {
-        let path = options::resolve(self.preset.as_deref(), &self.change).map_err(anyhow::Error::msg)?;
+    /// A network of one NIC per host that does not prove itself, by preset or by figures.
+    pub fn new(preset: Option<&str>, change: Change) -> Up {
+        Up {
+            preset: preset.map(str::to_owned),
+            change,
+            nics: 1,
+            name: "wan".to_owned(),
+            mtu: 1500,
+            seed: 1,
+            no_proof: true,
+        }
+    }
+
+    /// The path of each NIC.
+    ///
+    /// # Errors
+    /// There is no such preset, or it cannot be emulated.
+    pub fn path(&self) -> anyhow::Result<line::Path> {
+        options::resolve(self.preset.as_deref(), &self.change).map_err(anyhow::Error::msg)
+    }
+
+    /// Makes it, and says what `lab wan up` prints. It stays up when this process has ended.
+    ///
+    /// # Errors
+    /// With what failed and why; what had been made is removed.
+    pub fn make(&self) -> anyhow::Result<Value> {
+        let path = self.path()?;
         if let Some(found) = State::read(&self.name)? {
             if found.process.runs() {
                 bail!("a network called {} is up; take another --name, or `lab wan down` it", self.name);
@@ -192,7 +228,7 @@ impl Up {
         let mut state = State {
             name: self.name.clone(),
             process: Process::of(std::process::id())?,
-            namespaces: ["a", "b"].map(|host| format!("haul-lab-{}-{host}", self.name)),
+            namespaces: namespaces(&self.name),
             nics: usize::from(self.nics),
         };
         if let Some(taken) = state.namespaces.iter().find(|namespace| netns::exists(namespace)) {
