@@ -5,6 +5,7 @@
 
 use clap::{Parser, Subcommand};
 
+mod experiment;
 mod host;
 mod peers;
 mod process;
@@ -24,6 +25,9 @@ struct Args {
 enum Command {
     #[command(subcommand)]
     Peers(peers::Peers),
+    /// List the experiments: name, duration, title
+    List,
+    Run(experiment::RunArgs),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
     #[command(subcommand)]
@@ -33,6 +37,8 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Peers(peers) => peers::run(peers),
+        Command::List => experiment::list(),
+        Command::Run(args) => experiment::run(&args),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),
     }

@@ -19,12 +19,13 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, FromArgMatches as _, Subcommand};
 use serde_json::{Value, json};
 
 use daemon::{Config, Request, Way};
 pub use options::Change;
+pub use proof::parse_ping;
 use state::{Process, State};
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
@@ -141,6 +142,14 @@ pub fn namespaces(name: &str) -> [String; 2] {
     ["a", "b"].map(|host| format!("haul-lab-{name}-{host}"))
 }
 
+/// What `stats` prints.
+///
+/// # Errors
+/// There is no such network, or its process is gone.
+pub fn stats(name: &str, reset: bool) -> anyhow::Result<Value> {
+    ask(name, &Request::Stats { reset })
+}
+
 fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
     match State::read(name)? {
         None => bail!("no network is called {name}; `lab wan list` shows them"),
@@ -202,6 +211,20 @@ impl Up {
             seed: 1,
             no_proof: true,
         }
+    }
+
+    /// As `lab wan up` would understand these words.
+    ///
+    /// # Errors
+    /// It would not; or the path cannot be emulated.
+    pub fn parse(words: &[String]) -> anyhow::Result<Up> {
+        let command = Up::augment_args(clap::Command::new("lab wan up").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).and_then(|matches| Up::from_arg_matches(&matches));
+        // Its first line; the others are on the usage of another command.
+        let up =
+            matches.map_err(|error| anyhow!("{}", error.to_string().lines().next().unwrap_or_default()))?;
+        up.path()?;
+        Ok(up)
     }
 
     /// The path of each NIC.
