@@ -18,14 +18,33 @@ use crate::process;
 use crate::workload::Workload;
 
 mod command;
+mod fio;
+mod gridftp;
 mod haul;
 mod iperf3;
+mod lftp;
+mod rclone;
 mod rsync;
+mod scp;
+mod tar;
+mod xrootd;
 
 pub use command::{Peers, run};
 
 /// All of them, in the order of tables.
-pub const PEERS: &[&dyn Peer] = &[&haul::Haul, &rsync::Rsync, &iperf3::Iperf3];
+pub const PEERS: &[&dyn Peer] = &[
+    &haul::Haul,
+    &rsync::Rsync,
+    &scp::Scp,
+    &rclone::Rclone,
+    &gridftp::Gridftp,
+    &xrootd::Xrootd,
+    &lftp::Lftp,
+    &tar::Tar,
+    &tar::SshTar,
+    &iperf3::Iperf3,
+    &fio::Fio,
+];
 
 /// How long a program may take to say its version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(20);
@@ -118,6 +137,18 @@ impl Job<'_> {
     fn from_slash(&self) -> String {
         format!("{}/", self.from.display())
     }
+}
+
+/// Who we are: the user that the far sshd lets in.
+fn user() -> String {
+    let uid = rustix::process::geteuid();
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid.as_raw().to_string()).then(|| name.to_owned())
+    });
+    found.unwrap_or_else(|| "root".to_owned())
 }
 
 /// The first line that a program answers, on whichever output.
