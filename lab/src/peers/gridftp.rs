@@ -7,6 +7,7 @@
 //! the bandwidth-delay product by the number of connections.
 
 use std::any::Any;
+use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -19,6 +20,9 @@ const PARALLEL: &str = "8";
 const CONCURRENCY: &str = "8";
 const FAR: &str = "gridftp";
 const NEAR: &str = "gridftp-near";
+/// Server and client ask for the names of addresses and fail without an answer; a host of the lab has no name
+/// service. $0 is a file to find it in, in place of /etc/hosts and for this program only.
+const WITH_NAMES: &str = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
 
 pub struct Gridftp;
 
@@ -40,36 +44,48 @@ impl Peer for Gridftp {
     }
 
     fn start(&self, bench: &Bench) -> anyhow::Result<Box<dyn Any>> {
-        let far = server(bench.far(), bench.port(FAR)?)?;
-        let near = server(bench.near(), bench.port(NEAR)?)?;
+        let far = server(bench, bench.far(), bench.port(FAR)?)?;
+        let near = server(bench, bench.near(), bench.port(NEAR)?)?;
         Ok(Box::new([far, near]))
     }
 
     fn copy(&self, job: &Job<'_>) -> anyhow::Result<Said> {
-        let mut command = job.bench.near().command("globus-url-copy");
-        command.args(arguments(job)?);
+        let near = job.bench.near();
+        let mut words = with_names(job.bench, near)?;
+        words.push("globus-url-copy".to_owned());
+        words.extend(arguments(job)?);
+        let mut command = near.command(&words[0]);
+        command.env("GLOBUS_HOSTNAME", &near.address).args(&words[1..]);
         job.bench.run(&mut command, job.limit)?;
         Ok(Said::default())
     }
 }
 
-fn server(host: &Host, port: u16) -> anyhow::Result<Server> {
+fn server(bench: &Bench, host: &Host, port: u16) -> anyhow::Result<Server> {
     let user = super::user();
-    host.server("globus-gridftp-server", port, |command| {
-        // No configuration of the machine's; no fork into the background. `-aa` lets anonymous users in.
-        command.args([
-            "-c",
-            "",
-            "-s",
-            "-aa",
-            "-anonymous-user",
-            &user,
-            "-allow-root",
-            "-allow-disabled-login",
-        ]);
-        command.args(["-p", &port.to_string()]);
-        command.args(["-control-interface", &host.address, "-data-interface", &host.address]);
+    let mut words = with_names(bench, host)?;
+    // No configuration of the machine's; no fork into the background. `-aa` lets anonymous users in.
+    let own = ["globus-gridftp-server", "-c", "", "-s", "-aa", "-anonymous-user", &user, "-allow-root"];
+    words.extend(own.map(str::to_owned));
+    words.extend(["-allow-disabled-login", "-p", &port.to_string()].map(str::to_owned));
+    words.extend(["-control-interface", &host.address, "-data-interface", &host.address].map(str::to_owned));
+    host.server(&words[0], port, |command| {
+        command.env("GLOBUS_HOSTNAME", &host.address).args(&words[1..]);
     })
+}
+
+/// Words that bring a program of a host under names for both addresses.
+fn with_names(bench: &Bench, host: &Host) -> anyhow::Result<Vec<String>> {
+    if host.namespace.is_none() {
+        return Ok(Vec::new());
+    }
+    let path = bench.scratch.join("gridftp-hosts");
+    let [near, far] = [&bench.near().address, &bench.far().address];
+    fs::write(&path, format!("127.0.0.1 localhost\n{near} near\n{far} far\n"))
+        .with_context(|| format!("write {}", path.display()))?;
+    Ok(["unshare", "--mount", "sh", "-c", WITH_NAMES, &path.display().to_string()]
+        .map(str::to_owned)
+        .to_vec())
 }
 
 fn arguments(job: &Job<'_>) -> anyhow::Result<Vec<String>> {

@@ -1,8 +1,9 @@
 //! lftp to SFTP.
 //!
 //! `mirror -R --parallel`: a connection for each file that is under way, so that many files hide the round trip. A file
-//! that is sent is one stream (`pget` is for files that are fetched). lftp(1): `sftp:size-write` as large as OpenSSH
-//! takes, and so many `sftp:max-packets-in-flight` that twice ssh's own window (2 MiB) is under way.
+//! that is sent is one stream (`pget` is for files that are fetched). lftp(1): so many `sftp:max-packets-in-flight` that twice
+//! ssh's own window (2 MiB) is under way. `sftp:size-write` stays at its 32 KiB: with more than lftp's own buffers of
+//! 64 KiB each packet waits for half a second.
 
 use std::any::Any;
 
@@ -11,8 +12,7 @@ use crate::host::Bench;
 
 /// Files under way.
 const PARALLEL: &str = "16";
-const SIZE_WRITE: u32 = 255 << 10;
-const PACKETS: u32 = 16;
+const PACKETS: u32 = 128;
 
 pub struct Lftp;
 
@@ -21,7 +21,7 @@ impl Peer for Lftp {
         "lftp"
     }
     fn about(&self) -> &'static str {
-        "lftp mirror -R to SFTP, 16 files at a time, 16 x 255 KiB in flight each; ssh (AES-GCM); not on media when it ends"
+        "lftp mirror -R to SFTP, 16 files at a time, 128 x 32 KiB in flight each; ssh (AES-GCM); not on media when it ends"
     }
     fn packages(&self) -> &'static [&'static str] {
         &["lftp", "openssh-client", "openssh-server", "openssh-sftp-server"]
@@ -47,14 +47,12 @@ fn script(job: &Job<'_>) -> anyhow::Result<String> {
     job.check_settings(&["parallel"])?;
     let parallel = job.setting("parallel", PARALLEL);
     let bench = job.bench;
-    // Its own default opens a second connection only after a second.
     let settings = [
         "cmd:fail-exit yes".to_owned(),
         "net:max-retries 1".to_owned(),
         "net:timeout 60".to_owned(),
         "net:connection-limit 0".to_owned(),
         format!("sftp:connect-program \"{} -a -x\"", bench.ssh_words()),
-        format!("sftp:size-write {SIZE_WRITE}"),
         format!("sftp:max-packets-in-flight {PACKETS}"),
     ];
     let set: String = settings.iter().map(|setting| format!("set {setting}; ")).collect();

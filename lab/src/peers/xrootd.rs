@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
@@ -66,15 +67,24 @@ impl Peer for Xrootd {
 
     fn copy(&self, job: &Job<'_>) -> anyhow::Result<Said> {
         let mut command = job.bench.near().command("xrdcp");
-        let (environment, arguments) = call(job)?;
+        let (environment, arguments) = call(job, &entries(job.from)?)?;
         command.envs(environment).args(arguments);
         job.bench.run(&mut command, job.limit)?;
         Ok(Said::default())
     }
 }
 
+/// What is in a directory: xrdcp would take the directory itself along.
+fn entries(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let list = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let paths: std::io::Result<Vec<_>> = list.map(|entry| entry.map(|entry| entry.path())).collect();
+    let mut paths = paths.with_context(|| format!("list {}", dir.display()))?;
+    paths.sort();
+    Ok(paths)
+}
+
 /// Environment and arguments.
-fn call(job: &Job<'_>) -> anyhow::Result<(Vec<(&'static str, String)>, Vec<String>)> {
+fn call(job: &Job<'_>, entries: &[PathBuf]) -> anyhow::Result<(Vec<(&'static str, String)>, Vec<String>)> {
     job.check_settings(&["streams", "parallel", "chunks"])?;
     let one = job.workload.files == 1;
     let chunks = job.setting("chunks", chunks(job.bench.line.bdp()).to_string());
@@ -89,7 +99,7 @@ fn call(job: &Job<'_>) -> anyhow::Result<(Vec<(&'static str, String)>, Vec<Strin
         arguments.extend(["--parallel".to_owned(), job.setting("parallel", PARALLEL)]);
     }
     let port = job.bench.port("xrootd")?;
-    arguments.push(job.from_slash());
+    arguments.extend(entries.iter().map(|path| path.display().to_string()));
     arguments.push(format!("root://{}:{port}/{}/", job.bench.far().address, job.to.display()));
     Ok((environment, arguments))
 }
@@ -120,11 +130,11 @@ mod tests {
     #[test]
     fn peer_xrootd_call() {
         let mut fixture = Fixture::new(&[]);
-        let (environment, words) = call(&fixture.job()).unwrap();
+        let (environment, words) = call(&fixture.job(), &["/from/d0".into(), "/from/d1".into()]).unwrap();
         assert_eq!(environment[0].1, "4");
-        assert!(words.join(" ").starts_with("-s -f -N -r --parallel 16 /from/ root://10.77.0.2:"));
+        assert!(words.join(" ").starts_with("-s -f -N -r --parallel 16 /from/d0 /from/d1 root://10.77.0.2:"));
         fixture.workload.files = 1;
-        let (environment, words) = call(&fixture.job()).unwrap();
+        let (environment, words) = call(&fixture.job(), &["/from/d0".into(), "/from/d1".into()]).unwrap();
         assert_eq!(environment[0].1, "39");
         assert!(words.contains(&"-S".to_owned()) && words.last().unwrap().ends_with("//to/"), "{words:?}");
     }
