@@ -28,6 +28,7 @@ mod result;
 mod session;
 mod site;
 mod table;
+mod words;
 
 const FOLDER: &str = "lab/experiments";
 
@@ -63,7 +64,7 @@ pub struct RunArgs {
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {
-    file::parse_time(text).map_err(|error| format!("{error:#}"))
+    words::parse_time(text).map_err(|error| format!("{error:#}"))
 }
 
 /// `lab list`: name, title and duration of each experiment.

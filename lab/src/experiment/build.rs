@@ -43,7 +43,8 @@ impl Build {
         // What does not go into the program does not change the build: results and papers are written meanwhile.
         let sources = ["--", "crates", "Cargo.toml", "Cargo.lock"];
         let git = |args: &[&str]| said_by("git", &[args, &sources[..]].concat(), root);
-        let committed = git(&["log", "-1", "--format=%ct"]).and_then(|at| at.parse::<u64>().ok());
+        let committed = said_by("git", &["log", "-1", "--format=%ct", "--", "crates"], root)
+            .and_then(|at| at.parse::<u64>().ok());
         let status = git(&["status", "--porcelain"]).unwrap_or_default();
         let diff = git(&["diff", "HEAD"]).unwrap_or_default();
         Ok(Build {

@@ -10,11 +10,12 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::build::Build;
-use super::file::{Cell, Competitor, Experiment, Figure, scalar};
+use super::file::{Cell, Competitor, Experiment, Figure};
 use super::machine::{self, Machine};
 use super::once::{self, End};
 use super::result::{Contender, Key, Outcome, Results, Run};
 use super::site::{Site, Sites};
+use super::words::scalar;
 use super::{RunArgs, own};
 use crate::peers::Job;
 use crate::{host, process, wan};

@@ -13,7 +13,8 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::fs::{statfs, statvfs};
 use serde_json::Value;
 
-use super::file::{Experiment, Medium, Storage, network};
+use super::file::{Experiment, Medium, Storage};
+use super::words::network;
 use super::{machine, own, table};
 use crate::host::{Bench, Setup};
 use crate::{process, wan};

@@ -53,7 +53,8 @@ pub fn table(results: &Results) -> String {
     head.push(Figure::Rate.unit().into());
     head.extend(files.then(|| Figure::Files.unit().to_owned()));
     head.push(Figure::Cpu.unit().into());
-    head.push("emulator, CPUs".into());
+    let emulated = results.runs.iter().any(|run| run.emulator_seconds > 0.0);
+    head.extend(emulated.then(|| "emulator, CPUs".to_owned()));
     head.extend(results.ratio.iter().map(|label| format!("of {label}")));
     head.push("n".into());
     head.push("remarks".into());
@@ -70,11 +71,7 @@ pub fn table(results: &Results) -> String {
         row.push(spread(group.spread(Figure::Cpu)));
         let good = group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
         let emulator = Spread::of(good.map(|run| run.emulator_seconds / run.wall_seconds));
-        row.push(
-            emulator
-                .filter(|share| share.highest > 0.0)
-                .map_or_else(String::new, |share| figure(share.median)),
-        );
+        row.extend(emulated.then(|| emulator.map_or_else(String::new, |share| figure(share.median))));
         row.extend(results.ratio.iter().map(|label| ratio(group, &groups, label)));
         row.push(group.spread(Figure::Rate).map_or(0, |spread| spread.n).to_string());
         row.push(remark(results, group));
@@ -275,4 +272,4 @@ pub fn seen(min_ms: f64, mean_ms: f64, set_ms: f64) -> Value {
 
 #[cfg(test)]
 #[path = "table_tests.rs"]
-mod tests;
+pub mod tests;
