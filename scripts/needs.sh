@@ -14,8 +14,9 @@ demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-se
 test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
     ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3)
-bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
-lab=("${build[@]}" ip:iproute2 ping:iputils-ping iperf3:iperf3)
+bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3
+    rclone:rclone globus-url-copy:globus-gass-copy-progs xrdcp:xrootd-client lftp:lftp)
+lab=("${demo[@]}" ping:iputils-ping iperf3:iperf3 rsync:rsync fusermount3:fuse3)
 
 case $profile in
     build) wanted=("${build[@]}") ;;
