@@ -58,9 +58,6 @@ pub struct RunArgs {
     /// Seed of the order within rounds (default: another one each time)
     #[arg(long)]
     seed: Option<u64>,
-    /// The program that is measured (default: target/release/haul)
-    #[arg(long)]
-    haul: Option<PathBuf>,
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {

@@ -82,9 +82,8 @@ fn a_tiny_experiment_runs_from_file_to_results() {
     let child = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["run", "--busy", "--seed", "5", "--out"])
         .args([&out, &file])
-        .arg("--haul")
-        .arg(haul())
         .env("LAB_ROOT", dir.path())
+        .env("LAB_HAUL", haul())
         .env("RUST_BACKTRACE", "0")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -126,7 +125,9 @@ fn wrong_experiments_are_refused() {
     let dir = tempfile::tempdir().expect("make a directory");
     let file = dir.path().join("wrong.toml");
     fs::write(&file, TINY.replace("rounds", "runs")).expect("write the experiment");
-    for (name, words) in [(file.to_str().expect("text"), ["wrong.toml", "runs"]), ("moon", ["moon.toml", "lab list"])] {
+    for (name, words) in
+        [(file.to_str().expect("text"), ["wrong.toml", "runs"]), ("moon", ["moon.toml", "lab list"])]
+    {
         let output = Command::new(env!("CARGO_BIN_EXE_lab"))
             .args(["run", name])
             .env("LAB_ROOT", dir.path())

@@ -50,7 +50,7 @@ impl Session<'_> {
         if !args.busy {
             machine::wait_for_quiet(args.wait.unwrap_or_default(), &process::interrupted)?;
         }
-        let haul = args.haul.clone().unwrap_or_else(host::haul);
+        let haul = host::haul();
         let build = Build::look(&haul, self.root)?;
         let contenders: Vec<Contender> =
             experiment.competitors.iter().map(contender).collect::<anyhow::Result<_>>()?;
