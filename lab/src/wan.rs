@@ -24,7 +24,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use daemon::{Config, Request, Way};
-pub use options::Change;
+pub use options::{Change, parse_time};
 use state::{Process, State};
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
