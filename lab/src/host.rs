@@ -121,7 +121,7 @@ pub struct Line {
 impl Line {
     /// Bandwidth-delay product: bytes that are on their way when the path is full. None where nothing limits the rate.
     pub fn bdp(&self) -> Option<u64> {
-        let bytes = u128::from(self.rate?) * self.rtt.as_nanos() / 8_000_000_000;
+        let bytes = u128::from(self.rate?).saturating_mul(self.rtt.as_nanos()) / 8_000_000_000;
         Some(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 }

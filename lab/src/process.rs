@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, p
 pub const MARK: &str = "HAUL_LAB";
 /// What is kept of a program's output, from its end.
 const OUTPUT_MAX: usize = 4 << 20;
+/// How long the rest of it may take to arrive when the program has ended.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 /// Lines of its errors that an error repeats.
 const LAST_LINES: usize = 8;
 /// How long a server may take until it listens.
@@ -115,7 +117,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> anyhow::Result<(ExitSta
     // Also what it left running: the pipes would stay open. It still is a zombie, so that the group's id is its own.
     kill_group(&child);
     let status = child.wait().with_context(|| format!("wait for {}", name(command)))?;
-    let [stdout, stderr] = [stdout, stderr].map(|kept| kept.join().unwrap_or_default());
+    let [stdout, stderr] = [stdout, stderr].map(Kept::take);
     let output = Output { stdout, stderr };
     match waited {
         Ok(true) => Ok((status, output)),
@@ -154,19 +156,41 @@ fn kill_group(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
+/// What a program says, as it comes.
+struct Kept {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: thread::JoinHandle<()>,
+}
+
 /// Reads to the end, and keeps the last [`OUTPUT_MAX`] bytes.
-fn keep(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut kept = Vec::new();
+fn keep(mut from: impl Read + Send + 'static) -> Kept {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&bytes);
+    let reader = thread::spawn(move || {
         let mut piece = vec![0; 64 << 10];
         while let Ok(n @ 1..) = from.read(&mut piece) {
+            let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             kept.extend_from_slice(&piece[..n]);
             if kept.len() > 2 * OUTPUT_MAX {
-                kept.drain(..kept.len() - OUTPUT_MAX);
+                let old = kept.len() - OUTPUT_MAX;
+                kept.drain(..old);
             }
         }
-        String::from_utf8_lossy(&kept).into_owned()
-    })
+    });
+    Kept { bytes, reader }
+}
+
+impl Kept {
+    /// All of it, when its program has ended. A child that has left the program's group may hold on to the pipe:
+    /// what it says later is not waited for.
+    fn take(self) -> String {
+        let deadline = Instant::now() + OUTPUT_PATIENCE;
+        while !self.reader.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let bytes = self.bytes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 /// A program's plain name; nsenter and setpriv only bring it to its place.

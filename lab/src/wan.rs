@@ -24,7 +24,7 @@ use clap::{Args, FromArgMatches as _, Subcommand};
 use serde_json::{Value, json};
 
 use daemon::{Config, Request, Way};
-pub use options::Change;
+pub use options::{Change, parse_time};
 pub use proof::parse_ping;
 use state::{Process, State};
 

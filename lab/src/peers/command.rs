@@ -18,8 +18,9 @@ use crate::process;
 use crate::wan::{Change, Up};
 use crate::workload::Workload;
 
-/// Long enough for any peer on a path of a few milliseconds.
-const CHECK_LIMIT: Duration = Duration::from_secs(60);
+/// The path if none is named: short and not slow.
+const RTT_NS: u64 = 2_000_000;
+const RATE: u64 = 1_000_000_000;
 /// Several directories' worth would take longer and show no more; the large one has several objects and an odd end.
 const MANY: Workload = Workload { files: 60, size: 10_007, seed: 1 };
 const LARGE: Workload = Workload { files: 1, size: (9 << 20) + 13, seed: 2 };
@@ -45,6 +46,12 @@ pub struct Check {
     /// Over loopback instead of a network of its own
     #[arg(long)]
     loopback: bool,
+    /// Round trip 2 ms and 1 Gbit/s if nothing else is said
+    #[command(flatten)]
+    change: Change,
+    /// How long each copy may take (30s)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::wan::parse_time)]
+    limit: u64,
     /// Directory for the data; no blanks in its name
     #[arg(long, default_value = "/tmp")]
     dir: PathBuf,
@@ -115,7 +122,9 @@ impl Check {
                 }
             });
         }
-        let change = Change { rtt: Some(2_000_000), rate: Some(1_000_000_000), ..Change::default() };
+        let mut change = self.change.clone();
+        change.rtt = change.rtt.or(change.delay.is_none().then_some(RTT_NS));
+        change.rate = change.rate.or(Some(RATE));
         let wan = (!self.loopback).then(|| Up::new(None, change));
         let bench = Bench::up(&Setup { wan, dir: self.dir.clone(), haul: host::haul() })?;
         let data = [("many", MANY), ("large", LARGE)].map(|(name, workload)| {
@@ -125,10 +134,11 @@ impl Check {
         let [many, large] = data;
         let data = [many?, large?];
         let settings = self.set.iter().cloned().collect();
+        let limit = Duration::from_nanos(self.limit);
         let mut failed = 0;
         for peer in peers {
             let began = Instant::now();
-            match check(peer, &bench, &data, &settings) {
+            match check(peer, &bench, &data, &settings, limit) {
                 Ok(what) => {
                     say(&format!("{:<10} ok: {what}, {:.1} s", peer.name(), began.elapsed().as_secs_f64()))?
                 }
@@ -152,6 +162,7 @@ fn check(
     bench: &Bench,
     data: &[(Workload, PathBuf)],
     settings: &BTreeMap<String, String>,
+    limit: Duration,
 ) -> anyhow::Result<&'static str> {
     peer.version()?;
     let _server = peer.start(bench)?;
@@ -159,7 +170,7 @@ fn check(
     for (workload, from) in data {
         let to = bench.far().root.join(format!("{}-{}", peer.name(), workload.files));
         fs::create_dir(&to).with_context(|| format!("make {}", to.display()))?;
-        let said = peer.copy(&Job { bench, workload, from, to: &to, settings, limit: CHECK_LIMIT })?;
+        let said = peer.copy(&Job { bench, workload, from, to: &to, settings, limit })?;
         if said.memory_only {
             let moved = said.bytes.zip(said.seconds).filter(|(bytes, seconds)| *bytes > 0 && *seconds > 0.0);
             moved.context("it moved nothing")?;
