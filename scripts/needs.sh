@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench|lab|kernel]
+# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench|lab|kernel], or
+# needs.sh packages NAME...
 #
 # Debian and Ubuntu only; elsewhere it names the commands that are missing. What is there is left alone,
 # and when nothing is missing nothing is run.
@@ -15,9 +16,11 @@ kernel=(linux.uml:user-mode-linux modprobe:kmod ethtool:ethtool ip:iproute2 unsh
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
 test=("${demo[@]}" "${kernel[@]}" strace:strace b3sum:b3sum setpriv:util-linux
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
-    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3)
-bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
-lab=("${build[@]}" ip:iproute2 ping:iputils-ping iperf3:iperf3)
+    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync)
+bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3
+    rclone:rclone globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
+    xrdcp:xrootd-client xrootd:xrootd-server lftp:lftp socat:socat)
+lab=("${demo[@]}" ping:iputils-ping iperf3:iperf3 rsync:rsync fusermount3:fuse3)
 
 case $profile in
     build) wanted=("${build[@]}") ;;
@@ -26,6 +29,7 @@ case $profile in
     bench) wanted=("${bench[@]}") ;;
     lab) wanted=("${lab[@]}") ;;
     kernel) wanted=("${kernel[@]}") ;;
+    packages) wanted=() ;;
     *)
         echo "needs.sh: no profile '$profile'; there are build, demo, test, bench, lab and kernel" >&2
         exit 2
@@ -45,6 +49,12 @@ for pair in "${wanted[@]}"; do
     commands+=("${pair%%:*}")
     [[ " ${packages[*]} " == *" ${pair##*:} "* ]] || packages+=("${pair##*:}")
 done
+if [ "$profile" = packages ]; then
+    for package in "${@:2}"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || packages+=("$package")
+    done
+    commands=("${packages[@]}")
+fi
 if [ ${#packages[@]} -eq 0 ]; then
     exit 0
 fi

@@ -5,9 +5,11 @@
 
 use clap::{Parser, Subcommand};
 
+mod experiment;
 mod host;
 mod kernel;
 mod peers;
+mod process;
 mod targets;
 mod wan;
 mod workload;
@@ -24,6 +26,11 @@ struct Args {
 enum Command {
     #[command(subcommand)]
     Kernel(kernel::Kernel),
+    #[command(subcommand)]
+    Peers(peers::Peers),
+    /// List the experiments: name, duration, title
+    List,
+    Run(experiment::RunArgs),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
     #[command(subcommand)]
@@ -33,6 +40,9 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Kernel(kernel) => kernel::run(kernel),
+        Command::Peers(peers) => peers::run(peers),
+        Command::List => experiment::list(),
+        Command::Run(args) => experiment::run(&args),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),
     }

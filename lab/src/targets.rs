@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use daemon::Ask;
 use script::Script;
-use spec::{ModelSpec, SpaceSpec, parse_size};
+pub use spec::parse_size;
+use spec::{ModelSpec, SpaceSpec};
 use state::State;
 use volume::Setting;
 

@@ -19,12 +19,13 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, FromArgMatches as _, Subcommand};
 use serde_json::{Value, json};
 
 use daemon::{Config, Request, Way};
-use options::Change;
+pub use options::{Change, parse_time};
+pub use proof::parse_ping;
 use state::{Process, State};
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
@@ -84,7 +85,8 @@ pub enum Carrier {
     Kernel,
 }
 
-#[derive(Args)]
+/// What a network is made of; see [`Up::make`].
+#[derive(Args, Clone, Debug)]
 pub struct Up {
     #[arg(skip)]
     pub carrier: Carrier,
@@ -116,14 +118,14 @@ pub struct Up {
 /// With what failed and why; `up` has then removed what it had made.
 pub fn run(wan: Wan) -> anyhow::Result<()> {
     let said = match wan {
-        Wan::Up(up) => up.run()?,
+        Wan::Up(up) => up.make()?,
         Wan::Down { all: true, .. } => {
             let states = State::all()?;
             // One that resists must not keep the others.
             let results: Vec<_> = states.iter().map(remove).collect();
             json!({ "removed": results.into_iter().collect::<anyhow::Result<Vec<_>>>()? })
         }
-        Wan::Down { name, .. } => down(&name)?,
+        Wan::Down { name, .. } => json!({ "removed": down(&name)?.into_iter().collect::<Vec<_>>() }),
         Wan::Set { name, change, a_to_b, b_to_a, nic } => {
             let way = match (a_to_b, b_to_a) {
                 (true, _) => Way::AToB,
@@ -139,13 +141,25 @@ pub fn run(wan: Wan) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{said}").context("write to standard output")
 }
 
-/// Removes a network; one that is not there is no error.
+/// Removes a network with all that belongs to it; says what it was, if there was one.
 ///
 /// # Errors
-/// With what could not be removed.
-pub fn down(name: &str) -> anyhow::Result<Value> {
-    let removed = State::read(name)?.as_ref().map(remove).transpose()?;
-    Ok(json!({ "removed": removed.into_iter().collect::<Vec<_>>() }))
+/// Something of it cannot be removed.
+pub fn down(name: &str) -> anyhow::Result<Option<Value>> {
+    State::read(name)?.as_ref().map(remove).transpose()
+}
+
+/// Namespaces of a network's two hosts.
+pub fn namespaces(name: &str) -> [String; 2] {
+    ["a", "b"].map(|host| format!("haul-lab-{name}-{host}"))
+}
+
+/// What `stats` prints.
+///
+/// # Errors
+/// There is no such network, or its process is gone.
+pub fn stats(name: &str, reset: bool) -> anyhow::Result<Value> {
+    ask(name, &Request::Stats { reset })
 }
 
 fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
@@ -204,12 +218,48 @@ fn remove(state: &State) -> anyhow::Result<Value> {
 }
 
 impl Up {
-    /// Makes the network; what `up` prints.
+    /// A network of one NIC per host that does not prove itself, by preset or by figures.
+    pub fn new(preset: Option<&str>, change: Change) -> Up {
+        Up {
+            carrier: Carrier::Emulator,
+            preset: preset.map(str::to_owned),
+            change,
+            nics: 1,
+            name: "wan".to_owned(),
+            mtu: 1500,
+            seed: 1,
+            no_proof: true,
+        }
+    }
+
+    /// As `lab wan up` would understand these words.
     ///
     /// # Errors
-    /// With what failed and why; what was made is removed.
-    pub fn run(&self) -> anyhow::Result<Value> {
-        let path = options::resolve(self.preset.as_deref(), &self.change).map_err(anyhow::Error::msg)?;
+    /// It would not; or the path cannot be emulated.
+    pub fn parse(words: &[String]) -> anyhow::Result<Up> {
+        let command = Up::augment_args(clap::Command::new("lab wan up").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).and_then(|matches| Up::from_arg_matches(&matches));
+        // Its first line; the others are on the usage of another command.
+        let up =
+            matches.map_err(|error| anyhow!("{}", error.to_string().lines().next().unwrap_or_default()))?;
+        up.path()?;
+        Ok(up)
+    }
+
+    /// The path of each NIC.
+    ///
+    /// # Errors
+    /// There is no such preset, or it cannot be emulated.
+    pub fn path(&self) -> anyhow::Result<line::Path> {
+        options::resolve(self.preset.as_deref(), &self.change).map_err(anyhow::Error::msg)
+    }
+
+    /// Makes it, and says what `lab wan up` prints. It stays up when this process has ended.
+    ///
+    /// # Errors
+    /// With what failed and why; what had been made is removed.
+    pub fn make(&self) -> anyhow::Result<Value> {
+        let path = self.path()?;
         if let Some(found) = State::read(&self.name)? {
             if found.process.runs() {
                 bail!("a network called {} is up; take another --name, or `lab wan down` it", self.name);
@@ -220,7 +270,7 @@ impl Up {
         let mut state = State {
             name: self.name.clone(),
             process: Process::of(std::process::id())?,
-            namespaces: ["a", "b"].map(|host| format!("haul-lab-{}-{host}", self.name)),
+            namespaces: namespaces(&self.name),
             nics: usize::from(self.nics),
             kernel: self.carrier == Carrier::Kernel,
         };

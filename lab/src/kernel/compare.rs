@@ -150,7 +150,7 @@ fn measure(preset: &str, path: &Path, carrier: Carrier, seconds: u32) -> anyhow:
         seed: 1,
         no_proof: true,
     };
-    up.run()?;
+    up.make()?;
     let namespaces = ["a", "b"].map(|host| format!("haul-lab-{}-{host}", network.0));
     let set = 2.0 * path.delay_ns as f64 / 1e6;
     let mut side = Side { rtt_min_ms: f64::INFINITY, rtt_mean_ms: f64::INFINITY, ..Side::default() };

@@ -126,8 +126,8 @@ pub fn ping(namespaces: &[String; 2], nic: usize, rtt_ms: f64, count: u32) -> an
     parse_ping(&text).with_context(|| format!("no answer to ping: {}", text.trim().replace('\n', "; ")))
 }
 
-/// `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`
-fn parse_ping(text: &str) -> Option<(f64, f64)> {
+/// Shortest and mean round trip in ms: `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`
+pub fn parse_ping(text: &str) -> Option<(f64, f64)> {
     let figures = text.lines().find(|line| line.starts_with("rtt "))?.split_once('=')?.1;
     let mut figures = figures.trim().split('/').map(str::parse);
     Some((figures.next()?.ok()?, figures.next()?.ok()?))
