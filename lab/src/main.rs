@@ -7,6 +7,8 @@ use clap::{Parser, Subcommand};
 
 mod host;
 mod peers;
+mod pfs;
+mod process;
 mod targets;
 mod wan;
 mod workload;
@@ -21,6 +23,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// A real parallel file system: GlusterFS, MooseFS or CephFS
+    #[command(subcommand)]
+    Pfs(pfs::Pfs),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
     #[command(subcommand)]
@@ -29,6 +34,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Pfs(pfs) => pfs::run(pfs),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),
     }

@@ -8,7 +8,7 @@
 mod daemon;
 mod lateness;
 mod line;
-mod netns;
+pub mod netns;
 mod options;
 mod packet;
 mod proof;
@@ -23,9 +23,10 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use crate::process::Process;
 use daemon::{Config, Request, Way};
 use options::Change;
-use state::{Process, State};
+use state::State;
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
 const NICS_MAX: u8 = 16;
