@@ -36,8 +36,10 @@ use state::{Server, State};
 const SERVERS_MAX: i64 = 32;
 /// How long a client may take to mount, and a first file to be written.
 const MOUNT_WAIT: Duration = Duration::from_secs(60);
-/// Bytes that the package managers' file systems want at least: a chunk of MooseFS, and what BlueStore keeps for itself.
+/// The smallest device: room for chunks of MooseFS, and for what BlueStore keeps for itself.
 const SIZE_MIN: u64 = 1 << 30;
+/// Written bytes that the kernel may hold back for a device with a write rate.
+const DIRTY_MAX: u64 = 16 << 20;
 
 /// A real parallel file system
 #[derive(Subcommand)]
@@ -86,6 +88,8 @@ pub enum Up {
         /// So many chunk servers
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SERVERS_MAX))]
         servers: u32,
+        #[command(flatten)]
+        options: moosefs::Options,
         #[command(flatten)]
         common: Common,
     },
@@ -146,7 +150,7 @@ pub struct Set {
 pub fn run(pfs: Pfs) -> anyhow::Result<()> {
     let said = match pfs {
         Pfs::Up(Up::Gluster { bricks, options, common }) => up(Kind::Gluster(options), bricks, &common)?,
-        Pfs::Up(Up::Moosefs { servers, common }) => up(Kind::Moosefs, servers, &common)?,
+        Pfs::Up(Up::Moosefs { servers, options, common }) => up(Kind::Moosefs(options), servers, &common)?,
         Pfs::Up(Up::Ceph { osds, options, common }) => up(Kind::Ceph(options), osds, &common)?,
         Pfs::Set(set) => set.run()?,
         Pfs::Stats { name } => stats(&State::load(&name)?)?,
@@ -244,7 +248,7 @@ fn build(state: &mut State, servers: u32, size: u64, rate: u64) -> anyhow::Resul
     state.kind.mounted(state)?;
     let mut throttle = Value::Null;
     if rate > 0 {
-        throttle = json!(limit(state, None, [Some(rate); 2])?);
+        throttle = limit(state, None, [Some(rate); 2])?;
     }
     let mut described = describe(state);
     described["pids"] = json!(netns::processes(&namespace));
@@ -345,24 +349,22 @@ fn listed(name: &str) -> Value {
     }
 }
 
-/// Changes the rates of a server's device or of all; says by what means, or that there is none.
-fn limit(
-    state: &mut State,
-    which: Option<usize>,
-    [read, write]: [Option<u64>; 2],
-) -> anyhow::Result<&'static str> {
+/// Changes the rates of a server's device or of all; says by what means, or that there is none, and whether memory is kept
+/// from hiding it.
+fn limit(state: &mut State, which: Option<usize>, [read, write]: [Option<u64>; 2]) -> anyhow::Result<Value> {
     let keeper = state.keeper.as_ref().filter(|keeper| keeper.runs()).map(|keeper| keeper.pid);
-    let mut means = "none: no blkio throttle in this machine's cgroups";
+    let (mut means, mut dirty) = ("none: no blkio throttle in this machine's cgroups", false);
     for (at, server) in state.servers.iter_mut().enumerate() {
         if which.is_none_or(|which| which == at) {
             server.rates = [read.unwrap_or(server.rates[0]), write.unwrap_or(server.rates[1])];
             if let Some(by) = devices::throttle(&server.number, server.rates, keeper)? {
                 means = by;
             }
+            dirty = devices::limit_dirty(&server.number, (server.rates[1] > 0).then_some(DIRTY_MAX))?;
         }
     }
     state.save()?;
-    Ok(means)
+    Ok(json!({ "by": means, "dirty_limited": dirty }))
 }
 
 impl Set {
@@ -382,7 +384,7 @@ impl Set {
         ensure!(rates != [None; 2] || self.freeze || self.thaw, "nothing to change: see --help");
         let mut said = json!({ "name": state.name, "server": self.server });
         if rates != [None; 2] {
-            said["throttle"] = json!(limit(&mut state, which, rates)?);
+            said["throttle"] = limit(&mut state, which, rates)?;
         }
         if self.freeze || self.thaw {
             for (at, server) in state.servers.iter().enumerate() {

@@ -22,7 +22,7 @@ use crate::targets::spec::parse_size;
 pub const PROGRAMS: &[&str] =
     &["ceph-mon", "ceph-mgr", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph", "ceph-authtool", "monmaptool"];
 /// The pools of metadata and data.
-const POOLS: [(&str, &str); 2] = [("meta", "8"), ("data", "32")];
+const POOLS: [(&str, u32); 2] = [("meta", 8), ("data", 32)];
 /// How long the metadata server may take to be active, and placement groups to be found.
 const ACTIVE_WAIT: Duration = Duration::from_secs(120);
 /// Stripe units and objects are multiples of it.
@@ -69,7 +69,7 @@ fn settings(state: &State) -> PathBuf {
     state.work().join("ceph.conf")
 }
 
-pub fn start(state: &State, _: &Options) -> anyhow::Result<()> {
+pub fn start(state: &State) -> anyhow::Result<()> {
     let work = state.work();
     let w = work.display();
     for dir in ["mon", "mgr", "mds", "run", "log"] {
@@ -124,19 +124,28 @@ pub fn start(state: &State, _: &Options) -> anyhow::Result<()> {
     }
     let [meta, data] = POOLS;
     for (pool, groups) in POOLS {
-        ceph(&["osd", "pool", "create", pool, groups])?;
+        ceph(&["osd", "pool", "create", pool, &groups.to_string()])?;
     }
     ceph(&["fs", "new", "fs", meta.0, data.0])?;
     said("ceph-mds", &["-i", "a", "-c", &conf])?;
     let until = Instant::now() + ACTIVE_WAIT;
     loop {
         let (mds, groups) = (ceph(&["mds", "stat"])?, ceph(&["pg", "stat"])?);
-        if mds.contains("up:active") && groups.contains(" 40 active+clean;") {
+        if mds.contains("up:active") && all_clean(&groups) {
             return Ok(());
         }
         ensure!(Instant::now() < until, "not active after {ACTIVE_WAIT:?}: {} {}", mds.trim(), groups.trim());
         sleep(Duration::from_millis(200));
     }
+}
+
+/// Whether `ceph pg stat` says that the placement groups of our pools, and of those that Ceph has made for itself, are
+/// all found: `41 pgs: 41 active+clean; ...`.
+fn all_clean(said: &str) -> bool {
+    let Some((count, rest)) = said.trim().split_once(" pgs: ") else { return false };
+    let least: u32 = POOLS.iter().map(|(_, groups)| groups).sum();
+    count.parse::<u32>().is_ok_and(|count| count >= least)
+        && rest.starts_with(&format!("{count} active+clean;"))
 }
 
 pub fn client(state: &State) -> Vec<String> {
@@ -152,4 +161,36 @@ pub fn mounted(state: &State, options: &Options) -> anyhow::Result<()> {
     let layout = options.layout();
     setxattr(&state.mount, "ceph.dir.layout", layout.as_bytes(), XattrFlags::empty())
         .with_context(|| format!("set the layout {layout:?} of {}", state.mount.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a file system is not called active while groups are missing or on their way.
+    /// Method: a table of what `ceph pg stat` says.
+    #[test]
+    fn all_groups_must_be_clean() {
+        assert!(all_clean("41 pgs: 41 active+clean; 2.3 KiB data, 1.1 GiB used, 23 GiB / 24 GiB avail\n"));
+        for not_yet in [
+            "",
+            "32 pgs: 32 active+clean; 0 B data",
+            "41 pgs: 3 creating+peering, 38 active+clean; 0 B data",
+            "41 pgs: 41 unknown; 0 B data",
+        ] {
+            assert!(!all_clean(not_yet), "{not_yet}");
+        }
+    }
+
+    /// Goal: layouts that Ceph would refuse are refused before anything is started.
+    /// Method: a table.
+    #[test]
+    fn layouts_are_checked() {
+        let check = |stripe_unit, stripe_count, object_size| {
+            Options { stripe_unit, stripe_count, object_size }.check().is_ok()
+        };
+        assert!(check(4 << 20, 1, 4 << 20) && check(1 << 20, 4, 4 << 20));
+        assert!(!check(0, 1, 4 << 20) && !check(1 << 20, 0, 4 << 20) && !check(3 << 20, 1, 4 << 20));
+        assert!(!check(1000, 1, 4000) && !check(128 << 20, 1, 128 << 20));
+    }
 }

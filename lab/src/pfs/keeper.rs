@@ -6,7 +6,7 @@
 //! Left out: an orderly end. Nothing that the servers hold is to be kept, so they are killed.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -46,7 +46,7 @@ pub fn start(state: &mut State) -> anyhow::Result<()> {
 }
 
 /// Writes the keeper down before it gets anything to do; if we die in between, it hears nothing and ends.
-fn plan(state: &mut State, child: &mut Child, output: &mut impl std::io::BufRead) -> anyhow::Result<()> {
+fn plan(state: &mut State, child: &mut Child, output: &mut impl BufRead) -> anyhow::Result<()> {
     let mut said = String::new();
     output.read_line(&mut said).context("hear the keeper")?;
     let Ok(pid) = said.trim().parse() else {

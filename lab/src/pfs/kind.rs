@@ -24,7 +24,7 @@ pub const ADDRESS: &str = "10.66.0.1";
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     Gluster(gluster::Options),
-    Moosefs,
+    Moosefs(moosefs::Options),
     Ceph(ceph::Options),
 }
 
@@ -50,7 +50,7 @@ impl Kind {
     pub fn which(&self) -> Which {
         match self {
             Kind::Gluster(_) => Which::Gluster,
-            Kind::Moosefs => Which::Moosefs,
+            Kind::Moosefs(_) => Which::Moosefs,
             Kind::Ceph(_) => Which::Ceph,
         }
     }
@@ -59,7 +59,7 @@ impl Kind {
     pub fn check(&self, servers: u32) -> anyhow::Result<()> {
         match self {
             Kind::Gluster(options) => options.check(servers),
-            Kind::Moosefs => Ok(()),
+            Kind::Moosefs(options) => options.check(servers),
             Kind::Ceph(options) => options.check(),
         }
     }
@@ -71,7 +71,7 @@ impl Kind {
     pub fn version(&self) -> anyhow::Result<String> {
         let (programs, version): (&[&str], &[&str]) = match self {
             Kind::Gluster(_) => (gluster::PROGRAMS, &["glusterfs", "--version"]),
-            Kind::Moosefs => (moosefs::PROGRAMS, &["mfsmaster", "-v"]),
+            Kind::Moosefs(_) => (moosefs::PROGRAMS, &["mfsmaster", "-v"]),
             Kind::Ceph(_) => (ceph::PROGRAMS, &["ceph-osd", "--version"]),
         };
         for program in programs {
@@ -87,7 +87,7 @@ impl Kind {
     /// Bytes of a device that are enough for a first test.
     pub fn size(&self) -> u64 {
         match self {
-            Kind::Gluster(_) | Kind::Moosefs => 4 << 30,
+            Kind::Gluster(_) | Kind::Moosefs(_) => 4 << 30,
             Kind::Ceph(_) => 6 << 30,
         }
     }
@@ -95,7 +95,7 @@ impl Kind {
     /// The file system on each device; none if the servers take them as they are.
     pub fn file_system(&self) -> Option<&'static str> {
         match self {
-            Kind::Gluster(_) | Kind::Moosefs => Some("xfs"),
+            Kind::Gluster(_) | Kind::Moosefs(_) => Some("xfs"),
             Kind::Ceph(_) => None,
         }
     }
@@ -104,7 +104,7 @@ impl Kind {
     pub fn server(&self, at: u32, device: &Path, work: &Path) -> (String, PathBuf, [String; 2]) {
         match self {
             Kind::Gluster(_) => gluster::server(at, device),
-            Kind::Moosefs => moosefs::server(at, device, work),
+            Kind::Moosefs(_) => moosefs::server(at, device, work),
             Kind::Ceph(_) => ceph::server(at, work),
         }
     }
@@ -118,8 +118,8 @@ impl Kind {
     pub fn start(&self, state: &State) -> anyhow::Result<()> {
         match self {
             Kind::Gluster(options) => gluster::start(state, options),
-            Kind::Moosefs => moosefs::start(state),
-            Kind::Ceph(options) => ceph::start(state, options),
+            Kind::Moosefs(_) => moosefs::start(state),
+            Kind::Ceph(_) => ceph::start(state),
         }
     }
 
@@ -127,7 +127,7 @@ impl Kind {
     pub fn client(&self, state: &State) -> Vec<String> {
         match self {
             Kind::Gluster(_) => gluster::client(state),
-            Kind::Moosefs => moosefs::client(state),
+            Kind::Moosefs(_) => moosefs::client(state),
             Kind::Ceph(_) => ceph::client(state),
         }
     }
@@ -135,7 +135,8 @@ impl Kind {
     /// What is to be done through the mount before others use it.
     pub fn mounted(&self, state: &State) -> anyhow::Result<()> {
         match self {
-            Kind::Gluster(_) | Kind::Moosefs => Ok(()),
+            Kind::Gluster(_) => Ok(()),
+            Kind::Moosefs(options) => moosefs::mounted(state, options),
             Kind::Ceph(options) => ceph::mounted(state, options),
         }
     }

@@ -185,9 +185,13 @@ fn remove_parts(state: &State) -> anyhow::Result<()> {
         client.end()?;
     }
     // Before the servers, so that none of them waits for a slow device instead of ending.
-    for server in &state.servers {
-        let keeper = state.keeper.as_ref().filter(|keeper| keeper.runs()).map(|keeper| keeper.pid);
-        devices::throttle(&server.number, [0, 0], keeper)?;
+    let keeper = state.keeper.as_ref().filter(|keeper| keeper.runs()).map(|keeper| keeper.pid);
+    for (server, image) in state.servers.iter().zip(&state.images) {
+        // Else its number may be someone else's by now.
+        if devices::attached(image)? {
+            devices::throttle(&server.number, [0, 0], keeper)?;
+            devices::limit_dirty(&server.number, None)?;
+        }
     }
     if let Some(keeper) = &state.keeper {
         keeper.kill()?;

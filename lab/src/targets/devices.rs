@@ -190,6 +190,27 @@ pub fn throttle(
     Ok(Some("io.max (cgroup v2)"))
 }
 
+/// Limits the written bytes that the kernel holds back for a device, or lifts the limit; says whether it can.
+///
+/// Without it, a device that is throttled to less than others is not slow for a server that never waits for its writes:
+/// memory takes them all.
+pub fn limit_dirty(device: &str, bytes: Option<u64>) -> anyhow::Result<bool> {
+    let dir = PathBuf::from(format!("/sys/class/bdi/{device}"));
+    let write = |file: &str, text: &str| {
+        let file = dir.join(file);
+        fs::write(&file, text).with_context(|| format!("write {text} to {}", file.display()))
+    };
+    // Linux 6.2 and later.
+    if !dir.join("strict_limit").exists() || !dir.join("max_bytes").exists() {
+        return Ok(false);
+    }
+    match bytes {
+        Some(bytes) => write("strict_limit", "1").and_then(|()| write("max_bytes", &bytes.to_string()))?,
+        None => write("strict_limit", "0").and_then(|()| write("max_ratio", "100"))?,
+    }
+    Ok(true)
+}
+
 /// Whether a loop device stands on a file.
 pub fn attached(image: &Path) -> anyhow::Result<bool> {
     if !image.exists() {
