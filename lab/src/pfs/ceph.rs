@@ -92,7 +92,7 @@ pub fn start(state: &State) -> anyhow::Result<()> {
              mon_data = {w}/mon\nmgr_data = {w}/mgr\nmds_data = {w}/mds\nosd_data = {w}/osd$id\n\
              keyring = {w}/keyring\nosd_memory_target = 939524096\nosd_memory_base = 268435456\n\
              osd_memory_cache_min = 134217728\nosd_op_num_shards = 2\npublic_addr = {ADDRESS}\n\
-             cluster_addr = {ADDRESS}\n"
+             cluster_addr = {ADDRESS}\n[client]\nadmin_socket =\n"
         ),
     )?;
     let conf = settings(state).display().to_string();
