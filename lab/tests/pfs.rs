@@ -148,13 +148,7 @@ impl Pfs {
         }
         let bytes = noise(99, (48 * MIB) as usize);
         let began = Instant::now();
-        let mut out = File::options()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(self.mount.join(file))
-            .expect("open");
-        out.write_all(&bytes).and_then(|()| out.sync_all()).expect("write");
+        overwrite(&self.mount.join(file), &bytes);
         // 48 MiB, of which memory may hold 16 back, take 2 s; half of it without a limit at all would be a fast machine.
         assert!(began.elapsed() > Duration::from_secs(1), "{:?} at 16 MiB/s", began.elapsed());
         self.set(server, &["--rate", "0"]);
@@ -164,8 +158,7 @@ impl Pfs {
     fn is_frozen(&self, server: usize, file: &str) {
         let path = self.mount.join(file).display().to_string();
         let before = noise(7, MIB as usize);
-        fs::write(&path, &before).expect("write");
-        File::open(&path).and_then(|file| file.sync_all()).expect("sync");
+        overwrite(Path::new(&path), &before);
         self.set(server, &["--freeze"]);
         let stats = json(&lab(&["stats", &self.name]));
         let frozen = |stats: &Value| -> Vec<bool> {
@@ -219,6 +212,12 @@ fn processes(network: u64) -> Vec<PathBuf> {
     let all = fs::read_dir("/proc").expect("list processes").flatten().map(|entry| entry.path());
     all.filter(|process| fs::metadata(process.join("ns/net")).is_ok_and(|found| found.ino() == network))
         .collect()
+}
+
+/// Writes over the beginning of a file, down to the disk. Cut to nothing first, it could come to lie elsewhere.
+fn overwrite(path: &Path, bytes: &[u8]) {
+    let mut out = File::options().write(true).open(path).expect("open");
+    out.write_all(bytes).and_then(|()| out.sync_all()).expect("write");
 }
 
 /// Bytes that no file system takes for zeros or repetition.
