@@ -6,6 +6,7 @@
 use clap::{Parser, Subcommand};
 
 mod host;
+mod kernel;
 mod peers;
 mod pfs;
 mod process;
@@ -23,6 +24,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(subcommand)]
+    Kernel(kernel::Kernel),
     /// A real parallel file system: GlusterFS, MooseFS or CephFS
     #[command(subcommand)]
     Pfs(pfs::Pfs),
@@ -34,6 +37,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Kernel(kernel) => kernel::run(kernel),
         Command::Pfs(pfs) => pfs::run(pfs),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),

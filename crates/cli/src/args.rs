@@ -46,6 +46,8 @@ pub enum Command {
     },
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
+    /// Show on which storage targets files lie
+    Layout(LayoutArgs),
     /// Measure storage, once, so that copies start with its best settings
     #[command(subcommand)]
     Probe(probe::Probe),
@@ -232,6 +234,16 @@ pub struct Clean {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct LayoutArgs {
+    /// Regular files on this host
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<OsString>,
+    /// Print one JSON object a line for each file
     #[arg(long)]
     pub json: bool,
 }

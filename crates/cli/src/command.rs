@@ -8,6 +8,7 @@ mod agent;
 mod clean;
 mod completions;
 mod copy;
+mod layout;
 mod man;
 mod probe;
 mod surroundings;
@@ -23,6 +24,7 @@ pub fn run(command: Command) -> i32 {
         Command::Cp(args) => copy::run(&args),
         Command::Agent { protocol } => agent::run(protocol),
         Command::Clean(args) => clean::run(&args),
+        Command::Layout(args) => layout::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),
         Command::Completions { shell } => completions::run(shell),

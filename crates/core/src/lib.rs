@@ -18,6 +18,7 @@ pub mod extents;
 pub mod ids;
 pub mod io;
 pub mod journal;
+pub mod layout;
 pub mod stage;
 pub mod transfer;
 pub mod wire;

@@ -24,6 +24,9 @@ pub struct State {
     pub process: Process,
     pub namespaces: [String; 2],
     pub nics: usize,
+    /// Its packets are carried by a guest kernel (`lab kernel wan`), whose first process is written down.
+    #[serde(default)]
+    pub kernel: bool,
 }
 
 /// The folder of state files, sockets and logs; made if need be.
