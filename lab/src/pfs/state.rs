@@ -216,8 +216,11 @@ fn remove_parts(state: &State) -> anyhow::Result<()> {
 fn detach(image: &Path) -> anyhow::Result<()> {
     let until = Instant::now() + DETACH_WAIT;
     while devices::attached(image)? {
-        ensure!(Instant::now() < until, "the loop device on {} is still used", image.display());
-        devices::detach(image)?;
+        // The kernel may let go of it between looking and detaching, which then fails; the next look shows that.
+        let tried = devices::detach(image);
+        if Instant::now() >= until {
+            return tried.and_then(|()| bail!("the loop device on {} is still used", image.display()));
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
