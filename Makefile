@@ -9,10 +9,10 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test lint bench lab sim clean
+.PHONY: help build demo test test-pfs lint bench lab sim clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 build: ## build the program, optimised: target/release/haul
 	@scripts/needs.sh build
@@ -33,6 +33,13 @@ test: ## run all tests
 		echo "skipped: 0"; \
 	fi; \
 	exit $$code
+
+# Also part of `test`, but for Ceph, which takes a minute and 57 MB of packages.
+test-pfs: ## run the tests on real parallel file systems: GlusterFS, MooseFS and CephFS (root)
+	@scripts/needs.sh test
+	@scripts/needs.sh pfs-ceph
+	cargo build --locked -p haul-cli
+	HAUL_TEST_REQUIRE=all cargo test --locked -p haul-lab --test pfs -- --include-ignored
 
 lint: ## formatting, clippy with warnings as errors, licences and sources of dependencies
 	cargo fmt --all --check

@@ -9,6 +9,8 @@ mod experiment;
 mod host;
 mod kernel;
 mod peers;
+mod pfs;
+mod pid;
 mod process;
 mod targets;
 mod wan;
@@ -30,6 +32,9 @@ enum Command {
     Peers(peers::Peers),
     /// List the experiments: name, duration, title
     List,
+    /// A real parallel file system: GlusterFS, MooseFS or CephFS
+    #[command(subcommand)]
+    Pfs(pfs::Pfs),
     Run(experiment::RunArgs),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
@@ -42,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Command::Kernel(kernel) => kernel::run(kernel),
         Command::Peers(peers) => peers::run(peers),
         Command::List => experiment::list(),
+        Command::Pfs(pfs) => pfs::run(pfs),
         Command::Run(args) => experiment::run(&args),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),

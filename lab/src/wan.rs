@@ -23,10 +23,11 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, FromArgMatches as _, Subcommand};
 use serde_json::{Value, json};
 
+use crate::pid::Process;
 use daemon::{Config, Request, Way};
 pub use options::{Change, parse_time};
 pub use proof::parse_ping;
-use state::{Process, State};
+use state::State;
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
 const NICS_MAX: u8 = 16;

@@ -23,7 +23,8 @@ use anyhow::{Context as _, bail};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde::{Deserialize, Serialize};
 
-use crate::wan::state::{self, Process};
+use crate::pid::Process;
+use crate::wan::state;
 use crate::wan::tun;
 
 const PROGRAM: &str = "linux.uml";
