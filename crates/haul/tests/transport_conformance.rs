@@ -615,7 +615,12 @@ fn panic_ends_the_stream() {
             panic!("boom")
         }
     }
-    let bomb = || Link { reader: Box::new(Bomb), writer: Box::new(io::sink()), closer: Arc::new(|| {}) };
+    let bomb = || Link {
+        reader: Box::new(Bomb),
+        writer: Box::new(io::sink()),
+        closer: Arc::new(|| {}),
+        socket: None,
+    };
     let (_handle, events) = control(bomb());
     assert!(lost(&events).contains("boom"));
     assert!(sink(bomb(), 1 << 20).finish().2.unwrap().contains("boom"));

@@ -199,6 +199,7 @@ fn handshake<C: Role>(conn: C, stream: TcpStream, deadline: Duration) -> Result<
     let stream = Arc::new(stream);
     let shared = Arc::new(Shared { conn: Mutex::new(conn), stream: stream.clone() });
     Ok(Link {
+        socket: Some(stream.clone()),
         reader: Box::new(Reader { shared: shared.clone(), incoming, rest, rest_start: 0, at_end }),
         writer: Box::new(Writer { shared, out: Vec::new(), len: 0, plain: 0, broken: false }),
         closer: Arc::new(move || {

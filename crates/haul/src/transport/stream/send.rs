@@ -74,7 +74,7 @@ impl DataSender {
         meter: Arc<Meter>,
         post: Post<SendEvent>,
     ) -> Result<DataSender, TransportError> {
-        let Link { reader, writer, closer } = link;
+        let Link { reader, writer, closer, socket } = link;
         let shared = Arc::new(SendShared {
             stream,
             epoch,
