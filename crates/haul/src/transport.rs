@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub mod bootstrap;
 pub mod memory;
 pub mod mux;
+pub mod pace;
+pub mod path;
 pub mod stream;
 pub mod tcp;
 pub mod tls;
