@@ -84,7 +84,7 @@ impl Far {
             via: None,
             ports: None,
             interactive: false,
-            streams: 3,
+            streams: Some(3),
         }
     }
 
@@ -525,8 +525,8 @@ fn bad_input_is_refused_at_once() {
     let bad = [
         RemoteSpec { host: "-oProxyCommand=touch x".into(), ..spec.clone() },
         RemoteSpec { host: "".into(), ..spec.clone() },
-        RemoteSpec { streams: 0, ..spec.clone() },
-        RemoteSpec { streams: 17, ..spec.clone() },
+        RemoteSpec { streams: Some(0), ..spec.clone() },
+        RemoteSpec { streams: Some(65), ..spec.clone() },
         RemoteSpec { ports: Some((9, 8)), ..spec.clone() },
         RemoteSpec { remote_haul: Some("a\nb".into()), ..spec },
     ];

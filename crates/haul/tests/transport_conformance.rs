@@ -16,6 +16,7 @@ use haul::transport::stream::{
     SendEvent,
 };
 use haul::transport::tls::{self, Identity, Pin};
+use haul::transport::pace::Pacer;
 use haul::transport::{Link, Post, memory, mux};
 use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
 use haul_core::wire::{
@@ -282,7 +283,7 @@ struct Sink {
 
 fn source(link: Link) -> Source {
     let (post, events) = post();
-    let sender = DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post).unwrap();
+    let sender = DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post, Arc::new(Pacer::new(None))).unwrap();
     Source { sender, events, pool: Pool::new(64 << 20) }
 }
 

@@ -11,13 +11,15 @@
 
 use std::fs;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketType};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::sys;
 
@@ -115,7 +117,8 @@ pub fn sample(socket: impl AsFd) -> io::Result<TcpSample> {
 }
 
 /// What this host allows a connection. `None`: it does not say (in a container, say).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HostLimits {
     /// Largest receive and send buffer that the kernel grows by itself, bytes (`net.ipv4.tcp_rmem`, `tcp_wmem`).
     pub rmem_auto: Option<u64>,
@@ -180,6 +183,19 @@ pub fn fix_receive(socket: impl AsFd, bytes: u64) -> io::Result<()> {
     Ok(sockopt::set_socket_recv_buffer_size(socket, usize::try_from(bytes / 2).unwrap_or(usize::MAX))?)
 }
 
+/// Dials `addr`. `window`: bytes under way that the receive buffer shall hold, which must be fixed before.
+///
+/// # Errors
+/// The system's answer, and a time-out.
+pub fn connect(addr: &SocketAddr, window: Option<u64>, wait: Duration) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(*addr), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(window) = window {
+        fix_receive(&socket, window.saturating_mul(2))?;
+    }
+    socket.connect_timeout(&(*addr).into(), wait)?;
+    Ok(socket.into())
+}
+
 /// The congestion controls that this process may use, in the kernel's order.
 ///
 /// That is those of `tcp_allowed_congestion_control`, and all that are loaded for who is privileged: each is tried on a
@@ -220,6 +236,14 @@ pub fn set_control(socket: impl AsFd, name: &str) -> io::Result<()> {
         );
         io::Error::new(io::ErrorKind::InvalidInput, text)
     })
+}
+
+/// Whether this process may use the congestion control `name`.
+///
+/// # Errors
+/// It may not; the text names those that it may.
+pub fn usable(name: &str) -> io::Result<()> {
+    set_control(rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?, name)
 }
 
 /// What a socket is asked for, if it is still there.
