@@ -191,15 +191,17 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             };
             let (links, remote) = connect(request, host, &ask, observer)?;
             let begin = Instant::now();
+            let memory = memory_for(&links).value;
             let near = match request.dry_run {
-                true => dry::run(links, &destination.0, memory_for(&links).value, watch),
+                true => dry::run(links, &destination.0, memory, watch),
                 false => {
                     let asked = Some((typed, policy(&request.options)));
                     let to = SinkRequest { asked, ..here(destination, &links) };
                     sink::run(links, &to, watch)
                 }
             };
-            let reached = near.far.as_ref().map_or(0, |far| far.payload) as f64 / begin.elapsed().as_secs_f64();
+            let reached =
+                near.far.as_ref().map_or(0, |far| far.payload) as f64 / begin.elapsed().as_secs_f64();
             let limited = request.options.rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64);
             Ok(remote.joined(near, limited))
         }

@@ -11,12 +11,12 @@ use crossbeam_channel::{Receiver, unbounded};
 use haul::buffer::{Buffer, Pool};
 use haul::digest;
 use haul::meter::Meter;
+use haul::transport::pace::Pacer;
 use haul::transport::stream::{
     CONTROL_QUEUE_MAX, ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, RecvEvent,
     SendEvent,
 };
 use haul::transport::tls::{self, Identity, Pin};
-use haul::transport::pace::Pacer;
 use haul::transport::{Link, Post, memory, mux};
 use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
 use haul_core::wire::{
@@ -283,7 +283,9 @@ struct Sink {
 
 fn source(link: Link) -> Source {
     let (post, events) = post();
-    let sender = DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post, Arc::new(Pacer::new(None))).unwrap();
+    let sender =
+        DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post, Arc::new(Pacer::new(None)))
+            .unwrap();
     Source { sender, events, pool: Pool::new(64 << 20) }
 }
 

@@ -27,7 +27,8 @@ pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
                 "t" => 1_000_000_000_000,
                 unit => return Err(format!("'{unit}bit/s' is no unit; {HELP}")),
             };
-            let number = digits.parse::<u64>().map_err(|_| format!("a rate is a whole number and a unit; {HELP}"))?;
+            let number =
+                digits.parse::<u64>().map_err(|_| format!("a rate is a whole number and a unit; {HELP}"))?;
             number.checked_mul(scale).ok_or("more than 2^64 bits per second")? / 8
         }
         // `1000b/s`: the letter is what makes it a unit.
@@ -81,7 +82,23 @@ mod tests {
                 rate => assert_eq!(parse_rate(text), Ok(rate), "{text}"),
             }
         }
-        for text in ["100", "100M", "100MiB", "0B/s", "1KiB/s", "", "/s", "bit/s", "x/s", "1.5Gbit/s", "-1MB/s", "1Xbit/s", "5/s", "100M/s", "99999999999999Tbit/s"] {
+        for text in [
+            "100",
+            "100M",
+            "100MiB",
+            "0B/s",
+            "1KiB/s",
+            "",
+            "/s",
+            "bit/s",
+            "x/s",
+            "1.5Gbit/s",
+            "-1MB/s",
+            "1Xbit/s",
+            "5/s",
+            "100M/s",
+            "99999999999999Tbit/s",
+        ] {
             assert!(parse_rate(text).is_err(), "{text}");
         }
         assert!(parse_rate("100").unwrap_err().contains("bits or bytes"));

@@ -213,7 +213,8 @@ fn fared(then: &TcpSample, now: &TcpSample, span: f64) -> Flow {
         let time = now.unwrap_or_default().saturating_sub(then.unwrap_or_default());
         (time.as_secs_f64() / span).min(1.0)
     };
-    let more = |then: Option<u64>, now: Option<u64>| now.unwrap_or(0).saturating_sub(then.unwrap_or(0)) as f64;
+    let more =
+        |then: Option<u64>, now: Option<u64>| now.unwrap_or(0).saturating_sub(then.unwrap_or(0)) as f64;
     // A kernel that does not count the time says at least whether there was enough to send.
     let busy = match now.busy {
         Some(_) => share(then.busy, now.busy),
@@ -248,14 +249,16 @@ mod tests {
                 (StreamId(i), Arc::new(near))
             })
             .collect();
-        let options = Options { congestion: Some("reno".into()), window: Some(100_000), ..Options::default() };
+        let options =
+            Options { congestion: Some("reno".into()), window: Some(100_000), ..Options::default() };
         let pacer = Arc::new(Pacer::new(Some(10_000_000)));
         let mut net = Net::start(Time(0), near.clone(), &options, pacer, true);
         for (_, socket) in &near {
             assert_eq!(tcp::control(&**socket).unwrap(), "reno");
             assert_eq!(rustix::net::sockopt::socket_send_buffer_size(&**socket).unwrap(), 200_000);
         }
-        let echo: Vec<_> = far.into_iter().map(|mut far| thread::spawn(move || far.read_exact(&mut [0; 50_000]))).collect();
+        let echo: Vec<_> =
+            far.into_iter().map(|mut far| thread::spawn(move || far.read_exact(&mut [0; 50_000]))).collect();
         for (_, socket) in &near {
             (&**socket).write_all(&[0; 50_000]).unwrap();
         }
@@ -273,7 +276,10 @@ mod tests {
         let line = |name: &str| lines.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         assert_eq!(line("congestion control"), Some("reno (as asked)"));
         assert_eq!(line("rate"), Some("10 MB/s at most (as asked)"));
-        assert!(line("socket buffers").unwrap().contains("as asked") && line("round trip").is_some(), "{lines:?}");
+        assert!(
+            line("socket buffers").unwrap().contains("as asked") && line("round trip").is_some(),
+            "{lines:?}"
+        );
         let none = Net::start(Time(0), [], &options, Arc::new(Pacer::new(None)), true);
         assert_eq!(none.report(), []);
     }
@@ -288,7 +294,13 @@ mod tests {
         let _far = listener.accept().unwrap();
         tcp::set_control(&near, paced).unwrap();
         let near = Arc::new(near);
-        let net = Net::start(Time(0), [(StreamId(1), near.clone())], &Options::default(), Arc::new(Pacer::new(None)), false);
+        let net = Net::start(
+            Time(0),
+            [(StreamId(1), near.clone())],
+            &Options::default(),
+            Arc::new(Pacer::new(None)),
+            false,
+        );
         let now = tcp::control(&*near).unwrap();
         assert!(!now.starts_with("bbr") && now == net.control, "{now}");
         assert!(net.why.contains("pacing"), "{}", net.why);

@@ -301,8 +301,9 @@ impl Session {
         for (stream, link) in data {
             let sender = sender.clone();
             let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
-            let data_sender = DataSender::spawn(link, stream, EPOCH, meter.clone(), post, request.pacer.clone())
-                .map_err(|e| protocol(e.to_string()))?;
+            let data_sender =
+                DataSender::spawn(link, stream, EPOCH, meter.clone(), post, request.pacer.clone())
+                    .map_err(|e| protocol(e.to_string()))?;
             senders.insert(stream, data_sender);
             machine.handle_stream_up(stream);
         }

@@ -52,12 +52,19 @@ pub struct Plan {
 }
 
 /// Plans for data from `source` to `sink`. `asked`: the user's count.
-pub fn plan(rtt: Option<Duration>, source: &EndFacts, sink: &EndFacts, window: Option<u64>, asked: Option<u16>) -> Plan {
+pub fn plan(
+    rtt: Option<Duration>,
+    source: &EndFacts,
+    sink: &EndFacts,
+    window: Option<u64>,
+    asked: Option<u16>,
+) -> Plan {
     let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
     let receive = largest(sink.limits.rmem_auto, sink.limits.rmem_fixed).map(|b| share(b, RECEIVE_SHARE));
     let held = [send, receive, window].into_iter().flatten().min();
     let memory = [source.memory, sink.memory].into_iter().flatten().min().unwrap_or(u64::MAX);
-    let path = Path { rtt, window: held, rate: None, cpus: source.cpus.min(sink.cpus), memory, max: STREAMS_MAX };
+    let path =
+        Path { rtt, window: held, rate: None, cpus: source.cpus.min(sink.cpus), memory, max: STREAMS_MAX };
     let streams = match asked {
         Some(value) => Choice { value: value.clamp(1, STREAMS_MAX), why: "as asked".into() },
         None => start::streams(&path),
@@ -86,7 +93,9 @@ fn advice(
             ("tcp_wmem", "source", "4096 16384", source.limits.wmem_auto, send, SEND_SHARE)
         }
         (Some(send), None) => ("tcp_wmem", "source", "4096 16384", source.limits.wmem_auto, send, SEND_SHARE),
-        (_, Some(receive)) => ("tcp_rmem", "sink", "4096 131072", sink.limits.rmem_auto, receive, RECEIVE_SHARE),
+        (_, Some(receive)) => {
+            ("tcp_rmem", "sink", "4096 131072", sink.limits.rmem_auto, receive, RECEIVE_SHARE)
+        }
         (None, None) => return None,
     };
     let rate = least as f64 / rtt.as_secs_f64();
@@ -116,7 +125,11 @@ pub fn memory(rtt: Option<Duration>) -> Choice<u64> {
     match (rtt.filter(|rtt| *rtt >= LOCAL_RTT), path.product()) {
         (Some(rtt), Some(product)) => Choice {
             value: product.saturating_mul(2).saturating_add(MEMORY_AT_REST),
-            why: format!("64 objects of 4 MiB, and twice what {} over {} holds", show_rate(RATE_DEFAULT as f64), show_ms(rtt)),
+            why: format!(
+                "64 objects of 4 MiB, and twice what {} over {} holds",
+                show_rate(RATE_DEFAULT as f64),
+                show_ms(rtt)
+            ),
         },
         _ => Choice { value: MEMORY_AT_REST, why: "64 objects of 4 MiB".into() },
     }
@@ -136,7 +149,12 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn end(rmem: u64, wmem: u64) -> EndFacts {
-        let limits = HostLimits { rmem_auto: Some(rmem), wmem_auto: Some(wmem), rmem_fixed: Some(425_984), wmem_fixed: Some(425_984) };
+        let limits = HostLimits {
+            rmem_auto: Some(rmem),
+            wmem_auto: Some(wmem),
+            rmem_fixed: Some(425_984),
+            wmem_fixed: Some(425_984),
+        };
         EndFacts { limits, cpus: 8, memory: None }
     }
 
@@ -167,10 +185,18 @@ mod tests {
         let stock = end(6 * MIB, 4 * MIB);
         let advice = |a: &EndFacts, b: &EndFacts| plan(ms(128), a, b, None, None).advice;
         let text = advice(&stock, &stock).unwrap();
-        assert!(text.starts_with("net.ipv4.tcp_wmem max 4 MiB at the source holds one stream at 28 MB/s over 128 ms"), "{text}");
+        assert!(
+            text.starts_with(
+                "net.ipv4.tcp_wmem max 4 MiB at the source holds one stream at 28 MB/s over 128 ms"
+            ),
+            "{text}"
+        );
         assert!(text.contains("sysctl -w net.ipv4.tcp_wmem='4096 16384 268435456'"), "{text}");
         let text = advice(&end(6 * MIB, 512 * MIB), &stock).unwrap();
-        assert!(text.starts_with("net.ipv4.tcp_rmem max 6 MiB at the sink holds one stream at 32 MB/s"), "{text}");
+        assert!(
+            text.starts_with("net.ipv4.tcp_rmem max 6 MiB at the sink holds one stream at 32 MB/s"),
+            "{text}"
+        );
         let tuned = end(512 * MIB, 512 * MIB);
         assert_eq!(advice(&tuned, &tuned), None);
         assert_eq!(plan(Some(Duration::from_micros(90)), &stock, &stock, None, None).advice, None);

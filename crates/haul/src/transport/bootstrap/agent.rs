@@ -130,12 +130,11 @@ where
             let pin = tls::Pin(near.key.0);
             // A receive buffer must be fixed before connections are made; only the sink's matters.
             let window = near.request.options.window.filter(|_| near.request.role == Role::Sink);
-            Listener::open(address, near.ports, session.clone(), identity, pin, Arc::clone(&strays), window).map_err(
-                |e| {
+            Listener::open(address, near.ports, session.clone(), identity, pin, Arc::clone(&strays), window)
+                .map_err(|e| {
                     let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
                     format!("cannot listen on {address}{ports}: {e}")
-                },
-            )
+                })
         }
     };
     let listening = match &listener {

@@ -299,7 +299,8 @@ mod tests {
             let (pin_near, pin_far) = (tls::Pin(near.public()), tls::Pin(far.public()));
             let here = Ipv4Addr::LOCALHOST.into();
             let listener =
-                Listener::open(here, None, session.clone(), far, pin_near, Arc::clone(&strays), None).unwrap();
+                Listener::open(here, None, session.clone(), far, pin_near, Arc::clone(&strays), None)
+                    .unwrap();
             Bench { listener, strays, session, near, far: pin_far }
         }
         fn socket(&self) -> TcpStream {

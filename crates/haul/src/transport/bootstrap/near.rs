@@ -179,11 +179,7 @@ pub fn connect(
             let (reader, writer, guard) = ssh.into_pipe()?;
             let why = if spec.streams.is_some() { "as asked" } else { "all share the ssh connection" };
             let streams = agreed;
-            let plan = Plan {
-                streams: Choice { value: streams, why: why.into() },
-                rtt: None,
-                advice: None,
-            };
+            let plan = Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
             (None, super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?, plan, guard)
         }
     };
