@@ -293,9 +293,10 @@ mod tests {
         assert!(sent.bytes_sent.unwrap() >= LEN && sent.bytes_received == Some(1), "{sent:?}");
         assert_eq!((received.bytes_received, sent.unacked, sent.notsent), (Some(LEN), 0, Some(0)));
         assert!(sent.cwnd > 1 && sent.mss > 500 && sent.pmtu > sent.mss, "{sent:?}");
-        assert!(sent.rtt > Duration::ZERO && sent.min_rtt.unwrap() <= sent.rtt * 2, "{sent:?}");
+        assert!(sent.rtt > Duration::ZERO && sent.min_rtt.unwrap() > Duration::ZERO, "{sent:?}");
         assert!(sent.min_rtt.unwrap() < Duration::from_secs(1), "{sent:?}");
-        assert!(sent.delivery_rate.unwrap() > 0 && sent.busy.unwrap() > Duration::ZERO, "{sent:?}");
+        // Time is counted in the kernel's ticks, of which this may have taken none.
+        assert!(sent.delivery_rate.unwrap() > 0 && sent.busy.is_some(), "{sent:?}");
         assert!(sent.busy.unwrap() >= sent.rwnd_limited.unwrap() && sent.snd_wnd.unwrap() > 0, "{sent:?}");
         assert_eq!(sent.cwnd_bytes(), u64::from(sent.cwnd) * u64::from(sent.mss));
         assert!(sample(fs::File::open("/proc/self/stat").unwrap()).is_err());
