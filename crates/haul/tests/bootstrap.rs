@@ -210,6 +210,23 @@ fn a_strange_congestion_control_is_refused() {
     check_echo(connect(&far.spec(), &as_sink, &mut |_| {}).unwrap());
 }
 
+/// Goal: a window that the user names fixes the receive buffers of the end that is the sink, before its connections are made,
+/// and control's is left alone.
+#[test]
+fn a_window_fixes_the_buffers_of_the_sink() {
+    let far = Far::with_haul();
+    let options = Options { window: Some(100_000), ..Options::default() };
+    let as_source = AgentRequest { role: Role::Source, options, ..request() };
+    let connected = connect(&far.spec(), &as_source, &mut |_| {}).unwrap();
+    let buffer = |link: &haul::transport::Link| {
+        let socket = link.socket.as_ref().expect("a connection of its own");
+        socket2::SockRef::from(&**socket).recv_buffer_size().unwrap()
+    };
+    assert!(connected.data.iter().all(|(_, link)| buffer(link) == 200_000));
+    assert_ne!(buffer(&connected.control), 200_000);
+    check_echo(connected);
+}
+
 /// Goal: a port given by the user is used; a range in use goes through ssh, and says so.
 #[test]
 fn port_range_is_honoured() {

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use super::{Choice, LOCAL_RTT, show_ms};
+use crate::ids::Time;
 
 /// More than this share of the bytes sent again, in each of [`LOSSY_TIMES`] looks one after the other, is the path's own
 /// loss: what a stream loses by filling the buffer itself comes in bursts with rest between them.
@@ -66,6 +67,7 @@ pub fn choose(facts: &Facts<'_>) -> Option<Choice<String>> {
 /// Tells a path that loses packets from streams that fill a buffer now and then.
 #[derive(Clone, Debug, Default)]
 pub struct LossMeter {
+    at: Time,
     sent: u64,
     again: u64,
     times: u32,
@@ -74,22 +76,24 @@ pub struct LossMeter {
 
 /// Bytes sent between two looks, at least: fewer than this say nothing of one loss in 30,000 packets.
 const LOOK_LEN: u64 = 64 << 20;
+/// And so much time: what streams lose by their own start is sent again within a few round trips.
+const LOOK_TIME: Duration = Duration::from_secs(2);
 
 impl LossMeter {
     /// Bytes sent so far on all streams, and how many of them were sent again. Counts that go back (a stream is gone)
     /// begin a new look.
-    pub fn handle_sent(&mut self, sent: u64, again: u64) {
+    pub fn handle_sent(&mut self, now: Time, sent: u64, again: u64) {
         let (Some(more), Some(more_again)) = (sent.checked_sub(self.sent), again.checked_sub(self.again))
         else {
-            (self.sent, self.again) = (sent, again);
+            (self.at, self.sent, self.again) = (now, sent, again);
             return;
         };
-        if more < LOOK_LEN {
+        if more < LOOK_LEN || now.since(self.at) < LOOK_TIME {
             return;
         }
         self.share = more_again as f64 / more as f64;
         self.times = if self.share > LOSS { self.times + 1 } else { 0 };
-        (self.sent, self.again) = (sent, again);
+        (self.at, self.sent, self.again) = (now, sent, again);
     }
     /// The path itself loses packets.
     pub fn is_lossy(&self) -> bool {
@@ -133,19 +137,26 @@ mod tests {
     #[test]
     fn bursts_are_no_loss_of_the_path() {
         let gib = 1_u64 << 30;
+        let at = |i: u64| Time(i * 3_000_000_000);
         let mut steady = LossMeter::default();
         for i in 1..=3 {
             assert!(!steady.is_lossy());
-            steady.handle_sent(i * gib, i * gib / 10_000);
+            steady.handle_sent(at(i), i * gib, i * gib / 10_000);
         }
         assert!(steady.is_lossy() && (0.9e-4..1.1e-4).contains(&steady.share()));
-        steady.handle_sent(0, 0);
-        steady.handle_sent(gib, 0);
+        steady.handle_sent(at(4), 0, 0);
+        steady.handle_sent(at(5), gib, 0);
         assert!(!steady.is_lossy());
         let mut bursts = LossMeter::default();
         for i in 1..=100 {
-            bursts.handle_sent(i * gib, i.div_ceil(3) * gib / 1000);
+            bursts.handle_sent(at(i), i * gib, i.div_ceil(3) * gib / 1000);
             assert!(!bursts.is_lossy(), "{i}");
+        }
+        // The start of a fast path: much is lost, and soon over.
+        let mut start = LossMeter::default();
+        for i in 1..=40 {
+            start.handle_sent(Time(i * 100_000_000), i * gib, i.min(20) * gib / 1000);
+            assert!(!start.is_lossy(), "{i}");
         }
     }
 }

@@ -134,7 +134,7 @@ impl Net {
             flows.push(fared(&flow.last.unwrap_or_default(), &sample, span));
             flow.last = Some(sample);
         }
-        self.loss.handle_sent(sent, again);
+        self.loss.handle_sent(now, sent, again);
         if !self.pinned {
             self.choose_control();
         }
@@ -170,6 +170,9 @@ impl Net {
     }
 
     fn choose_control(&mut self) {
+        if self.rtt.is_zero() {
+            return;
+        }
         let lossy = self.loss.is_lossy();
         let facts = Facts { usable: &self.usable, current: &self.control, rtt: self.rtt, lossy };
         if let Some(choice) = congestion::choose(&facts) {
@@ -200,10 +203,16 @@ impl Net {
             None => (HostLimits::here().fixed_send(each), "more than the system's own growth allows"),
         };
         let Some(bytes) = bytes else { return };
-        let set = self.flows.values().filter(|flow| tcp::fix_send(&*flow.socket, bytes).is_ok()).count();
-        if set > 0 {
-            self.buffers = Some(format!("{} to send from ({why})", show_size(bytes)));
-        }
+        // The kernel may give less.
+        let given = self.flows.values().filter_map(|flow| tcp::fix_send(&*flow.socket, bytes).ok()).min();
+        self.buffers = given.map(|given| match given < bytes {
+            true => format!(
+                "{} to send from ({why} {}, the most that is allowed)",
+                show_size(given),
+                show_size(bytes)
+            ),
+            false => format!("{} to send from ({why})", show_size(given)),
+        });
     }
 }
 

@@ -165,13 +165,16 @@ fn fixed(bytes: u64, auto: Option<u64>, fixed: Option<u64>) -> Option<u64> {
     (want > auto && fixed > auto).then(|| want.min(fixed))
 }
 
-/// Fixes the send buffer of a connection at `bytes` as the kernel counts them.
+/// Fixes the send buffer of a connection at `bytes` as the kernel counts them, and says what it has now: the kernel gives
+/// no more than its limit.
 ///
 /// # Errors
 /// The system's answer.
-pub fn fix_send(socket: impl AsFd, bytes: u64) -> io::Result<()> {
+pub fn fix_send(socket: impl AsFd, bytes: u64) -> io::Result<u64> {
     // The kernel doubles what it is given.
-    Ok(sockopt::set_socket_send_buffer_size(socket, usize::try_from(bytes / 2).unwrap_or(usize::MAX))?)
+    let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX).min(i32::MAX as usize);
+    sockopt::set_socket_send_buffer_size(&socket, half)?;
+    Ok(sockopt::socket_send_buffer_size(&socket)? as u64)
 }
 
 /// Fixes the receive buffer, likewise. Has its full effect only before the connection is made: on the socket that will
@@ -180,7 +183,8 @@ pub fn fix_send(socket: impl AsFd, bytes: u64) -> io::Result<()> {
 /// # Errors
 /// The system's answer.
 pub fn fix_receive(socket: impl AsFd, bytes: u64) -> io::Result<()> {
-    Ok(sockopt::set_socket_recv_buffer_size(socket, usize::try_from(bytes / 2).unwrap_or(usize::MAX))?)
+    let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX).min(i32::MAX as usize);
+    Ok(sockopt::set_socket_recv_buffer_size(socket, half)?)
 }
 
 /// Dials `addr`. `window`: bytes under way that the receive buffer shall hold, which must be fixed before.
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn a_connection_can_be_set() {
         let (mut near, mut far) = pair();
-        fix_send(&near, 300_000).unwrap();
+        assert_eq!(fix_send(&near, 300_000).unwrap(), 300_000);
         fix_receive(&far, 200_000).unwrap();
         assert_eq!(sockopt::socket_send_buffer_size(&near).unwrap(), 300_000);
         assert_eq!(sockopt::socket_recv_buffer_size(&far).unwrap(), 200_000);
