@@ -60,7 +60,8 @@ pub fn plan(
     asked: Option<u16>,
 ) -> Plan {
     let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
-    let receive = largest(sink.limits.rmem_auto, sink.limits.rmem_fixed).map(|b| share(b, RECEIVE_SHARE));
+    // The receive buffer is left to the kernel's growth: it would have to be fixed before the path is known.
+    let receive = sink.limits.rmem_auto.or(sink.limits.rmem_fixed).map(|b| share(b, RECEIVE_SHARE));
     let held = [send, receive, window].into_iter().flatten().min();
     let memory = [source.memory, sink.memory].into_iter().flatten().min().unwrap_or(u64::MAX);
     let path =
@@ -175,6 +176,10 @@ mod tests {
         assert_eq!(count(ms(128), &end(1, 512 * MIB), &end(512 * MIB, 1)), 4);
         assert_eq!(plan(ms(128), &stock, &stock, None, Some(3)).streams.value, 3);
         assert_eq!(count(None, &stock, &stock), 4);
+        // A larger send buffer can be fixed, a larger receive buffer is not.
+        let limits = HostLimits { rmem_fixed: Some(8 * MIB), wmem_fixed: Some(8 * MIB), ..stock.limits };
+        let recent = EndFacts { limits, ..stock };
+        assert_eq!(count(ms(128), &recent, &recent), 39);
         let none = EndFacts { limits: HostLimits::default(), cpus: 0, memory: Some(0) };
         assert_eq!(count(ms(128), &none, &none), 1);
     }
