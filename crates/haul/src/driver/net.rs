@@ -46,6 +46,8 @@ pub(crate) struct Net {
     control: String,
     why: String,
     loss: LossMeter,
+    /// Bytes sent, and sent again, in all.
+    sent: (u64, u64),
     rtt: Duration,
     buffers: Option<String>,
 }
@@ -71,6 +73,7 @@ impl Net {
             control: String::new(),
             why: "the system's default".into(),
             loss: LossMeter::default(),
+            sent: (0, 0),
             rtt: Duration::ZERO,
             buffers: None,
         };
@@ -134,6 +137,7 @@ impl Net {
             flows.push(fared(&flow.last.unwrap_or_default(), &sample, span));
             flow.last = Some(sample);
         }
+        self.sent = (sent, again);
         self.loss.handle_sent(now, sent, again);
         if !self.pinned {
             self.choose_control();
@@ -154,8 +158,8 @@ impl Net {
         }
         let text = |name: &str, value: String| (name.to_owned(), value);
         lines.push(text("congestion control", format!("{} ({})", self.control, self.why)));
-        let loss = match self.loss.share() {
-            share if share > 0.0 => format!(", {:.4} % sent again", share * 100.0),
+        let loss = match self.sent {
+            (sent @ 1.., again @ 1..) => format!(", {:.4} % sent again", again as f64 / sent as f64 * 100.0),
             _ => String::new(),
         };
         lines.push(text("round trip", format!("{}{loss}", show_ms(self.rtt))));
