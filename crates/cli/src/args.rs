@@ -11,10 +11,11 @@ use std::time::Duration;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub mod probe;
+mod rate;
 pub mod storage;
 
 /// Most data streams.
-const STREAMS_MAX: i64 = 16;
+const STREAMS_MAX: i64 = 64;
 /// Most reading or writing threads: more than any storage target has been seen to reward.
 const THREADS_MAX: i64 = 256;
 /// Object sizes that the wire allows, bytes.
@@ -129,11 +130,32 @@ pub struct Cp {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Durability::Disk)]
     pub durability: Durability,
 
-    /// Data connections, 1 to 16
+    /// Data connections, 1 to 64
     ///
-    /// Default: chosen from the processors and the path; -v says what and why.
+    /// Default: as many as the path's length and the buffers of both ends need; -v says what and why.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=STREAMS_MAX))]
     pub streams: Option<u16>,
+
+    /// Send no faster than this, all connections together, as 100MiB/s or 1Gbit/s
+    ///
+    /// A unit is required: B/s, KiB/s MiB/s GiB/s (binary), KB/s MB/s GB/s, and bit/s, Kbit/s Mbit/s Gbit/s (decimal).
+    /// Default: no limit. The summary says when this held the rate down.
+    #[arg(long, visible_alias = "bwlimit", value_name = "RATE", value_parser = rate::parse_rate)]
+    pub rate: Option<u64>,
+
+    /// Bytes under way that each connection's buffers shall hold, as 16MiB
+    ///
+    /// Default: the kernel's own growth, which is better wherever its limits allow enough; where they do not, more
+    /// connections make up for it. The kernel cuts what is above its limits.
+    #[arg(long, value_name = "SIZE", value_parser = rate::parse_window)]
+    pub window: Option<u64>,
+
+    /// Congestion control of the data connections, as bbr or cubic
+    ///
+    /// Default: the system's, unless the path speaks against it: no pacing within one room, and pacing where a long
+    /// path loses packets. One that the sending host does not allow is an error that names those that it does.
+    #[arg(long, value_name = "NAME", value_parser = rate::parse_control)]
+    pub congestion: Option<String>,
 
     /// Most payload in memory at each end, as 512MiB or 2G
     ///
@@ -463,7 +485,10 @@ mod tests {
             &["--no-clobber", "-u", "a", "b"],
             &["-n", "--manifest", "m", "a", "b"],
             &["--streams", "0", "a", "b"],
-            &["--streams", "17", "a", "b"],
+            &["--streams", "65", "a", "b"],
+            &["--rate", "100", "a", "b"],
+            &["--congestion", "../x", "a", "b"],
+            &["--window", "1", "a", "b"],
             &["--durability", "fast", "a", "b"],
             &["--via", "example.org", "a", "b"],
             &["--stop-after", "0s", "a", "b"],

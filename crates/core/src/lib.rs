@@ -5,7 +5,7 @@
 //! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
 //! transfer is the brain of the simulator.
 //!
-//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`] stands
+//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`] and [`tune`] stand
 //! alone.
 #![forbid(unsafe_code)]
 
@@ -21,4 +21,5 @@ pub mod journal;
 pub mod layout;
 pub mod stage;
 pub mod transfer;
+pub mod tune;
 pub mod wire;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 pub use haul_core::layout::{Component, Layout};
 pub use haul_core::stage::{Stage, StageTime};
+pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::transport::bootstrap::protocol_line;
 
@@ -179,6 +180,8 @@ pub struct Summary {
     pub resumed: bool,
     /// Why the run as a whole ended, if not well.
     pub error: Option<String>,
+    /// The user's own limit held the rate down.
+    pub rate_limited: bool,
     /// The memory limit held the rate down.
     pub memory_limited: bool,
     /// Values that haul chose, by name, with the reason.
@@ -213,6 +216,7 @@ impl Default for Summary {
             strays: 0,
             resumed: false,
             error: None,
+            rate_limited: false,
             memory_limited: false,
             chosen: Vec::new(),
         }

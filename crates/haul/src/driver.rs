@@ -26,6 +26,7 @@ use crate::transport::Link;
 use crate::transport::stream::{ControlEvent, ControlHandle};
 
 pub(crate) mod dry;
+pub(crate) mod net;
 pub(crate) mod sink;
 pub(crate) mod source;
 #[cfg(test)]

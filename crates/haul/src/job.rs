@@ -118,8 +118,14 @@ pub struct Options {
     pub update: bool,
     /// Most payload bytes in memory at each end; `None`: chosen from RAM and the cgroup's limit.
     pub memory: Option<u64>,
-    /// Data streams, 1 to 16; `None`: chosen.
+    /// Data streams, 1 to 64; `None`: chosen.
     pub streams: Option<u16>,
+    /// Bytes per second of payload and frames, all streams together; `None`: no limit.
+    pub rate: Option<u64>,
+    /// Bytes that each stream's buffers shall hold under way, at both ends; `None`: the kernel's own growth.
+    pub window: Option<u64>,
+    /// Congestion control of the data streams; `None`: chosen.
+    pub congestion: Option<String>,
     /// Threads that read at the source; `None`: chosen.
     pub readers: Option<u16>,
     /// Threads that write at the sink; `None`: chosen.
@@ -146,6 +152,9 @@ impl Default for Options {
             update: false,
             memory: None,
             streams: None,
+            rate: None,
+            window: None,
+            congestion: None,
             readers: None,
             writers: None,
             object_size: None,

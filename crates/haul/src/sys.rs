@@ -197,6 +197,22 @@ fn ask<T>(fd: impl AsFd, request: u32, about: &mut T) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
+/// What the kernel says of a TCP connection, in the layout of its `struct tcp_info`: as much of `info` as it filled.
+/// Older kernels fill less.
+///
+/// # Errors
+/// Of `getsockopt`: ENOTSOCK, EOPNOTSUPP for what is no TCP socket.
+#[allow(unsafe_code)]
+pub fn tcp_info(fd: impl AsFd, info: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = libc::socklen_t::try_from(info.len()).map_err(|_| Errno::INVAL)?;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes, which `info` has, and says in `len` how many it wrote.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    if result == 0 { Ok((len as usize).min(info.len())) } else { Err(last_errno()) }
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

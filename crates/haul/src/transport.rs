@@ -13,12 +13,16 @@
 //! - a writer may hold bytes back until it is flushed.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 pub mod bootstrap;
 pub mod memory;
 pub mod mux;
+pub mod pace;
+pub mod path;
 pub mod stream;
+pub mod tcp;
 pub mod tls;
 
 /// A reliable, ordered byte pipe in both directions, already authenticated.
@@ -27,6 +31,9 @@ pub struct Link {
     pub writer: Box<dyn Write + Send>,
     /// Ends both directions at once and wakes whoever waits in them.
     pub closer: Arc<dyn Fn() + Send + Sync>,
+    /// The connection below, to ask ([`tcp::sample`]) and to set; never to read or write. `None`: there is none of
+    /// its own.
+    pub socket: Option<Arc<TcpStream>>,
 }
 
 /// Takes events from any thread. Never blocks.

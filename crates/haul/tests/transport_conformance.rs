@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use haul::buffer::{Buffer, Pool};
 use haul::digest;
 use haul::meter::Meter;
+use haul::transport::pace::Pacer;
 use haul::transport::stream::{
     CONTROL_QUEUE_MAX, ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, RecvEvent,
     SendEvent,
@@ -282,7 +283,9 @@ struct Sink {
 
 fn source(link: Link) -> Source {
     let (post, events) = post();
-    let sender = DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post).unwrap();
+    let sender =
+        DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post, Arc::new(Pacer::new(None)))
+            .unwrap();
     Source { sender, events, pool: Pool::new(64 << 20) }
 }
 
@@ -615,7 +618,12 @@ fn panic_ends_the_stream() {
             panic!("boom")
         }
     }
-    let bomb = || Link { reader: Box::new(Bomb), writer: Box::new(io::sink()), closer: Arc::new(|| {}) };
+    let bomb = || Link {
+        reader: Box::new(Bomb),
+        writer: Box::new(io::sink()),
+        closer: Arc::new(|| {}),
+        socket: None,
+    };
     let (_handle, events) = control(bomb());
     assert!(lost(&events).contains("boom"));
     assert!(sink(bomb(), 1 << 20).finish().2.unwrap().contains("boom"));

@@ -70,6 +70,9 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         update: args.update,
         memory: args.memory,
         streams: args.streams,
+        rate: args.rate,
+        window: args.window,
+        congestion: args.congestion.clone(),
         readers: args.readers,
         writers: args.writers,
         object_size: args.object_size,
@@ -144,7 +147,7 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-a --durability=none --force --memory 64MiB --streams 3 --readers 4 --writers 5 \
+        let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1 --port 7000-7009 --no-push --remote-haul /h --state /s \
                     --manifest m -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
@@ -157,6 +160,9 @@ mod tests {
             update: false,
             memory: Some(64 << 20),
             streams: Some(3),
+            rate: Some(1_000_000),
+            window: Some(8 << 20),
+            congestion: Some("reno".into()),
             readers: Some(4),
             writers: Some(5),
             object_size: Some(1 << 20),

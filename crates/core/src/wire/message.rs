@@ -23,7 +23,7 @@ pub const TEXT_LEN_MAX: usize = 1024;
 /// Most subtrees in one [`FileState::Held`].
 pub const SUBTREES_MAX: usize = 4096;
 /// Most data streams of a session.
-pub const STREAMS_MAX: u16 = 16;
+pub const STREAMS_MAX: u16 = 64;
 /// Longest path in a [`Message::Trouble`], bytes; a longer one is cut.
 pub const PATH_LEN_MAX: usize = 16 * 1024;
 /// Most capability TLVs in a hello, and the longest value of one.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
-use haul_core::ids::{BufferId, FileId, StreamId};
+use haul_core::ids::{BufferId, FileId, StreamId, Time};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
@@ -15,6 +15,7 @@ use haul_core::wire::{
     EndReport, Failure, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
 };
 
+use super::net::Net;
 use super::{
     Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, protocol,
@@ -29,8 +30,11 @@ use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::transport::pace::Pacer;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
 
+/// Streams can join and part while data flows. Until they can, nobody searches for a better number of them.
+const STREAMS_MOVE: bool = false;
 /// Threads that stat ahead of the walk.
 const STAT_THREADS: usize = 4;
 
@@ -56,6 +60,10 @@ pub(crate) struct SourceRequest {
     /// Payload bytes in buffers, at most.
     pub(crate) memory: u64,
     pub(crate) readers: u16,
+    /// The limit on the rate.
+    pub(crate) pacer: Arc<Pacer>,
+    /// Why `memory`.
+    pub(crate) memory_why: String,
     /// Tells whether a change of a file could hide in the grain of its ctime.
     pub(crate) clock: WallClock,
 }
@@ -105,6 +113,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
     chosen.extend(session.engine.report());
+    chosen.extend(session.net.report());
     let (far, lost) = (session.far, session.lost);
     let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
@@ -161,7 +170,7 @@ impl Setup {
             size => asked(size.is_some(), "the default"),
         };
         let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
-        let memory = asked(options.memory.is_some(), "64 objects of 4 MiB, at most an eighth of the memory");
+        let memory = &request.memory_why;
         vec![
             text("object size", format!("{} bytes ({object})", self.object_size)),
             text("readers", format!("{} ({readers})", request.readers)),
@@ -231,6 +240,8 @@ struct Session {
     /// The control stream is gone.
     lost: bool,
     notices: Notices,
+    net: Net,
+    clock: Clock,
 }
 
 /// The engine for what the sources are.
@@ -280,6 +291,9 @@ impl Session {
             wait: setup.wait,
             holes: setup.holes,
         });
+        let clock = Clock::new();
+        let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.socket.clone()?)));
+        let net = Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), STREAMS_MOVE);
         let mut senders = HashMap::new();
         // Frames that a stream's thread still holds when the machine has written them off.
         let frame_len = u64::from(setup.object_size).max(BUNDLE_LEN_MAX);
@@ -287,8 +301,9 @@ impl Session {
         for (stream, link) in data {
             let sender = sender.clone();
             let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
-            let data_sender = DataSender::spawn(link, stream, EPOCH, meter.clone(), post)
-                .map_err(|e| protocol(e.to_string()))?;
+            let data_sender =
+                DataSender::spawn(link, stream, EPOCH, meter.clone(), post, request.pacer.clone())
+                    .map_err(|e| protocol(e.to_string()))?;
             senders.insert(stream, data_sender);
             machine.handle_stream_up(stream);
         }
@@ -322,11 +337,13 @@ impl Session {
             holes: setup.holes,
             lost: false,
             notices: Notices::new("source"),
+            net,
+            clock,
         })
     }
 
     fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {
-        let clock = Clock::new();
+        let clock = self.clock;
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
@@ -362,6 +379,7 @@ impl Session {
                 default(wait) => {}
             }
             self.machine.handle_tick(clock.now());
+            self.want_streams(clock.now());
             if let Err(text) = pulse.beat(control) {
                 self.machine.handle_control_lost(&text);
             }
@@ -372,6 +390,13 @@ impl Session {
             if stopping.is_overdue() {
                 return SessionEnd::Stopped;
             }
+        }
+    }
+
+    /// Looks after the network. Streams cannot join or part while data flows yet: what would be best is only reported.
+    fn want_streams(&mut self, now: Time) {
+        if let Some(_count) = self.net.tick(now) {
+            // Here the streams are opened and parked when they can be.
         }
     }
 
@@ -450,7 +475,10 @@ impl Session {
                 self.machine.handle_control_lost(&text);
             }
             Event::Send(SendEvent::Sent { stream, seq, .. }) => self.machine.handle_sent(stream, seq),
-            Event::Send(SendEvent::Lost { stream, .. }) => self.machine.handle_stream_lost(stream),
+            Event::Send(SendEvent::Lost { stream, .. }) => {
+                self.net.remove(stream);
+                self.machine.handle_stream_lost(stream);
+            }
         }
     }
 

@@ -201,7 +201,9 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         let now = wall_clock()();
         Timestamp { secs: now.secs + 10, ..now }
     });
-    SourceRequest { sources, options, home: None, memory: MEMORY, readers: 2, clock }
+    let pacer = Arc::new(crate::transport::pace::Pacer::new(None));
+    let memory_why = String::new();
+    SourceRequest { sources, options, home: None, memory: MEMORY, memory_why, readers: 2, pacer, clock }
 }
 
 /// `path/`: the contents of a directory.

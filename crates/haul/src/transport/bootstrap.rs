@@ -22,6 +22,7 @@ use haul_core::ids::StreamId;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
 use crate::job::AgentRequest;
+use crate::transport::path::Plan;
 use crate::transport::{Link, TransportError, mux};
 
 mod agent;
@@ -65,8 +66,8 @@ pub struct RemoteSpec {
     pub ports: Option<(u16, u16)>,
     /// A person sits at a terminal: ssh may ask for a password. Without one nothing ever prompts.
     pub interactive: bool,
-    /// Data streams wanted, 1 to `STREAMS_MAX`.
-    pub streams: u16,
+    /// Data streams wanted, 1 to `STREAMS_MAX`; `None`: as many as the path needs.
+    pub streams: Option<u16>,
 }
 
 /// Which way the bytes go.
@@ -102,6 +103,8 @@ pub struct Connected {
     pub protocol: u16,
     /// The far program's version, escaped.
     pub remote_version: String,
+    /// What was chosen for the path, and why.
+    pub plan: Plan,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }

@@ -22,8 +22,9 @@ use super::message::{
 };
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
-use crate::job::AgentRequest;
-use crate::transport::{Link, tls};
+use crate::job::{AgentRequest, Role};
+use crate::transport::path::EndFacts;
+use crate::transport::{Link, tcp, tls};
 
 /// How long the near end may take to join all streams, and to decide.
 const JOIN_WAIT: Duration = Duration::from_secs(30);
@@ -108,6 +109,12 @@ where
             return Err(BootstrapError::new(BootstrapKind::Peer, what));
         }
     };
+    if let (Some(name), Role::Source) = (&near.request.options.congestion, near.request.role)
+        && let Err(error) = tcp::usable(name)
+    {
+        say(&AgentReply::Error(error.to_string()))?;
+        return Err(BootstrapError::new(BootstrapKind::Usage, error.to_string()));
+    }
     let identity = tls::Identity::generate()?;
     let key = Bytes(identity.public());
     let session = Session {
@@ -121,21 +128,24 @@ where
         None => Err("the address that ssh reached is not known; name one with --via".to_string()),
         Some(address) => {
             let pin = tls::Pin(near.key.0);
-            Listener::open(address, near.ports, session.clone(), identity, pin, Arc::clone(&strays)).map_err(
-                |e| {
+            // A receive buffer must be fixed before connections are made; only the sink's matters.
+            let window = near.request.options.window.filter(|_| near.request.role == Role::Sink);
+            Listener::open(address, near.ports, session.clone(), identity, pin, Arc::clone(&strays), window)
+                .map_err(|e| {
                     let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
                     format!("cannot listen on {address}{ports}: {e}")
-                },
-            )
+                })
         }
     };
     let listening = match &listener {
         Ok(l) => Ok(Listening { address: l.addr.ip(), port: env.hooks.port.unwrap_or(l.addr.port()) }),
         Err(why) => Err(NotListening { why: why.clone() }),
     };
-    say(&AgentReply::Ready { key, streams, listening, client })?;
+    let facts = Some(EndFacts::here(near.request.options.memory));
+    say(&AgentReply::Ready { key, streams, listening, client, facts })?;
 
-    let (links, path) = match gather(listener.ok(), usize::from(streams) + 1, input)? {
+    let (gathered, streams) = gather(listener.ok(), streams, input)?;
+    let (links, path) = match gathered {
         Gathered::Direct { addr, links } => (links, Path::Direct { addr }),
         Gathered::Mux { input } => {
             (super::share_pipe(input, Box::new(output), streams, &near.request)?, Path::Ssh)
@@ -177,30 +187,42 @@ enum Gathered {
     },
 }
 
-/// Waits for `wanted` streams and for the near end's decision. The listener is closed when this returns.
-fn gather<R>(listener: Option<Listener>, wanted: usize, mut input: R) -> Result<Gathered, BootstrapError>
+/// Waits for the near end's decision, and for the data streams that it says, at most `tickets`, and control. What there is
+/// comes back with the number of data streams. The listener is closed when this returns.
+fn gather<R>(
+    listener: Option<Listener>,
+    tickets: u16,
+    mut input: R,
+) -> Result<(Gathered, u16), BootstrapError>
 where
     R: Read + Send + 'static,
 {
     let deadline = Instant::now() + JOIN_WAIT;
     let gone = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
-    let (sender, decided) = bounded(1);
+    // The number of streams and the decision.
+    let (sender, decided) = bounded(2);
     thread::Builder::new()
         .name("haul-decision".into())
         .spawn(move || {
-            let decision = message::read_frame::<Decision>(&mut input);
-            let _ = sender.send((decision, input));
+            let mut decision = message::read_frame::<Decision>(&mut input);
+            if let Ok(Decision::Streams(_)) = decision {
+                let _ = sender.send((decision, None));
+                decision = message::read_frame::<Decision>(&mut input);
+            }
+            let _ = sender.send((decision, Some(input)));
         })
         .map_err(|e| BootstrapError::local("cannot start a thread", e))?;
-    let mut links: Vec<Option<Link>> = (0..wanted).map(|_| None).collect();
+    let mut streams = tickets;
+    let mut links: Vec<Option<Link>> = (0..=tickets).map(|_| None).collect();
     // The pipe has nothing more to say: it said `Direct`, or it is gone while control is up.
     let mut pipe_done = false;
     loop {
         if let Some(l) = &listener
             && pipe_done
-            && links.iter().all(Option::is_some)
+            && links[..=usize::from(streams)].iter().all(Option::is_some)
         {
-            return Ok(Gathered::Direct { addr: l.addr, links: links.into_iter().flatten().collect() });
+            let links = links.into_iter().take(usize::from(streams) + 1).flatten().collect();
+            return Ok((Gathered::Direct { addr: l.addr, links }, streams));
         }
         let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
         let decided = if pipe_done { never() } else { decided.clone() };
@@ -210,9 +232,15 @@ where
                 Err(_) => return Err(gone("the listener ended")),
             },
             recv(decided) -> answer => match answer {
-                Ok((Ok(Decision::Mux), input)) => return Ok(Gathered::Mux { input: Box::new(input) }),
+                Ok((Ok(Decision::Streams(n)), None)) if (1..=tickets).contains(&n) => streams = n,
+                Ok((Ok(Decision::Mux), Some(input))) => {
+                    return Ok((Gathered::Mux { input: Box::new(input) }, streams));
+                }
                 Ok((Ok(Decision::Direct), _)) if listener.is_some() => pipe_done = true,
                 Ok((Ok(Decision::Direct), _)) => return Err(gone("the near end wants a port where there is none")),
+                Ok((Ok(Decision::Streams(_) | Decision::Mux), _)) => {
+                    return Err(gone("the near end named a number of streams that is not possible"));
+                }
                 Ok((Err(_), _)) | Err(_) if listener.as_ref().is_some_and(Listener::has_control) => pipe_done = true,
                 Ok((Err(_), _)) | Err(_) => return Err(gone("ssh ended before the near end had connected")),
             },

@@ -19,7 +19,7 @@ use haul_core::wire::{JOIN_LEN, JOINED_LEN, Join, Joined};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::message::LINKS_MAX;
-use crate::transport::{Link, TransportError, tls};
+use crate::transport::{Link, TransportError, tcp, tls};
 
 /// Most connections at a time that have not shown who they are; one more is closed at once.
 pub(super) const PREAUTH_MAX: usize = 64;
@@ -133,7 +133,8 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`, on the first free port of `ports` (inclusive; `None`: any).
+    /// Listens on `address`, on the first free port of `ports` (inclusive; `None`: any). `window`: bytes under way that each
+    /// connection's receive buffer shall hold.
     ///
     /// # Errors
     /// The system's answer, for the last port of the range.
@@ -144,6 +145,7 @@ impl Listener {
         identity: tls::Identity,
         pin: tls::Pin,
         strays: Arc<AtomicU64>,
+        window: Option<u64>,
     ) -> io::Result<Listener> {
         assert!(session.tickets.len() <= LINKS_MAX);
         let (first, last) = ports.unwrap_or((0, 0));
@@ -156,6 +158,9 @@ impl Listener {
         }
         let socket = result?;
         socket.set_nonblocking(true)?;
+        if let Some(window) = window {
+            tcp::fix_receive(&socket, window.saturating_mul(2))?;
+        }
         let addr = socket.local_addr()?;
         // Room for every stream there can be: a joined one never waits here.
         let (sender, joined) = bounded(LINKS_MAX);
@@ -294,7 +299,8 @@ mod tests {
             let (pin_near, pin_far) = (tls::Pin(near.public()), tls::Pin(far.public()));
             let here = Ipv4Addr::LOCALHOST.into();
             let listener =
-                Listener::open(here, None, session.clone(), far, pin_near, Arc::clone(&strays)).unwrap();
+                Listener::open(here, None, session.clone(), far, pin_near, Arc::clone(&strays), None)
+                    .unwrap();
             Bench { listener, strays, session, near, far: pin_far }
         }
         fn socket(&self) -> TcpStream {

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::job::AgentRequest;
+use crate::transport::path::EndFacts;
 
 /// Begins the agent's speech, and the near end's.
 pub(super) const MAGIC: &[u8] = b"HAUL\x01";
@@ -63,6 +64,9 @@ pub(super) enum AgentReply {
         listening: Result<Listening, NotListening>,
         /// The near end's address as the far end's ssh server sees it.
         client: Option<IpAddr>,
+        /// What the far end is like, from which the number of streams follows.
+        #[serde(default)]
+        facts: Option<EndFacts>,
     },
     Error(String),
 }
@@ -79,10 +83,13 @@ pub(super) struct NotListening {
     pub why: String,
 }
 
-/// Near end to agent: which way the streams go. The last frame on the ssh pipe.
+/// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct` or `Mux`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Decision {
+    /// Of the streams that have tickets only so many data streams will come. Said at most once, and only if the path
+    /// decides.
+    Streams(u16),
     /// All streams are joined.
     Direct,
     /// Subframes on this pipe from here on.

@@ -74,7 +74,7 @@ impl ControlStream {
         epoch: SessionEpoch,
         post: Post<ControlEvent>,
     ) -> Result<ControlHandle, TransportError> {
-        let Link { reader, writer, closer } = link;
+        let Link { reader, writer, closer, .. } = link;
         let shared =
             Arc::new(ControlShared { post, closer, over: AtomicBool::new(false), stale: AtomicU64::new(0) });
         let (queue, jobs) = crossbeam_channel::bounded(CONTROL_QUEUE_MAX);

@@ -116,10 +116,13 @@ impl Parts {
 
     pub(super) fn into_link(self, stream: TcpStream) -> Link {
         let Parts { incoming, sealer, opener, keys } = self;
+        let stream = Arc::new(stream);
+        let socket = Some(stream.clone());
         let shared =
             Arc::new(Shared { stream, keys, answer: AtomicBool::new(false), fault: OnceLock::new() });
         let closer = shared.clone();
         Link {
+            socket,
             reader: Box::new(Reader {
                 shared: shared.clone(),
                 opener,
@@ -137,7 +140,7 @@ impl Parts {
 }
 
 struct Shared {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     keys: Keys,
     /// The peer wants us to change our key.
     answer: AtomicBool,
@@ -269,7 +272,7 @@ impl Read for Reader {
                 Ok(n) => return Ok(n),
                 Err(fault) => return Err(failure(*self.shared.fault.get_or_init(|| fault))),
             }
-            if self.incoming.read_from(&self.shared.stream)? == 0 {
+            if self.incoming.read_from(&*self.shared.stream)? == 0 {
                 // The socket ended without close_notify: cut off by somebody, or the peer died.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -318,7 +321,7 @@ impl Writer {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        let result = (&self.shared.stream).write_all(&self.out[..self.len]);
+        let result = (&*self.shared.stream).write_all(&self.out[..self.len]);
         self.len = 0;
         result
     }
