@@ -239,7 +239,7 @@ mod tests {
                 }
                 // It does not end before the target changes, but for the end of a stripe.
                 let end = offset + place.len;
-                assert!(end % stripe == 0 || end % (stripe + 1) == 0 || Some(end) == second);
+                assert!(end.is_multiple_of(stripe) || end.is_multiple_of(stripe + 1) || Some(end) == second);
                 offset = end;
             }
         }
