@@ -14,7 +14,7 @@ pub mod probe;
 pub mod storage;
 
 /// Most data streams.
-const STREAMS_MAX: i64 = 16;
+const STREAMS_MAX: i64 = 64;
 /// Most reading or writing threads: more than any storage target has been seen to reward.
 const THREADS_MAX: i64 = 256;
 /// Object sizes that the wire allows, bytes.
@@ -127,7 +127,7 @@ pub struct Cp {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Durability::Disk)]
     pub durability: Durability,
 
-    /// Data connections, 1 to 16
+    /// Data connections, 1 to 64
     ///
     /// Default: chosen from the processors and the path; -v says what and why.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=STREAMS_MAX))]
@@ -211,6 +211,13 @@ pub struct Cp {
     /// Default: run to the end. Meant for the limits of a batch system.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub stop_after: Option<Duration>,
+
+    /// How long a network that is down is waited for, as 90s or 5m; 0s: not at all
+    ///
+    /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run fails, and the
+    /// same command goes on later. Has no effect where all goes through ssh: what ssh loses is lost.
+    #[arg(long, value_name = "TIME", value_parser = parse_patience)]
+    pub patience: Option<u32>,
 
     #[command(flatten)]
     pub storage: storage::Storage,
@@ -297,6 +304,18 @@ fn parse_ports(text: &str) -> Result<Ports, String> {
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports(first, last)),
         _ => Err("expected one port, or A-B with A not above B, from 1 to 65535".into()),
+    }
+}
+
+/// Seconds, at most a day.
+fn parse_patience(text: &str) -> Result<u32, String> {
+    if text == "0s" {
+        return Ok(0);
+    }
+    let time = parse_duration(text)?;
+    match u32::try_from(time.as_secs()) {
+        Ok(seconds @ 0..=86_400) => Ok(seconds),
+        _ => Err("write a time of at most 24h".into()),
     }
 }
 
@@ -451,7 +470,8 @@ mod tests {
             &["--no-clobber", "-u", "a", "b"],
             &["-n", "--manifest", "m", "a", "b"],
             &["--streams", "0", "a", "b"],
-            &["--streams", "17", "a", "b"],
+            &["--streams", "65", "a", "b"],
+            &["--patience", "2d", "a", "b"],
             &["--durability", "fast", "a", "b"],
             &["--via", "example.org", "a", "b"],
             &["--stop-after", "0s", "a", "b"],

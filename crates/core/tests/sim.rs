@@ -36,7 +36,7 @@
 //! is gone.
 //!
 //! Left out: policies other than the default, directories that cannot be made, a source file that changes
-//! within one grain of its clock, two runs of one job at once, and re-joined control.
+//! within one grain of its clock, and two runs of one job at once.
 
 #[path = "sim/disk.rs"]
 mod disk;

@@ -12,12 +12,12 @@ use haul::buffer::{Buffer, Pool};
 use haul::digest;
 use haul::meter::Meter;
 use haul::transport::stream::{
-    CONTROL_QUEUE_MAX, ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, RecvEvent,
-    SendEvent,
+    ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, RecvEvent, SendEvent,
 };
 use haul::transport::tls::{self, Identity, Pin};
 use haul::transport::{Link, Post, memory, mux};
 use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
+use haul_core::resend::KEPT_MAX;
 use haul_core::wire::{
     DataEntry, DataHeader, DigestKind, FrameHeader, HEADER_LEN, Message, SubHeader, encode_data_header,
     encode_frame, kind,
@@ -207,7 +207,7 @@ fn lost(events: &Receiver<ControlEvent>) -> String {
     loop {
         match events.recv_timeout(HANG).expect("the stream is lost sooner or later") {
             ControlEvent::Message(_) => {}
-            ControlEvent::Lost(why) => return why,
+            ControlEvent::Lost { why, .. } => return why,
         }
     }
 }
@@ -243,15 +243,15 @@ fn control_messages_round_trip() {
 }
 
 /// Goal: a peer that does not read is found out, and sending never waits for it.
-/// Method: nobody reads the other end; send more than the queue and the pipe hold.
+/// Method: nobody reads the other end; send more than is kept and the pipe holds.
 #[test]
 fn control_queue_is_bounded() {
     let (near, _far) = memory::pair(1000);
     let (handle, events) = control(near);
-    for i in 0..CONTROL_QUEUE_MAX as u64 + 20_000 {
+    for i in 0..KEPT_MAX as u64 + 20_000 {
         handle.send(Message::Ping(i));
     }
-    assert!(lost(&events).contains("does not read"));
+    assert!(lost(&events).contains("does not take"));
 }
 
 /// Goal: frames of another epoch do nothing, and are counted.

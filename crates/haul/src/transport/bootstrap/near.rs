@@ -1,11 +1,12 @@
 //! The near end: runs ssh, agrees with the agent on keys, and dials.
 //!
 //! In: a [`RemoteSpec`] and an [`AgentRequest`]. Out: [`Connected`].
-//! Invariants: the direct path is all streams or none; what the far end says about addresses is only where
+//! Invariants: the direct path is all streams or none (others may join later: `redial`); what the far end says about addresses is only where
 //! to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,15 +14,17 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::listener::{self, Session};
+use super::listener::{self, FIRST_EPOCH, Session};
 use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
+use super::redial::{Redial, Redialler};
 use super::ssh::{Ssh, dial_name};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
 use crate::job::AgentRequest;
+use crate::transport::rejoin::Joins;
 use crate::transport::{Link, tls};
 
 /// How long the far end may be silent once it has said its first word.
@@ -74,14 +77,15 @@ pub fn connect(
     let remote_version = escape(program.as_bytes());
     let protocol = agree(&hello, &remote_version, ssh.host())?;
     let identity = tls::Identity::generate()?;
-    let session = Session::new(spec.streams).map_err(|e| BootstrapError::local("no random numbers", e))?;
+    let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
     let near = NearHello {
         protocol,
         program: env!("CARGO_PKG_VERSION").into(),
         request: request.clone(),
         session: Fixed(session.id),
         key: Bytes(identity.public()),
-        tickets: session.tickets.iter().copied().map(Fixed).collect(),
+        secret: Fixed(session.secret),
+        streams: spec.streams,
         ports: spec.ports,
         via: spec.via,
     };
@@ -105,10 +109,21 @@ pub fn connect(
         ));
     }
 
+    let id = session.id;
     let direct = match listening {
         Ok(at) => {
-            let dialled = dial(spec, &session, streams, &at, &identity, &tls::Pin(key.0));
-            dialled.map_err(|why| notes(firewall_note(spec, ssh.host(), &at, why, client))).ok()
+            let pin = tls::Pin(key.0);
+            match dial(spec, &session, streams, &at, &identity, &pin) {
+                Ok((addr, links)) => {
+                    let name = dial_name(spec).to_string();
+                    let redial = Redial { name, at, session, identity, pin, addr: Mutex::new(addr) };
+                    Some((addr, links, Joins::Dial(Arc::new(Redialler(Arc::new(redial))))))
+                }
+                Err(why) => {
+                    notes(firewall_note(spec, ssh.host(), &at, why, client));
+                    None
+                }
+            }
         }
         Err(no) => {
             let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
@@ -123,22 +138,24 @@ pub fn connect(
     let decision = if direct.is_some() { Decision::Direct } else { Decision::Mux };
     let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
     let told = ssh.send(&frame, notes)?;
-    let (addr, mut links, guard) = match direct {
+    let (addr, mut links, joins, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
-        Some((addr, links)) => (Some(addr), links, ssh.into_guard()),
+        Some((addr, links, joins)) => (Some(addr), links, joins, ssh.into_guard()),
         None if !told => return Err(ssh.ended(notes)),
         None => {
             let (reader, writer, guard) = ssh.into_pipe()?;
-            (None, super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?, guard)
+            let links = super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?;
+            (None, links, Joins::Never, guard)
         }
     };
     let control = links.remove(0);
     let data = (1..).map(StreamId).zip(links).collect();
     let path = addr.map_or(Path::Ssh, |addr| Path::Direct { addr });
     Ok(Connected {
-        session: session.id,
+        session: id,
         control,
         data,
+        joins,
         path,
         protect: path.protect(),
         protocol,
@@ -189,7 +206,7 @@ fn dial(
             // The name may mean a stranger here; one who is silent must not cost the others their turn.
             left /= 2;
         }
-        if let Ok(link) = listener::join(socket, identity, pin, session, StreamId(0), left) {
+        if let Ok(link) = listener::join(socket, identity, pin, session, (StreamId(0), FIRST_EPOCH), left) {
             break (addr, link);
         }
     };
@@ -199,7 +216,7 @@ fn dial(
             move || {
                 let left = || deadline.saturating_duration_since(Instant::now());
                 let socket = TcpStream::connect_timeout(&addr, left()).ok()?;
-                listener::join(socket, identity, pin, session, StreamId(stream), left()).ok()
+                listener::join(socket, identity, pin, session, (StreamId(stream), FIRST_EPOCH), left()).ok()
             }
         };
         let threads: Vec<_> = (1..=streams).map(|stream| scope.spawn(join(stream))).collect();
@@ -213,7 +230,7 @@ fn dial(
 /// Dials the address that the agent named, and after a head start what the host's name means here (the far
 /// end may know itself by an address that is not reachable from here). Each in a thread of its own, for
 /// resolving a name cannot be interrupted. Connected sockets come out; closed when none is left to come.
-fn dial_candidates(
+pub(super) fn dial_candidates(
     name: String,
     at: &Listening,
     deadline: Instant,
