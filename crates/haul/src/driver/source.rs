@@ -116,8 +116,8 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
     chosen.extend(session.engine.report());
-    let waits = !matches!(end, SessionEnd::Failed(_));
-    let lines = (!session.lost).then_some((&mut session.lines, waits, session.clock));
+    // The sink has the last word; what this end still has to say is not worth waiting for.
+    let lines = (!session.lost).then_some((&mut session.lines, false, session.clock));
     let far = exchange_reports(&mailbox, &mut control, lines, own, session.far, line_of);
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }

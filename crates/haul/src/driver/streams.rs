@@ -87,9 +87,9 @@ impl Lines {
         !matches!(self.joins, Joins::Never) && !self.patience.is_zero()
     }
 
-    /// How long the machine may be without any stream.
+    /// How long the machine may be without any stream: longer than without control, whose loss says more.
     pub(crate) fn patience(&self) -> Duration {
-        if self.can_join() { self.patience } else { Duration::ZERO }
+        if self.can_join() { self.patience + 2 * MARGIN } else { Duration::ZERO }
     }
 
     /// Control is lost and waited for.

@@ -40,34 +40,54 @@ struct Meter<T> {
 }
 
 impl<T> Meter<T> {
-    fn pass(&self, bytes: usize) -> io::Result<()> {
-        let left = self
-            .left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(bytes as u64)));
-        if left.is_ok_and(|left| left <= bytes as u64) {
-            (self.closer)();
-            return Err(io::ErrorKind::ConnectionReset.into());
+    /// How much of `len` may pass.
+    fn pass(&self, len: usize) -> io::Result<usize> {
+        match self.left.load(Ordering::SeqCst) {
+            0 => {
+                // What has passed gets its chance to arrive, as in a network.
+                thread::sleep(Duration::from_millis(3));
+                (self.closer)();
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+            left => Ok(len.min(left as usize)),
         }
-        Ok(())
+    }
+    fn passed(&self, bytes: usize) {
+        let less = |left: u64| Some(left.saturating_sub(bytes as u64));
+        let _ = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 }
 
 impl<T: Read> Read for Meter<T> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let n = self.inner.read(out)?;
-        self.pass(n)?;
+        let len = self.pass(out.len())?;
+        let n = self.inner.read(&mut out[..len])?;
+        self.passed(n);
         Ok(n)
     }
 }
 
 impl<T: Write> Write for Meter<T> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let n = self.inner.write(data)?;
-        self.pass(n)?;
+        let len = self.pass(data.len())?;
+        let n = self.inner.write(&data[..len])?;
+        self.passed(n);
         Ok(n)
     }
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+/// Waits until data is written: the set-up, which survives no cut, is over.
+fn begun(bench: &Bench) {
+    let deadline = Instant::now() + super::PATIENCE;
+    let is_part = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("large"))
+    };
+    while !fs::read_dir(bench.dst()).is_ok_and(|mut entries| entries.any(is_part)) {
+        assert!(Instant::now() < deadline, "nothing is written");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -85,6 +105,28 @@ impl Net {
         let writer = Meter { inner: near.writer, left: left.clone(), closer: closer.clone() };
         let near = Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer };
         (near, far)
+    }
+
+    /// The reports of source and sink. When one end is gone its port is closed, and its pipe ends.
+    fn finish(
+        &self,
+        case: &str,
+        source: thread::JoinHandle<Report>,
+        sink: thread::JoinHandle<Report>,
+    ) -> (Report, Report) {
+        let deadline = Instant::now() + 2 * super::PATIENCE;
+        while !source.is_finished() && !sink.is_finished() {
+            assert!(
+                Instant::now() < deadline,
+                "{case}: after {} joins neither end is over",
+                self.joined.load(Ordering::SeqCst)
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.refuses.store(true, Ordering::SeqCst);
+        self.orphaned.store(true, Ordering::SeqCst);
+        *self.budgets.lock().unwrap() = None;
+        (finish(case, source), finish(case, sink))
     }
 
     fn cut_all(&self) {
@@ -176,7 +218,7 @@ fn copy(
     let request = sink_request(&bench.dst());
     let sink = spawn_end("sink", move || sink::run(at_sink, &request, &Watch::silent()));
     during();
-    let reports = (finish(case, source), finish(case, sink));
+    let reports = net.finish(case, source, sink);
     bench.check(case);
     bench.no_wrong_bytes();
     reports
@@ -204,15 +246,14 @@ fn links_that_are_cut_are_replaced() {
     for seed in 0..8 {
         let (bench, net) = (Bench::new(), Arc::new(Net::default()));
         plant(&bench, 12_000_000, 300);
-        // The set-up does not survive a cut, so the first control link has no budget.
         let mut rng = fastrand::Rng::with_seed(seed);
         let control = rng.u64(2_000..40_000);
         let data = rng.u64(600_000..3_000_000);
         let case = format!("seed {seed}");
         let pull = seed % 2 == 1;
         let reports = copy(&case, &bench, &net, pull, Duration::from_secs(20), || {
+            begun(&bench);
             *net.budgets.lock().unwrap() = Some((rng, data, control));
-            thread::sleep(Duration::from_millis(30));
             net.cut_all();
         });
         complete(&case, &bench, &reports);
@@ -228,9 +269,10 @@ fn either_kind_is_replaced_alone() {
         plant(&bench, 30_000_000, 100);
         let case = format!("control {control}, pull {pull}");
         let reports = copy(&case, &bench, &net, pull, Duration::from_secs(20), || {
+            begun(&bench);
             for _ in 0..3 {
-                thread::sleep(Duration::from_millis(20));
                 net.cut(control);
+                thread::sleep(Duration::from_millis(20));
             }
         });
         complete(&case, &bench, &reports);
@@ -261,17 +303,17 @@ fn darkness_is_waited_out_and_shown() {
     let source = spawn_end("source", move || source::run(a, &request, &watch));
     let request = sink_request(&bench.dst());
     let sink = spawn_end("sink", move || sink::run(b, &request, &Watch::silent()));
-    thread::sleep(Duration::from_millis(15));
+    begun(&bench);
     net.down.store(true, Ordering::SeqCst);
     net.cut_all();
     let deadline = Instant::now() + Duration::from_secs(20);
     let told = || seen.0.lock().unwrap().iter().any(|text| text.ends_with("s for the network"));
-    while !told() && !source.is_finished() {
-        assert!(Instant::now() < deadline, "{:?}", seen.0.lock().unwrap());
+    while !told() {
+        assert!(Instant::now() < deadline && !source.is_finished(), "{:?}", seen.0.lock().unwrap());
         thread::sleep(Duration::from_millis(10));
     }
     net.down.store(false, Ordering::SeqCst);
-    let reports = (finish("dark", source), finish("dark", sink));
+    let reports = net.finish("dark", source, sink);
     complete("dark", &bench, &reports);
     assert!(told());
 }
@@ -286,7 +328,7 @@ fn patience_ends() {
         let case = format!("refuses {refuses}, pull {pull}");
         let patience = Duration::from_secs(if refuses { 600 } else { 1 });
         let (source, sink) = copy(&case, &bench, &net, pull, patience, || {
-            thread::sleep(Duration::from_millis(20));
+            begun(&bench);
             net.down.store(true, Ordering::SeqCst);
             net.refuses.store(refuses, Ordering::SeqCst);
             net.orphaned.store(refuses, Ordering::SeqCst);
