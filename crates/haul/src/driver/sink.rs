@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
@@ -37,6 +38,9 @@ use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::transport::Link;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
+
+/// After so long without control a new run of the job may have it.
+const YIELD_AFTER: Duration = Duration::from_secs(2);
 
 enum Event {
     Done(SinkCompletion),
@@ -108,6 +112,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
     ];
     chosen.extend(session.engine.report());
+    chosen.extend(session.lines.chosen());
     let ended = session.engine.join();
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
@@ -407,6 +412,8 @@ struct Session {
     lost: bool,
     notices: Notices,
     lines: Lines,
+    /// The job is given to a run that asks for it.
+    yields: bool,
     clock: Clock,
     /// What new streams are made with.
     sender: Sender<Event>,
@@ -508,6 +515,7 @@ impl Session {
             lost: false,
             notices: Notices::new("sink"),
             lines,
+            yields: false,
             clock: Clock::new(),
             sender,
             pool,
@@ -540,6 +548,7 @@ impl Session {
                 }
             }
             self.machine.handle_tick(clock.now());
+            self.give_way();
             if let Err(text) = self.lines.beat(clock.now()) {
                 self.control_is_over(&text);
             }
@@ -571,6 +580,17 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
+        }
+    }
+
+    /// While control is away the job is kept, but not from a new run of it. One that took it is noticed by the owner's
+    /// look before the next publication.
+    fn give_way(&mut self) {
+        let yields = self.lines.dark_for().is_some_and(|dark| dark >= YIELD_AFTER);
+        if std::mem::replace(&mut self.yields, yields) != yields
+            && let Some(place) = &self.place
+        {
+            place.owner.set_yields(yields);
         }
     }
 

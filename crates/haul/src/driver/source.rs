@@ -116,6 +116,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
     chosen.extend(session.engine.report());
+    chosen.extend(session.lines.chosen());
     // The sink has the last word; what this end still has to say is not worth waiting for.
     let lines = (!session.lost).then_some((&mut session.lines, false, session.clock));
     let far = exchange_reports(&mailbox, &mut control, lines, own, session.far, line_of);

@@ -97,9 +97,15 @@ impl Lines {
         self.dark.is_some()
     }
 
-    /// Connections that replaced others.
-    pub(crate) fn rejoined(&self) -> u64 {
-        self.rejoined
+    /// How long control has been away.
+    pub(crate) fn dark_for(&self) -> Option<Duration> {
+        self.dark.as_ref().map(|dark| dark.since.elapsed())
+    }
+
+    /// What the report says of it: connections that replaced others.
+    pub(crate) fn chosen(&self) -> Option<(String, String)> {
+        let text = format!("{} (others were lost)", self.rejoined);
+        (self.rejoined > 0).then(|| ("connections joined later".into(), text))
     }
 
     /// So many data streams shall be up. Where this end does not dial, the other is asked.
