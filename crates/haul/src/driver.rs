@@ -399,18 +399,19 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
 pub(crate) fn exchange_reports<E>(
     mailbox: &Receiver<E>,
     control: &mut ControlHandle,
-    lines: Option<(&mut Lines, bool, Clock)>,
+    lines: Option<(&mut Lines, Clock)>,
+    waits: impl Fn() -> bool,
     own: EndReport,
     mut far: Option<EndReport>,
     pick: impl Fn(E) -> Option<Heard>,
 ) -> Option<EndReport> {
-    let Some((lines, waits, clock)) = lines else {
+    let Some((lines, clock)) = lines else {
         control.close();
         return None;
     };
     control.send(Message::Report(own));
     let mut deadline = Instant::now() + REPORT_MAX;
-    while far.is_none() && (!lines.is_dark() || waits) {
+    while far.is_none() && (!lines.is_dark() || waits()) {
         match mailbox.recv_timeout(TICK).map(&pick) {
             Ok(Some(Heard::Control(ControlEvent::Message(Message::Report(report))))) => far = Some(report),
             Ok(Some(Heard::Control(ControlEvent::Lost { epoch, why, how }))) => {

@@ -74,7 +74,7 @@ impl Hosts {
 fn killed_connections_are_replaced() {
     need!("netns", "sshd", "ss");
     for pull in [false, true] {
-        let hosts = Hosts::new(768 << 20);
+        let hosts = Hosts::new(640 << 20);
         let run = hosts.begin(pull, &[]);
         let first = hosts.connections();
         assert_eq!(first.len(), 5, "control and four streams");

@@ -115,8 +115,9 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     }
     // A dry run is short: what is lost is not joined again.
     let mut lines = Lines::start(Joins::Never, EPOCH, [], Duration::ZERO, Arc::new(|_| {}));
-    let lines = Some((&mut lines, false, Clock::new()));
-    let far = exchange_reports(&mailbox, &mut control, lines, own, None, |e| Some(Heard::Control(e)));
+    let lines = Some((&mut lines, Clock::new()));
+    let far =
+        exchange_reports(&mailbox, &mut control, lines, || false, own, None, |e| Some(Heard::Control(e)));
     let end = match result {
         Ok(()) => SessionEnd::Complete,
         Err(failure) => SessionEnd::Failed(failure),

@@ -118,9 +118,10 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
-    let waits = !matches!(end, SessionEnd::Failed(_));
-    let lines = (!session.lost).then_some((&mut session.lines, waits, session.clock));
-    let far = exchange_reports(&mailbox, &mut control, lines, own, session.far, line_of);
+    // The source must hear that it is complete, unless the user has enough.
+    let waits = || end == SessionEnd::Complete && !watch.control.stopped();
+    let lines = (!session.lost).then_some((&mut session.lines, session.clock));
+    let far = exchange_reports(&mailbox, &mut control, lines, waits, own, session.far, line_of);
     // What hangs may still act when it comes back. Until then the job stays ours.
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();

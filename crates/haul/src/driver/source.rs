@@ -118,8 +118,8 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     chosen.extend(session.engine.report());
     chosen.extend(session.lines.chosen());
     // The sink has the last word; what this end still has to say is not worth waiting for.
-    let lines = (!session.lost).then_some((&mut session.lines, false, session.clock));
-    let far = exchange_reports(&mailbox, &mut control, lines, own, session.far, line_of);
+    let lines = (!session.lost).then_some((&mut session.lines, session.clock));
+    let far = exchange_reports(&mailbox, &mut control, lines, || false, own, session.far, line_of);
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }
 
@@ -432,7 +432,7 @@ impl Session {
 
     /// So many data streams shall carry frames, 1 to `STREAMS_MAX`: others are parked, and what is missing is dialled, or
     /// asked for where the other end dials. Never blocks; new ones join as they come.
-    #[allow(dead_code, reason = "the seam for whoever decides how many streams help")]
+    #[expect(dead_code, reason = "the seam for whoever decides how many streams help")]
     pub(super) fn want_streams(&mut self, streams: u16, control: &ControlHandle) {
         let streams = streams.clamp(1, STREAMS_MAX);
         if self.machine.use_streams(streams) > 0 && self.lines.can_join() {

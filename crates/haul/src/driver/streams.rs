@@ -23,7 +23,7 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// So many refusals one after another: the program at the other end is gone.
 const REFUSALS_MAX: u32 = 3;
 /// An end whose peer's connections and ssh all ended waits so long for one of them to come after all.
-const ORPHAN_WAIT: Duration = Duration::from_secs(1);
+const ORPHAN_WAIT: Duration = Duration::from_millis(200);
 /// The other end of a re-join has this long to say where to go on, and to say anything at all.
 const RESUME_MAX: Duration = Duration::from_secs(20);
 
@@ -224,7 +224,7 @@ impl Lines {
             };
             if waited >= limit {
                 let waited = waited.as_secs();
-                return Err(format!("{}; {why} in {waited} s", dark.why));
+                return Err(format!("{}; {why} (waited {waited} s)", dark.why));
             }
             if let Joins::Dial(dial) = &self.joins
                 && dark.next.is_some_and(|next| next <= Instant::now())
