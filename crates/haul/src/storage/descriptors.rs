@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// What haul asks of the system at most: some systems allow billions, and tables grow with it.
 const NOFILE_MAX: u64 = 65_536;
 /// Descriptors that are left to streams, logs, libraries and files that are open for a moment.
-const RESERVED: u64 = 256;
+const RESERVED: u64 = 128;
 
 /// Descriptors of each kind, at least 8 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
