@@ -22,8 +22,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(10);
 /// So many refusals one after another: the program at the other end is gone.
 const REFUSALS_MAX: u32 = 3;
-/// An end whose peer's connections and ssh all ended waits so long for one of them to come after all.
+/// An end whose peer's connections and ssh all ended waits so long for one of them to come after all; and so long where
+/// data streams still seem to be up, for an end that sends nothing does not see them go.
 const ORPHAN_WAIT: Duration = Duration::from_millis(200);
+const ORPHAN_WAIT_STREAMS: Duration = Duration::from_secs(3);
 /// The other end of a re-join has this long to say where to go on, and to say anything at all.
 const RESUME_MAX: Duration = Duration::from_secs(20);
 
@@ -211,10 +213,9 @@ impl Lines {
         if let Some(dark) = &mut self.dark {
             let waited = dark.since.elapsed();
             let (limit, why) = match &self.joins {
-                Joins::Accept(door)
-                    if dark.how == Loss::Ended && door.is_orphaned() && self.keeper.up() == 0 =>
-                {
-                    (ORPHAN_WAIT, "the other end is gone")
+                Joins::Accept(door) if dark.how == Loss::Ended && door.is_orphaned() => {
+                    let wait = if self.keeper.up() == 0 { ORPHAN_WAIT } else { ORPHAN_WAIT_STREAMS };
+                    (wait.min(self.patience), "the other end is gone")
                 }
                 Joins::Accept(_) => (self.patience + MARGIN, "nobody came back"),
                 Joins::Dial(_) | Joins::Never if dark.refusals >= REFUSALS_MAX => {
