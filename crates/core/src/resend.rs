@@ -64,7 +64,7 @@ impl Outgoing {
     }
 
     /// The next frame for the present connection, and its number.
-    pub fn next(&mut self) -> Option<(u64, &Kept)> {
+    pub fn take_next(&mut self) -> Option<(u64, &Kept)> {
         let frame = self.kept.get((self.written - self.known) as usize)?;
         self.written += 1;
         Some((self.written, frame))
@@ -157,7 +157,7 @@ mod tests {
                         pushed += 1;
                         out.push(frame(pushed)).unwrap();
                     }
-                    1 => wire.extend(out.next().map(|(n, kept)| (n, kept.clone()))),
+                    1 => wire.extend(out.take_next().map(|(n, kept)| (n, kept.clone()))),
                     2 | 3 => {
                         if let Some((number, kept)) = wire.pop_front() {
                             into.take(number, kept.body.len()).unwrap();
@@ -175,7 +175,7 @@ mod tests {
                 }
             }
             out.resume(into.last()).unwrap();
-            while let Some((number, kept)) = out.next() {
+            while let Some((number, kept)) = out.take_next() {
                 into.take(number, 8).unwrap();
                 got.push(kept.clone());
             }
@@ -191,8 +191,8 @@ mod tests {
         let mut out = Outgoing::default();
         out.push(frame(1)).unwrap();
         assert_eq!(out.received(1), Err(ResendError::Overclaimed { said: 1, sent: 0 }), "not yet written");
-        assert_eq!(out.next().map(|(n, _)| n), Some(1));
-        assert_eq!(out.next().map(|(n, _)| n), None);
+        assert_eq!(out.take_next().map(|(n, _)| n), Some(1));
+        assert_eq!(out.take_next().map(|(n, _)| n), None);
         assert_eq!(out.received(2), Err(ResendError::Overclaimed { said: 2, sent: 1 }));
         out.received(1).unwrap();
         out.received(0).unwrap();

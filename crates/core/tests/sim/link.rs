@@ -133,7 +133,7 @@ impl Control {
 
     fn write(&mut self) {
         while !self.dark
-            && let Some((seq, kept)) = self.out.next()
+            && let Some((seq, kept)) = self.out.take_next()
         {
             let (len, epoch) = (kept.body.len() as u32, SessionEpoch(self.epoch));
             let head = FrameHeader { len, kind: kept.kind, flags: 0, stream: StreamId(0), epoch, seq };

@@ -294,7 +294,7 @@ fn write_control(
             }
             while state.ready
                 && batch.len() < BATCH_LEN
-                && let Some((seq, kept)) = state.out.next()
+                && let Some((seq, kept)) = state.out.take_next()
             {
                 let (len, kind, stream) = (kept.body.len() as u32, kept.kind, StreamId(0));
                 batch.extend_from_slice(&FrameHeader { len, kind, flags: 0, stream, epoch, seq }.encode());
