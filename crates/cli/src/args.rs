@@ -236,6 +236,13 @@ pub struct Cp {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub stop_after: Option<Duration>,
 
+    /// How long a network that is down is waited for, as 90s or 5m; 0s: not at all
+    ///
+    /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run fails, and the
+    /// same command goes on later. Has no effect where all goes through ssh: what ssh loses is lost.
+    #[arg(long, value_name = "TIME", value_parser = parse_patience)]
+    pub patience: Option<u32>,
+
     #[command(flatten)]
     pub storage: storage::Storage,
 }
@@ -331,6 +338,18 @@ fn parse_ports(text: &str) -> Result<Ports, String> {
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports(first, last)),
         _ => Err("expected one port, or A-B with A not above B, from 1 to 65535".into()),
+    }
+}
+
+/// Seconds, at most a day.
+fn parse_patience(text: &str) -> Result<u32, String> {
+    if text == "0s" {
+        return Ok(0);
+    }
+    let time = parse_duration(text)?;
+    match u32::try_from(time.as_secs()) {
+        Ok(seconds @ 0..=86_400) => Ok(seconds),
+        _ => Err("write a time of at most 24h".into()),
     }
 }
 
@@ -489,6 +508,7 @@ mod tests {
             &["--rate", "100", "a", "b"],
             &["--congestion", "../x", "a", "b"],
             &["--window", "1", "a", "b"],
+            &["--patience", "2d", "a", "b"],
             &["--durability", "fast", "a", "b"],
             &["--via", "example.org", "a", "b"],
             &["--stop-after", "0s", "a", "b"],

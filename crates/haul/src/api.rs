@@ -106,7 +106,8 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Payload on the wire, what was sent again included.
     pub bytes_sent: u64,
-    /// A storage operation of either end that hangs, in words: "waiting 12 s for the sink's write of big.dat".
+    /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's write of
+    /// big.dat"), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
 }
 

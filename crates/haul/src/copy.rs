@@ -23,7 +23,9 @@ use haul_core::wire::{EndReport, NotKept, STREAMS_MAX, SourceRoot};
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
-use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source};
+use crate::driver::{
+    Links, PATIENCE, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
+};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null::{self, Made};
@@ -32,6 +34,7 @@ use crate::storage::source::wall_clock;
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::pace::Pacer;
 use crate::transport::path::{self, Plan};
+use crate::transport::rejoin::Joins;
 use crate::transport::{memory, tcp};
 
 mod passport;
@@ -251,6 +254,8 @@ fn connect(
         session: connected.session,
         control: connected.control,
         data: connected.data,
+        joins: connected.joins,
+        patience: patience(&request.options),
         strays: Arc::new(AtomicU64::new(0)),
     };
     let path = match connected.path {
@@ -282,6 +287,8 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         session: connected.session,
         control: connected.control,
         data: connected.data,
+        joins: connected.joins,
+        patience: patience(&request.options),
         strays: connected.strays.clone(),
     };
     adopt_passport(&mut request, home.as_deref());
@@ -360,6 +367,10 @@ fn cpus() -> u16 {
     thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16)
 }
 
+fn patience(options: &Options) -> Duration {
+    options.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
+}
+
 /// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects, an eighth of
 /// RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload comes.
 fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
@@ -390,8 +401,10 @@ fn memory_links() -> (Links, Links) {
         data.0.push((StreamId(stream), near));
         data.1.push((StreamId(stream), far));
     }
-    let links =
-        |control, data| Links { session: [0; 16], control, data, strays: Arc::new(AtomicU64::new(0)) };
+    let links = |control, data| {
+        let (joins, patience, strays) = (Joins::Never, Duration::ZERO, Arc::new(AtomicU64::new(0)));
+        Links { session: [0; 16], control, data, joins, patience, strays }
+    };
     (links(near, data.0), links(far, data.1))
 }
 

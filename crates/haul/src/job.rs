@@ -136,6 +136,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// Every file needs its root at the near end.
     pub manifest: bool,
+    /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
+    pub patience: Option<u32>,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -160,6 +162,7 @@ impl Default for Options {
             object_size: None,
             state_dir: None,
             manifest: false,
+            patience: None,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

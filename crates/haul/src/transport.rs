@@ -2,7 +2,8 @@
 //!
 //! A transport makes [`Link`]s: one for control, N for data. The threads in [`stream`] speak frames over any
 //! link, so that a new transport is one file that makes links: [`memory`] in one process, [`tls`] over TCP,
-//! [`mux`] through one byte pipe such as ssh's. [`bootstrap`] chooses among them.
+//! [`mux`] through one byte pipe such as ssh's. [`bootstrap`] chooses among them. [`rejoin`] is how links come up after
+//! the start.
 //!
 //! What every link keeps, and `tests/transport_conformance.rs` checks for each:
 //! - bytes arrive whole and in order, both directions at once, each half used by its own thread;
@@ -21,6 +22,7 @@ pub mod memory;
 pub mod mux;
 pub mod pace;
 pub mod path;
+pub mod rejoin;
 pub mod stream;
 pub mod tcp;
 pub mod tls;

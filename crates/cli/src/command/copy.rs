@@ -78,6 +78,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         object_size: args.object_size,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
+        patience: args.patience,
         source_storage,
         sink_storage,
     };
@@ -149,7 +150,7 @@ mod tests {
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1 --port 7000-7009 --no-push --remote-haul /h --state /s \
-                    --manifest m -v a b u@h:c";
+                    --manifest m --patience 2m -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
             recursive: true,
@@ -168,6 +169,7 @@ mod tests {
             object_size: Some(1 << 20),
             state_dir: Some("/s".into()),
             manifest: true,
+            patience: Some(120),
             ..job::Options::default()
         };
         assert_eq!(got.options, want);

@@ -22,7 +22,7 @@ pub const CVS_MAX: usize = 64;
 pub const TEXT_LEN_MAX: usize = 1024;
 /// Most subtrees in one [`FileState::Held`].
 pub const SUBTREES_MAX: usize = 4096;
-/// Most data streams of a session.
+/// Most data streams that a session has at a time. Over its life it may have as many as there are ids.
 pub const STREAMS_MAX: u16 = 64;
 /// Longest path in a [`Message::Trouble`], bytes; a longer one is cut.
 pub const PATH_LEN_MAX: usize = 16 * 1024;
@@ -307,6 +307,11 @@ pub enum Message {
         stream: StreamId,
         frames: u64,
     },
+    /// Either way: control frames up to this number came, so that they need not be kept any longer.
+    Received(u64),
+    /// Source to sink: so many data streams shall be live, 1 to [`STREAMS_MAX`]. For the sink where it is the end
+    /// that dials.
+    Streams(u16),
     /// Reserved: health of storage targets (class, service time in ns now, best).
     TargetHealth(Vec<(u16, u64, u64)>),
     /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
@@ -399,6 +404,8 @@ impl Message {
             Message::Done(_) => "FILE_DONE",
             Message::Resend(_) => "RESEND",
             Message::StreamClosed { .. } => "STREAM_CLOSED",
+            Message::Received(_) => "RECEIVED",
+            Message::Streams(_) => "STREAMS",
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::Notice { .. } => "NOTICE",
             Message::Stop { .. } => "STOP",

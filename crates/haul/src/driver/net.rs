@@ -117,7 +117,8 @@ impl Net {
 
     /// Asks the sockets, about five times a second, and changes what has to be. `Some`: so many streams would be best from
     /// now on; whoever can open and park streams does so. Never `Some` where the user named a number.
-    pub(crate) fn tick(&mut self, now: Time) -> Option<u16> {
+    /// Parked streams are open and idle: what they delivered counts, how they fare does not.
+    pub(crate) fn tick(&mut self, now: Time, is_parked: impl Fn(StreamId) -> bool) -> Option<u16> {
         let since = self.sampled.map(|then| now.since(then));
         if self.flows.is_empty() || since.is_some_and(|since| since < SAMPLE_EVERY) {
             return None;
@@ -126,7 +127,7 @@ impl Net {
         let span = since.unwrap_or(SAMPLE_EVERY).as_secs_f64();
         let mut flows = Vec::with_capacity(self.flows.len());
         let (mut delivered, mut sent, mut again) = self.gone;
-        for flow in self.flows.values_mut() {
+        for (stream, flow) in &mut self.flows {
             let Some(sample) = tcp::sample_of(Some(&flow.socket)) else { continue };
             delivered += sample.bytes_acked.unwrap_or(0);
             sent += sample.bytes_sent.unwrap_or(0);
@@ -134,7 +135,9 @@ impl Net {
             if let Some(rtt) = sample.min_rtt {
                 self.rtt = self.rtt.min(rtt);
             }
-            flows.push(fared(&flow.last.unwrap_or_default(), &sample, span));
+            if !is_parked(*stream) {
+                flows.push(fared(&flow.last.unwrap_or_default(), &sample, span));
+            }
             flow.last = Some(sample);
         }
         self.sent = (sent, again);
@@ -279,12 +282,12 @@ mod tests {
             echo.join().unwrap().unwrap();
         }
         let second = 1_000_000_000;
-        assert_eq!(net.tick(Time(second)), None);
+        assert_eq!(net.tick(Time(second), |_| false), None);
         assert_eq!(net.flows.values().filter(|flow| flow.last.is_some()).count(), 3);
-        assert_eq!(net.tick(Time(second + 1)), None);
+        assert_eq!(net.tick(Time(second + 1), |_| false), None);
         net.remove(StreamId(2));
         assert!(net.gone.1 >= 50_000, "{:?}", net.gone);
-        net.tick(Time(2 * second));
+        net.tick(Time(2 * second), |_| false);
         let lines = net.report();
         let line = |name: &str| lines.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         assert_eq!(line("congestion control"), Some("reno (as asked)"));

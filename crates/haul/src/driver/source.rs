@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
-use haul_core::ids::{BufferId, FileId, StreamId, Time};
+use haul_core::ids::{BufferId, FileId, SessionEpoch, StreamId, Time};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
 use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
+    EndReport, Failure, Limits, Message, NotKept, STREAMS_MAX, SourceRoot, Stage as FailureStage, credit_cost,
 };
 
 use super::net::Net;
+use super::streams::{Lines, Lost};
 use super::{
-    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, protocol,
 };
 use crate::api::Progress;
@@ -30,11 +31,11 @@ use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::transport::Link;
 use crate::transport::pace::Pacer;
+use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
 
-/// Streams can join and part while data flows. Until they can, nobody searches for a better number of them.
-const STREAMS_MOVE: bool = false;
 /// Threads that stat ahead of the walk.
 const STAT_THREADS: usize = 4;
 
@@ -42,11 +43,13 @@ enum Event {
     Done(SourceCompletion),
     Control(ControlEvent),
     Send(SendEvent),
+    Join(JoinEvent),
 }
 
-fn control_of(event: Event) -> Option<ControlEvent> {
+fn line_of(event: Event) -> Option<Heard> {
     match event {
-        Event::Control(event) => Some(event),
+        Event::Control(event) => Some(Heard::Control(event)),
+        Event::Join(event) => Some(Heard::Join(event)),
         Event::Done(_) | Event::Send(_) => None,
     }
 }
@@ -88,7 +91,13 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
             return Report::failed(failure);
         }
     };
-    let mut session = match Session::start(links.data, sender, request, &setup) {
+    let lines = {
+        let sender = sender.clone();
+        let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
+        let up = links.data.iter().map(|(stream, _)| *stream);
+        Lines::start(links.joins, EPOCH, up, links.patience, post)
+    };
+    let mut session = match Session::start(links.data, lines, sender, request, &setup) {
         Ok(session) => session,
         Err(failure) => {
             control.send(Message::Abort(failure.clone()));
@@ -114,8 +123,10 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let mut chosen = setup.chosen(request);
     chosen.extend(session.engine.report());
     chosen.extend(session.net.report());
-    let (far, lost) = (session.far, session.lost);
-    let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
+    chosen.extend(session.lines.chosen());
+    // The sink has the last word; what this end still has to say is not worth waiting for.
+    let lines = (!session.lost).then_some((&mut session.lines, session.clock));
+    let far = exchange_reports(&mailbox, &mut control, lines, || false, own, session.far, line_of);
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }
 
@@ -188,7 +199,7 @@ fn set_up(
 ) -> Result<Setup, Failure> {
     let ours = hello(session, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, control, control_of, |message| match message {
+    let theirs = expect(mailbox, control, line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
         _ => Ok(None),
     })?;
@@ -200,7 +211,7 @@ fn set_up(
     let announced = origin.announced().map_err(walk_failure)?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     control.send(Message::Sources { roots: announced, policy });
-    let (wait, rename, resumed) = expect(mailbox, control, control_of, |message| match message {
+    let (wait, rename, resumed) = expect(mailbox, control, line_of, |message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
         _ => Ok(None),
     })?;
@@ -237,11 +248,15 @@ struct Session {
     not_kept: [u64; NotKept::COUNT],
     /// Both ends know sparse files.
     holes: bool,
-    /// The control stream is gone.
+    /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
     net: Net,
+    lines: Lines,
     clock: Clock,
+    /// What new streams are made with.
+    sender: Sender<Event>,
+    pacer: Arc<Pacer>,
 }
 
 /// The engine for what the sources are.
@@ -262,9 +277,24 @@ fn start_engine(
     })
 }
 
+/// The thread of one data stream.
+fn start_sender(
+    link: Link,
+    (stream, epoch): (StreamId, SessionEpoch),
+    meter: &Arc<Meter>,
+    sender: &Sender<Event>,
+    pacer: &Arc<Pacer>,
+) -> Result<DataSender, Failure> {
+    let sender = sender.clone();
+    let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
+    let started = DataSender::spawn(link, stream, epoch, meter.clone(), post, pacer.clone());
+    started.map_err(|e| protocol(e.to_string()))
+}
+
 impl Session {
     fn start(
-        data: Vec<(StreamId, crate::transport::Link)>,
+        data: Vec<(StreamId, Link)>,
+        lines: Lines,
         sender: Sender<Event>,
         request: &SourceRequest,
         setup: &Setup,
@@ -290,21 +320,18 @@ impl Session {
             reads_max,
             wait: setup.wait,
             holes: setup.holes,
+            patience: lines.patience(),
         });
         let clock = Clock::new();
         let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.socket.clone()?)));
-        let net = Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), STREAMS_MOVE);
-        let mut senders = HashMap::new();
+        let net = Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), lines.can_join());
         // Frames that a stream's thread still holds when the machine has written them off.
         let frame_len = u64::from(setup.object_size).max(BUNDLE_LEN_MAX);
-        let slack = data.len() as u64 * u64::from(QUEUED_MAX) * credit_cost(frame_len);
+        let streams = if lines.can_join() { usize::from(STREAMS_MAX) } else { data.len() };
+        let slack = streams as u64 * u64::from(QUEUED_MAX) * credit_cost(frame_len);
+        let mut senders = HashMap::new();
         for (stream, link) in data {
-            let sender = sender.clone();
-            let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
-            let data_sender =
-                DataSender::spawn(link, stream, EPOCH, meter.clone(), post, request.pacer.clone())
-                    .map_err(|e| protocol(e.to_string()))?;
-            senders.insert(stream, data_sender);
+            senders.insert(stream, start_sender(link, (stream, EPOCH), &meter, &sender, &request.pacer)?);
             machine.handle_stream_up(stream);
         }
         let object_size = setup.object_size;
@@ -338,7 +365,10 @@ impl Session {
             lost: false,
             notices: Notices::new("source"),
             net,
+            lines,
             clock,
+            sender,
+            pacer: request.pacer.clone(),
         })
     }
 
@@ -349,12 +379,15 @@ impl Session {
         let mut teller = Teller::new();
         let nothing = never();
         loop {
-            self.handle_walk(watch);
+            // In the dark nothing new is begun: what is kept for the other end stays small.
+            if !self.lines.is_dark() {
+                self.handle_walk(watch);
+            }
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
             teller.tell(watch, || self.progress(&clock));
-            self.notices.tell(watch, control, || self.engine.stuck());
+            self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
             let blocked = self.machine.is_blocked();
             self.meter.set_idle(Stage::SourceStorage, blocked);
             self.meter.set_idle(Stage::SourceHost, blocked);
@@ -363,10 +396,10 @@ impl Session {
             let walk = if self.ahead.is_empty() && !self.walked { self.walk.items() } else { &nothing };
             select! {
                 recv(mailbox) -> event => if let Ok(event) = event {
-                    self.handle(event, &clock, &mut pulse);
+                    self.handle(event, control, &mut pulse);
                     // What else has come is taken up before the machine is asked again.
                     while let Ok(event) = mailbox.try_recv() {
-                        self.handle(event, &clock, &mut pulse);
+                        self.handle(event, control, &mut pulse);
                     }
                 },
                 recv(walk) -> items => match items {
@@ -379,9 +412,14 @@ impl Session {
                 default(wait) => {}
             }
             self.machine.handle_tick(clock.now());
-            self.want_streams(clock.now());
-            if let Err(text) = pulse.beat(control) {
-                self.machine.handle_control_lost(&text);
+            self.tend_network(clock.now(), control);
+            if let Err(text) = self.lines.beat(clock.now()) {
+                self.control_is_over(&text);
+            }
+            if !self.lines.is_dark()
+                && let Err(text) = pulse.beat(control)
+            {
+                self.silent(&text, control);
             }
             if stopping.begins(watch) {
                 self.walk.cancel();
@@ -393,10 +431,15 @@ impl Session {
         }
     }
 
-    /// Looks after the network. Streams cannot join or part while data flows yet: what would be best is only reported.
-    fn want_streams(&mut self, now: Time) {
-        if let Some(_count) = self.net.tick(now) {
-            // Here the streams are opened and parked when they can be.
+    /// Looks after the network: streams join and are parked as its samples say.
+    fn tend_network(&mut self, now: Time, control: &ControlHandle) {
+        // In darkness nothing flows, which says nothing of the path.
+        if self.lines.is_dark() {
+            return;
+        }
+        let machine = &self.machine;
+        if let Some(count) = self.net.tick(now, |stream| machine.is_parked(stream)) {
+            self.want_streams(count, control);
         }
     }
 
@@ -412,7 +455,53 @@ impl Session {
             counting: !self.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
-            waiting: self.notices.waiting(&self.engine.stuck()),
+            waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
+        }
+    }
+
+    /// So many data streams shall carry frames, 1 to `STREAMS_MAX`: others are parked, and what is missing is dialled, or
+    /// asked for where the other end dials. Never blocks; new ones join as they come.
+    pub(super) fn want_streams(&mut self, streams: u16, control: &ControlHandle) {
+        let streams = streams.clamp(1, STREAMS_MAX);
+        if self.machine.use_streams(streams) > 0 && self.lines.can_join() {
+            self.lines.want(streams, control);
+        }
+    }
+
+    /// Control does not come back.
+    fn control_is_over(&mut self, text: &str) {
+        self.lost = true;
+        self.machine.handle_control_lost(text);
+    }
+
+    /// The other end says nothing: its link is cut, and joined again where that is possible.
+    fn silent(&mut self, text: &str, control: &ControlHandle) {
+        match self.lines.can_join() {
+            true => control.cut(text),
+            false => self.machine.handle_control_lost(text),
+        }
+    }
+
+    fn handle_join(&mut self, event: JoinEvent, control: &ControlHandle, pulse: &mut Pulse) {
+        let was_dark = self.lines.is_dark();
+        let joined = self.lines.handle(event, control, self.clock.now());
+        if was_dark && !self.lines.is_dark() {
+            pulse.rejoined();
+        }
+        let Some((stream, epoch, link)) = joined else { return };
+        let (closer, socket) = (link.closer.clone(), link.socket.clone());
+        match start_sender(link, (stream, epoch), &self.meter, &self.sender, &self.pacer) {
+            Ok(sender) => {
+                self.senders.insert(stream, sender);
+                if let Some(socket) = socket {
+                    self.net.add(stream, socket);
+                }
+                self.machine.handle_stream_up(stream);
+            }
+            Err(_) => {
+                closer();
+                self.lines.stream_lost(stream, self.clock.now());
+            }
         }
     }
 
@@ -455,7 +544,8 @@ impl Session {
         }
     }
 
-    fn handle(&mut self, event: Event, clock: &Clock, pulse: &mut Pulse) {
+    fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
+        let now = self.clock.now();
         match event {
             Event::Done(SourceCompletion { done, buffer }) => {
                 // A failed read gives its buffer back; the machine does not learn its id.
@@ -463,20 +553,24 @@ impl Session {
                 if let Some(buffer) = buffer.filter(|_| !failed) {
                     self.buffers.insert(buffer.id(), buffer);
                 }
-                self.machine.handle_done(done, clock.now());
+                self.machine.handle_done(done, now);
             }
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
+                self.lines.heard();
                 self.machine.handle_message(message);
             }
-            Event::Control(ControlEvent::Lost(text)) => {
-                self.lost = true;
-                self.machine.handle_control_lost(&text);
+            Event::Control(ControlEvent::Lost { epoch, why, how }) => {
+                if let Lost::Over(text) = self.lines.control_lost((epoch, why, how), control, now) {
+                    self.control_is_over(&text);
+                }
             }
+            Event::Join(event) => self.handle_join(event, control, pulse),
             Event::Send(SendEvent::Sent { stream, seq, .. }) => self.machine.handle_sent(stream, seq),
             Event::Send(SendEvent::Lost { stream, .. }) => {
                 self.net.remove(stream);
+                self.lines.stream_lost(stream, now);
                 self.machine.handle_stream_lost(stream);
             }
         }
@@ -497,6 +591,8 @@ impl Session {
                 SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
                 SourceAction::Notice(text) => self.notices.hear(text),
                 SourceAction::CloseStream(stream) => {
+                    self.net.remove(stream);
+                    self.lines.stream_lost(stream, self.clock.now());
                     if let Some(mut sender) = self.senders.remove(&stream) {
                         sender.abort();
                     }

@@ -11,8 +11,8 @@
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
 //! no path without protection (TLS, or ssh itself).
-//! Left out: the far end dialling the near one (for sites where only that direction is open); joining again
-//! after a lost connection.
+//! Later connections join by the same keys and the session's secret ([`super::rejoin`]); in the ssh pipe none can.
+//! Left out: the far end dialling the near one (for sites where only that direction is open).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +23,7 @@ use haul_core::wire::{VERSION, VERSION_MIN};
 
 use crate::job::AgentRequest;
 use crate::transport::path::Plan;
+use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
 
 mod agent;
@@ -30,6 +31,7 @@ mod listener;
 mod message;
 mod near;
 mod push;
+mod redial;
 mod ssh;
 mod words;
 
@@ -96,6 +98,8 @@ pub struct Connected {
     pub control: Link,
     /// Streams 1 to n, in order.
     pub data: Vec<(StreamId, Link)>,
+    /// How further streams come up, and control again.
+    pub joins: Joins,
     pub path: Path,
     /// [`Path::protect`].
     pub protect: &'static str,

@@ -24,7 +24,7 @@ pub(super) const FRAME_LEN_MAX: usize = 1 << 20;
 pub(super) const KEY_LEN_MAX: usize = 256;
 /// Longest version string of a program that is shown.
 pub(super) const PROGRAM_LEN_MAX: usize = 100;
-/// Control and data streams of one session.
+/// Control and data streams of a session's start.
 pub(super) const LINKS_MAX: usize = STREAMS_MAX as usize + 1;
 
 /// Agent to near end, right after the magic.
@@ -46,8 +46,10 @@ pub(super) struct NearHello {
     pub session: Fixed<16>,
     /// The near end's public key (SPKI).
     pub key: Bytes,
-    /// One per stream, control first. A connection proves with it which stream it is.
-    pub tickets: Vec<Fixed<32>>,
+    /// A connection proves with it which stream it is.
+    pub secret: Fixed<32>,
+    /// Data streams wanted.
+    pub streams: u16,
     pub ports: Option<(u16, u16)>,
     pub via: Option<IpAddr>,
 }

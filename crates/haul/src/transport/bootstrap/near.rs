@@ -1,11 +1,12 @@
 //! The near end: runs ssh, agrees with the agent on keys, and dials.
 //!
 //! In: a [`RemoteSpec`] and an [`AgentRequest`]. Out: [`Connected`].
-//! Invariants: the direct path is all streams or none; what the far end says about addresses is only where
+//! Invariants: the direct path is all streams or none (others may join later: `redial`); what the far end says about addresses is only where
 //! to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,16 +15,18 @@ use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::listener::{self, Session};
+use super::listener::{self, FIRST_EPOCH, Session};
 use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
+use super::redial::{Redial, Redialler};
 use super::ssh::{Ssh, dial_name};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
 use crate::job::{AgentRequest, Role};
 use crate::transport::path::{self, EndFacts, Plan};
+use crate::transport::rejoin::Joins;
 use crate::transport::tcp::{self, HostLimits};
 use crate::transport::{Link, tls};
 
@@ -80,14 +83,15 @@ pub fn connect(
     let remote_version = escape(program.as_bytes());
     let protocol = agree(&hello, &remote_version, ssh.host())?;
     let identity = tls::Identity::generate()?;
-    let session = Session::new(tickets).map_err(|e| BootstrapError::local("no random numbers", e))?;
+    let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
     let near = NearHello {
         protocol,
         program: env!("CARGO_PKG_VERSION").into(),
         request: request.clone(),
         session: Fixed(session.id),
         key: Bytes(identity.public()),
-        tickets: session.tickets.iter().copied().map(Fixed).collect(),
+        secret: Fixed(session.secret),
+        streams: tickets,
         ports: spec.ports,
         via: spec.via,
     };
@@ -136,23 +140,33 @@ pub fn connect(
         ssh.send(&frame, notes).map(drop)
     };
 
+    let id = session.id;
     let direct = match listening {
         Ok(at) => {
             let pin = tls::Pin(key.0);
-            match dial_control(spec, &session, &at, &identity, &pin) {
+            // A receive buffer must be fixed before the connection is made.
+            let window = request.options.window.filter(|_| request.role == Role::Source);
+            let dialled = match dial_control(spec, &session, &at, &identity, &pin) {
                 Ok((addr, control)) => {
                     let plan = plan_for(path::rtt(&control));
                     agreed = plan.streams.value;
                     tell_streams(&mut ssh, agreed, notes)?;
-                    // A receive buffer must be fixed before the connection is made.
-                    let window = request.options.window.filter(|_| request.role == Role::Source);
-                    dial_data(addr, &session, plan.streams.value, &identity, &pin, window)
+                    dial_data(addr, &session, agreed, &identity, &pin, window)
                         .map(|data| (addr, std::iter::once(control).chain(data).collect::<Vec<_>>(), plan))
                 }
                 Err(why) => Err(why),
+            };
+            match dialled {
+                Ok((addr, links, plan)) => {
+                    let name = dial_name(spec).to_string();
+                    let redial = Redial { name, at, session, identity, pin, window, addr: Mutex::new(addr) };
+                    Some((addr, links, plan, Joins::Dial(Arc::new(Redialler(Arc::new(redial))))))
+                }
+                Err(why) => {
+                    notes(firewall_note(spec, ssh.host(), &at, why, client));
+                    None
+                }
             }
-            .map_err(|why| notes(firewall_note(spec, ssh.host(), &at, why, client)))
-            .ok()
         }
         Err(no) => {
             let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
@@ -171,25 +185,27 @@ pub fn connect(
         tell_streams(&mut ssh, agreed, notes)?;
     }
     let told = ssh.send(&frame, notes)?;
-    let (addr, mut links, plan, guard) = match direct {
+    let (addr, mut links, plan, joins, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
-        Some((addr, links, plan)) => (Some(addr), links, plan, ssh.into_guard()),
+        Some((addr, links, plan, joins)) => (Some(addr), links, plan, joins, ssh.into_guard()),
         None if !told => return Err(ssh.ended(notes)),
         None => {
             let (reader, writer, guard) = ssh.into_pipe()?;
             let why = if spec.streams.is_some() { "as asked" } else { "all share the ssh connection" };
             let streams = agreed;
             let plan = Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
-            (None, super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?, plan, guard)
+            let links = super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?;
+            (None, links, plan, Joins::Never, guard)
         }
     };
     let control = links.remove(0);
     let data = (1..).map(StreamId).zip(links).collect();
     let path = addr.map_or(Path::Ssh, |addr| Path::Direct { addr });
     Ok(Connected {
-        session: session.id,
+        session: id,
         control,
         data,
+        joins,
         path,
         protect: path.protect(),
         protocol,
@@ -240,7 +256,7 @@ fn dial_control(
             // The name may mean a stranger here; one who is silent must not cost the others their turn.
             left /= 2;
         }
-        if let Ok(link) = listener::join(socket, identity, pin, session, StreamId(0), left) {
+        if let Ok(link) = listener::join(socket, identity, pin, session, (StreamId(0), FIRST_EPOCH), left) {
             return Ok((addr, link));
         }
     }
@@ -261,7 +277,7 @@ fn dial_data(
             move || {
                 let left = || deadline.saturating_duration_since(Instant::now());
                 let socket = tcp::connect(&addr, window, left()).ok()?;
-                listener::join(socket, identity, pin, session, StreamId(stream), left()).ok()
+                listener::join(socket, identity, pin, session, (StreamId(stream), FIRST_EPOCH), left()).ok()
             }
         };
         let threads: Vec<_> = (1..=streams).map(|stream| scope.spawn(join(stream))).collect();
@@ -274,7 +290,7 @@ fn dial_data(
 /// Dials the address that the agent named, and after a head start what the host's name means here (the far
 /// end may know itself by an address that is not reachable from here). Each in a thread of its own, for
 /// resolving a name cannot be interrupted. Connected sockets come out; closed when none is left to come.
-fn dial_candidates(
+pub(super) fn dial_candidates(
     name: String,
     at: &Listening,
     deadline: Instant,
