@@ -472,6 +472,8 @@ mod tests {
         let bench = Bench::new();
         let mut kept: Vec<Link> =
             (0..=2).map(|stream| bench.join(&bench.near, &bench.session, stream).unwrap()).collect();
+        // As the agent does: the door opens when those of the start have come.
+        kept.extend((0..=2).map(|_| bench.listener.joined.recv().unwrap().1));
         let (post, events) = crossbeam_channel::unbounded();
         bench.listener.open(Arc::new(move |event| drop(post.send(event))));
         let join = |stream, epoch| bench.join_at(&bench.near, &bench.session, stream, epoch);
