@@ -155,6 +155,9 @@ pub struct Sink {
     buffers: HashMap<BufferId, u64>,
     freed: u64,
     granted: u64,
+    /// Credit that may be out or in buffers, as found so far; and the dearest frame.
+    window: u64,
+    frame_cost_max: u64,
     done: Vec<DoneItem>,
     states: Vec<(FileId, Generation, FileState)>,
     end: Option<Totals>,
@@ -195,6 +198,8 @@ impl Sink {
             buffers: HashMap::new(),
             freed: 0,
             granted: 0,
+            window: 0,
+            frame_cost_max: 0,
             done: Vec::new(),
             states: Vec::new(),
             end: None,
@@ -447,8 +452,9 @@ impl Sink {
             let items = std::mem::replace(&mut self.done, rest);
             self.actions.push_back(SinkAction::Send(Message::Done(items)));
         }
-        let owed = self.config.memory + self.freed - self.granted;
-        if owed >= (self.config.memory / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
+        self.open_window();
+        let owed = (self.window + self.freed).saturating_sub(self.granted);
+        if owed >= (self.window / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
             self.granted += owed;
             self.actions.push_back(SinkAction::Send(Message::Grant { class: 0, total: self.granted }));
             if self.frames != self.frames_told {
@@ -457,6 +463,18 @@ impl Sink {
                 let message = Message::Written { bytes: self.counts.written, frames };
                 self.actions.push_back(SinkAction::Send(message));
             }
+        }
+    }
+
+    /// Grants more at a time when nearly all that was granted has come and storage keeps up: then the window is what holds
+    /// the source, and a longer path needs a larger one. Memory that is not needed is not touched.
+    fn open_window(&mut self) {
+        let floor = WINDOW_MIN.min(self.config.memory / 4).max(WINDOW_FRAMES * self.frame_cost_max);
+        self.window = self.window.max(floor.min(self.config.memory));
+        let (coming, here) =
+            (self.granted.saturating_sub(self.received), self.received.saturating_sub(self.freed));
+        if self.granted > 0 && coming < self.window / 4 && here <= self.window / 4 * 3 {
+            self.window = self.window.saturating_mul(2).min(self.config.memory);
         }
     }
 
@@ -492,5 +510,8 @@ impl Sink {
 }
 
 /// Entries in one `FILE_STATE` and in one `FILE_DONE`, so that they stay far below the frame limit.
+/// Credit that is always granted: bytes (or a quarter of the memory), and frames of the largest kind that came.
+const WINDOW_MIN: u64 = 64 << 20;
+const WINDOW_FRAMES: u64 = 16;
 const STATES_PER_MESSAGE: usize = 1024;
 const DONE_PER_MESSAGE: usize = 512;

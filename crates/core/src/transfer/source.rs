@@ -115,6 +115,12 @@ pub struct Source {
     lost_until: Option<Time>,
     reads: u32,
     buffers_used: u64,
+    /// Bytes that reads may be ahead of the streams, as found so far.
+    ahead: u64,
+    /// The next read could be had, but for that.
+    held_back: bool,
+    /// Cost of the frames that came from storage since this was looked at.
+    landed: u64,
     credit: u64,
     credit_used: u64,
     streams: Streams,
@@ -152,6 +158,9 @@ impl Source {
             lost_until: None,
             reads: 0,
             buffers_used: 0,
+            ahead: 0,
+            held_back: false,
+            landed: 0,
             credit: 0,
             credit_used: 0,
             streams: Streams::default(),

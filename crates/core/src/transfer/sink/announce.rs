@@ -14,7 +14,7 @@ use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
 use crate::ids::{DirId, Generation};
 use crate::journal::PathKey;
 use crate::transfer::op::{LinkItem, LookupItem, SinkFile, SinkOp};
-use crate::wire::Announced;
+use crate::wire::{Announced, credit_cost};
 
 impl Sink {
     pub(super) fn handle_announce(&mut self, entries: Vec<Announced>) {
@@ -70,6 +70,9 @@ impl Sink {
                     self.links.insert(id, Link { parent, name, generation });
                 }
                 EntryKind::File { fingerprint, object_size, sparse } => {
+                    // Its frames must fit into what is granted.
+                    let len = u64::from(object_size).min(fingerprint.size);
+                    self.frame_cost_max = self.frame_cost_max.max(credit_cost(len));
                     if sparse && !self.config.holes {
                         return self.violation("a sparse file, which this session was not to have");
                     }

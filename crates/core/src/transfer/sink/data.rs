@@ -47,6 +47,7 @@ impl Sink {
             return self.free(buffer);
         }
         self.received += cost;
+        self.frame_cost_max = self.frame_cost_max.max(cost);
         if self.received > self.granted {
             // The pool bounds payload; this bounds frames without any.
             self.free(buffer);

@@ -52,6 +52,7 @@ impl Source {
                             };
                             let header = DataHeader { entries: vec![entry] };
                             let last = file.reads == 0 && file.queue == Queue::None;
+                            self.landed += cost;
                             self.frames.push_back(Ready {
                                 header,
                                 buffer: Some(ok.buffer),
@@ -196,6 +197,7 @@ impl Source {
         let header = DataHeader { entries };
         let cost = credit_cost(header.payload_len());
         self.credit_used -= asked_cost - cost;
+        self.landed += cost;
         self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: asked_cost });
     }
 }

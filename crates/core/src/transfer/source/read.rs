@@ -2,7 +2,8 @@
 //!
 //! In: queues of files, the grant, free buffers and slots. Out: reads to make; frames for free streams.
 //! Invariants: a read starts only when a slot, a grant and a buffer could be had for it; what it took of grant and
-//! buffers goes on with its frame, or is given back when there is none. Small and large files take turns.
+//! buffers goes on with its frame, or is given back when there is none. Small and large files take turns. Reads run ahead
+//! of the streams no further than keeps these busy: memory that was not touched yet is dear, and cold when it is sent.
 //! Left out: queues per storage target (one target for now), spill.
 
 use super::file::{File, Phase, Queue};
@@ -14,6 +15,11 @@ use crate::wire::{BUNDLE_ENTRIES_MAX, DataHeader, credit_cost};
 
 /// Bundles smaller than this wait for more files while other reads are under way.
 const BUNDLE_ENTRIES_MIN: usize = 64;
+
+/// What may always be read ahead of the streams: so many bytes (or an eighth of the memory), and so many frames. More
+/// whenever a stream was idle for want of it.
+const AHEAD_MIN: u64 = 32 << 20;
+const AHEAD_FRAMES: u64 = 8;
 
 /// A frame that was read and waits for a stream.
 pub(super) struct Ready {
@@ -56,9 +62,25 @@ impl Source {
         }
     }
 
-    fn room(&self, len: u64) -> bool {
+    fn room(&mut self, len: u64) -> bool {
         let cost = credit_cost(len);
-        self.credit_used + cost <= self.credit && self.buffers_used + cost <= self.config.memory
+        let used = self.buffers_used + cost;
+        let had = self.credit_used + cost <= self.credit && used <= self.config.memory;
+        self.held_back = had && used > self.ahead.max(self.ahead_min()).max(AHEAD_FRAMES * cost);
+        had && !self.held_back
+    }
+
+    fn ahead_min(&self) -> u64 {
+        AHEAD_MIN.min(self.config.memory / 8)
+    }
+
+    /// A read came back. If a stream is idle for want of it while others were held back, they may run further ahead.
+    fn run_further(&mut self) {
+        let landed = std::mem::take(&mut self.landed);
+        if landed > 0 && self.held_back && self.frames.is_empty() && self.streams.free().is_some() {
+            let used = self.ahead.max(self.ahead_min()).max(self.buffers_used);
+            self.ahead = (used + landed).min(self.config.memory);
+        }
     }
 
     fn take(&mut self, len: u64) {
@@ -154,6 +176,7 @@ impl Source {
             self.streams.push(stream, &header, cost, held);
             self.actions.push_back(SourceAction::SendData { stream, header, buffer });
         }
+        self.run_further();
     }
 
     pub(super) fn drop_frames(&mut self) {
