@@ -26,6 +26,8 @@ pub const SUBTREES_MAX: usize = 4096;
 pub const STREAMS_MAX: u16 = 16;
 /// Longest path in a [`Message::Trouble`], bytes; a longer one is cut.
 pub const PATH_LEN_MAX: usize = 16 * 1024;
+/// Most threads or requests that a knob can ask for at one end.
+pub const KNOB_THREADS_MAX: u16 = 256;
 /// Most capability TLVs in a hello, and the longest value of one.
 pub const CAPABILITIES_MAX: usize = 64;
 pub const CAPABILITY_LEN_MAX: usize = 256;
@@ -227,6 +229,23 @@ pub struct Policy {
     pub times: bool,
 }
 
+/// What can be turned while a session runs. From the end that is in charge (the near one): how things shall be, all of
+/// them. From the other end: how they stand there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knobs {
+    /// The source reads and sends no new object.
+    pub paused: bool,
+    /// Payload bytes a second over all streams, at most; 0: no limit.
+    pub rate: u64,
+    /// Data streams that carry new frames, at most [`STREAMS_MAX`]; 0: as the session began.
+    pub streams: u16,
+    /// Operations and requests in flight at each storage target of the source, at most [`KNOB_THREADS_MAX`]; 0: as the
+    /// session began.
+    pub readers: u16,
+    /// The same at the sink.
+    pub writers: u16,
+}
+
 /// A top-level name of the job at the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRoot {
@@ -313,6 +332,8 @@ pub enum Message {
     Notice {
         text: Box<str>,
     },
+    /// Either way, only where both ends know [`capability::KNOBS`](super::capability::KNOBS): see [`Knobs`].
+    Knobs(Knobs),
     /// Either way: end in good order, keep what is durable.
     Stop {
         reason: Box<str>,
@@ -401,6 +422,7 @@ impl Message {
             Message::StreamClosed { .. } => "STREAM_CLOSED",
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::Notice { .. } => "NOTICE",
+            Message::Knobs(_) => "KNOBS",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",
             Message::Complete => "COMPLETE",

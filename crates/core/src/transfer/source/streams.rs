@@ -4,6 +4,7 @@
 //! took it or said that it never will.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU16;
 
 use crate::ids::{FileId, Generation, StreamId};
 use crate::wire::DataHeader;
@@ -35,6 +36,8 @@ struct Stream {
 #[derive(Default)]
 pub(super) struct Streams {
     streams: BTreeMap<StreamId, Stream>,
+    /// Streams that get frames, at most; `None`: all.
+    wanted: Option<NonZeroU16>,
 }
 
 impl Streams {
@@ -42,9 +45,16 @@ impl Streams {
         self.streams.insert(id, Stream::default());
     }
 
-    /// The stream with the fewest queued frames, if any has room.
+    /// Streams that get frames, at most; 0: all.
+    pub(super) fn set_wanted(&mut self, count: u16) {
+        self.wanted = NonZeroU16::new(count);
+    }
+
+    /// The stream with the fewest queued frames, if any of those that are wanted has room.
     pub(super) fn free(&self) -> Option<StreamId> {
-        let free = self.streams.iter().filter(|(_, s)| !s.lost && s.queued < QUEUED_MAX);
+        let wanted = self.wanted.map_or(usize::MAX, |count| usize::from(count.get()));
+        let live = self.streams.iter().filter(|(_, s)| !s.lost).take(wanted);
+        let free = live.filter(|(_, s)| s.queued < QUEUED_MAX);
         free.min_by_key(|(_, s)| s.queued).map(|(id, _)| *id)
     }
 
