@@ -1,16 +1,16 @@
-//! The public API: run a copy, watch it, stop it.
+//! The public API: run a copy, watch it, steer it, stop it.
 //!
-//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop it.
+//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop and steer it.
 //! Out: a [`Summary`]. Nothing here prints or exits.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use haul_core::stage::{Stage, StageTime};
 
+pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::protocol_line;
 
 use crate::job::{Durability, Options};
@@ -106,24 +106,8 @@ pub struct Progress {
     pub bytes_sent: u64,
     /// A storage operation of either end that hangs, in words: "waiting 12 s for the sink's write of big.dat".
     pub waiting: Option<String>,
-}
-
-/// Stops a copy from another thread; cloning shares it.
-#[derive(Clone, Debug, Default)]
-pub struct Control(Arc<AtomicBool>);
-
-impl Control {
-    pub fn new() -> Control {
-        Control::default()
-    }
-    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. May be called often.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-    /// Whether somebody asked for an end.
-    pub fn stopped(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
+    /// Somebody paused the copy.
+    pub paused: bool,
 }
 
 /// How a run ended.

@@ -15,14 +15,15 @@ use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
+    EndReport, Failure, Knobs, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
 };
 
 use super::{
     Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, join, protocol,
 };
-use crate::api::Progress;
+use super::steer::Steering;
+use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
@@ -123,6 +124,7 @@ struct Setup {
     resume: Resume,
     limits: Limits,
     holes: bool,
+    knobs: bool,
     policy: Policy,
     wait: bool,
     rename: Option<Name>,
@@ -163,8 +165,8 @@ fn set_up(
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        let holes = agreed.holes;
-        return Ok(Setup { place, resume, limits, holes, policy, wait, rename, resumed, tag, names });
+        let (holes, knobs) = (agreed.holes, agreed.knobs);
+        return Ok(Setup { place, resume, limits, holes, knobs, policy, wait, rename, resumed, tag, names });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -200,9 +202,9 @@ fn set_up(
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
-    let (limits, holes) = (agreed.limits, agreed.holes);
+    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
     let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, limits, holes, policy, wait, rename, resumed, tag, names })
+    Ok(Setup { place, resume, limits, holes, knobs, policy, wait, rename, resumed, tag, names })
 }
 
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
@@ -352,6 +354,13 @@ impl Engine {
         }
     }
 
+    fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
+        match self {
+            Engine::Files(engine) => engine.set_width(width),
+            Engine::Null(engine) => engine.set_width(width),
+        }
+    }
+
     fn stuck(&self) -> Vec<Stuck> {
         match self {
             Engine::Files(engine) => engine.stuck(),
@@ -394,6 +403,7 @@ struct Session {
     /// The control stream is gone.
     lost: bool,
     notices: Notices,
+    steering: Steering,
 }
 
 impl Session {
@@ -479,6 +489,7 @@ impl Session {
             resumed: setup.resumed,
             lost: false,
             notices: Notices::new("sink"),
+            steering: Steering::new(setup.knobs),
         })
     }
 
@@ -487,12 +498,14 @@ impl Session {
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
+        self.join_control(watch);
         self.meter.set_idle(Stage::SinkStorage, false);
         self.meter.set_idle(Stage::SinkHost, false);
         loop {
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
+            self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
             self.notices.tell(watch, control, || self.engine.stuck());
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
@@ -521,6 +534,23 @@ impl Session {
         }
     }
 
+    /// This end is in charge: says what can be turned in this session.
+    fn join_control(&self, watch: &Watch) {
+        let no_storage = self.place.is_none().then_some("null:// has no writers");
+        let fixed = |knob| no_storage.filter(|_| knob == Knob::Writers);
+        let streams = self.receivers.len() as u16;
+        self.steering.join(watch, streams, |knob| knob == Knob::Writers, fixed);
+    }
+
+    /// Applies what somebody turned, here or at the other end.
+    fn steer(&mut self, control: &ControlHandle, watch: &Watch) {
+        let Some(knobs) = self.steering.take(control, watch) else { return };
+        self.meter.set_paused(knobs.paused);
+        let width = self.engine.set_width((knobs.writers > 0).then_some(knobs.writers));
+        let stands = Knobs { streams: 0, readers: 0, writers: width.unwrap_or(0), ..knobs };
+        self.steering.stands(stands, &[Knob::Writers], control, watch);
+    }
+
     fn progress(&self, clock: &Clock) -> Progress {
         let counts = self.machine.counts();
         Progress {
@@ -534,6 +564,7 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.notices.waiting(&self.engine.stuck()),
+            paused: false,
         }
     }
 
@@ -542,6 +573,10 @@ impl Session {
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
+                pulse.heard();
+                self.steering.hear(knobs);
+            }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.machine.handle_message(message, now);

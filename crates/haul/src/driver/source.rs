@@ -12,14 +12,15 @@ use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
 use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
+    EndReport, Failure, Knobs, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
 };
 
 use super::{
     Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, protocol,
 };
-use crate::api::Progress;
+use super::steer::Steering;
+use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
@@ -144,6 +145,7 @@ struct Setup {
     origin: Origin,
     limits: Limits,
     holes: bool,
+    knobs: bool,
     wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     rename: Option<Name>,
@@ -204,8 +206,8 @@ fn set_up(
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
-    let holes = agreed.holes;
-    Ok(Setup { origin, limits: agreed.limits, holes, wait, rename, resumed, object_size })
+    let (holes, knobs) = (agreed.holes, agreed.knobs);
+    Ok(Setup { origin, limits: agreed.limits, holes, knobs, wait, rename, resumed, object_size })
 }
 
 struct Session {
@@ -231,6 +233,10 @@ struct Session {
     /// The control stream is gone.
     lost: bool,
     notices: Notices,
+    steering: Steering,
+    /// How the source is read, as it began.
+    reading: ReadConfig,
+    object_size: u32,
 }
 
 /// The engine for what the sources are.
@@ -271,7 +277,7 @@ impl Session {
             memory: request.memory,
         };
         let reads_max = config.reads_max(setup.object_size);
-        let engine = start_engine(setup, config, &tree, &meter, post)
+        let engine = start_engine(setup, config.clone(), &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
@@ -322,6 +328,9 @@ impl Session {
             holes: setup.holes,
             lost: false,
             notices: Notices::new("source"),
+            steering: Steering::new(setup.knobs),
+            reading: config,
+            object_size: setup.object_size,
         })
     }
 
@@ -330,12 +339,14 @@ impl Session {
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
+        self.join_control(watch);
         let nothing = never();
         loop {
             self.handle_walk(watch);
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
+            self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
             self.notices.tell(watch, control, || self.engine.stuck());
             let blocked = self.machine.is_blocked();
@@ -375,6 +386,35 @@ impl Session {
         }
     }
 
+    /// This end is in charge: says what can be turned in this session.
+    fn join_control(&self, watch: &Watch) {
+        let streams = self.senders.len() as u16;
+        self.steering.join(watch, streams, |knob| knob != Knob::Writers, |_| None);
+    }
+
+    /// Applies what somebody turned, here or at the other end.
+    fn steer(&mut self, control: &ControlHandle, watch: &Watch) {
+        let Some(knobs) = self.steering.take(control, watch) else { return };
+        self.machine.handle_pause(knobs.paused);
+        self.meter.set_paused(knobs.paused);
+        self.want_streams(knobs.streams);
+        let width = self.engine.set_width((knobs.readers > 0).then_some(knobs.readers));
+        let reading = match knobs.readers {
+            0 => self.reading.clone(),
+            _ => self.reading.with_width(width),
+        };
+        self.machine.handle_reads_max(reading.reads_max(self.object_size));
+        let open = self.senders.len() as u16;
+        let streams = if knobs.streams == 0 { open } else { open.min(knobs.streams) };
+        let stands = Knobs { streams, readers: width, writers: 0, ..knobs };
+        self.steering.stands(stands, &[Knob::Rate, Knob::Streams, Knob::Readers], control, watch);
+    }
+
+    /// From now on so many data streams get new frames; 0: all that there are.
+    fn want_streams(&mut self, count: u16) {
+        self.machine.handle_streams_wanted(count);
+    }
+
     fn progress(&self, clock: &Clock) -> Progress {
         let counts = self.machine.counts();
         Progress {
@@ -388,6 +428,7 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.notices.waiting(&self.engine.stuck()),
+            paused: false,
         }
     }
 
@@ -441,6 +482,10 @@ impl Session {
                 self.machine.handle_done(done, clock.now());
             }
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
+                pulse.heard();
+                self.steering.hear(knobs);
+            }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.machine.handle_message(message);
