@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub mod ctl;
 pub mod probe;
 pub mod storage;
 
@@ -44,6 +45,8 @@ pub enum Command {
         #[arg(long)]
         protocol: bool,
     },
+    /// Look at copies that run on this host, pause them, turn their knobs
+    Ctl(ctl::Ctl),
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
     /// Measure storage, once, so that copies start with its best settings

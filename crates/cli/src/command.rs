@@ -8,6 +8,7 @@ mod agent;
 mod clean;
 mod completions;
 mod copy;
+mod ctl;
 mod man;
 mod probe;
 mod surroundings;
@@ -22,6 +23,7 @@ pub fn run(command: Command) -> i32 {
     match command {
         Command::Cp(args) => copy::run(&args),
         Command::Agent { protocol } => agent::run(protocol),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),
