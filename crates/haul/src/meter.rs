@@ -109,8 +109,8 @@ mod tests {
         let meter = Meter::default();
         meter.add_idle(Stage::Network, Duration::from_millis(3));
         assert_eq!(starved(&meter), 3_000_000);
-        meter.set_paused(true);
         let begun = Instant::now();
+        meter.set_paused(true);
         std::thread::sleep(Duration::from_millis(20));
         meter.add_idle(Stage::Network, begun.elapsed());
         assert!(starved(&meter) < 13_000_000, "most of it was in the pause");

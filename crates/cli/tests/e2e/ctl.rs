@@ -23,8 +23,8 @@ use crate::support::{Room, procs, set_mode, tree};
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// For so long nothing may move in a paused copy. Unpaused, one moves some MB in this time.
 const LOOK_FOR: Duration = Duration::from_millis(1500);
-/// Size of the file that is copied, and of a request.
-const BIG: usize = 24 << 20;
+/// Size of the file that is copied, which is more than both ends can hold in memory, and of a request.
+const BIG: usize = 40 << 20;
 const REQUEST: &str = "256KiB";
 
 /// A tree to copy, and where sockets lie.
@@ -49,7 +49,8 @@ impl Bench {
     }
 
     fn haul(&self) -> Haul {
-        let options = ["-r", "--no-preallocate", "--object-size", REQUEST, "--request-size", REQUEST];
+        let sizes = ["--object-size", REQUEST, "--request-size", REQUEST, "--memory", "8MiB"];
+        let options = [&["-r", "--no-preallocate"][..], &sizes].concat();
         self.way.cp(&options, &[&self.data], self.sink()).env("XDG_RUNTIME_DIR", self.room.at("run"))
     }
 
@@ -244,10 +245,13 @@ fn jobs_are_found_and_dead_ones_forgotten() {
     bench.ctl("data show").exits(1).says("several jobs are meant by data");
     assert_eq!(bench.ask(&format!("{pid} show"))["pid"], pid);
     drop(other);
+    let mark = run.mark.clone();
     run.signal(Signal::KILL);
     assert!(run.wait().status.code() != Some(0));
+    procs::wait_gone(&mark);
     assert!(bench.room.at(&format!("run/haul/{pid}-data.sock")).exists(), "a killed copy leaves its socket");
-    assert!(bench.ask("list")["jobs"].as_array().is_some_and(Vec::is_empty));
+    let none = || bench.ask("list")["jobs"].as_array().is_some_and(Vec::is_empty);
+    assert!(procs::wait_until(HANGS_AFTER, none), "{}", bench.ask("list"));
     assert!(fs::read_dir(bench.room.at("run/haul")).expect("list").next().is_none(), "it is still there");
     bench.completes();
 }
