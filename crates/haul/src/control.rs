@@ -17,6 +17,9 @@ use crate::api::Progress;
 /// Why a knob cannot be turned that only the far end could turn.
 pub(crate) const FAR_IS_FIXED: &str = "the other end cannot change this live: its haul is too old for it";
 
+/// Why the rate cannot be set: the streams have no limit yet (see `limit_rate` of the source's driver).
+pub(crate) const RATE_IS_FIXED: &str = "this version cannot limit the rate of a copy";
+
 /// What can be turned while a copy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -194,7 +197,8 @@ impl Control {
     /// What is wished, in all.
     pub(crate) fn knobs(&self) -> Knobs {
         let inner = self.lock();
-        let count = |knob: Knob| inner.asked[knob as usize].map_or(0, |n| u16::try_from(n).unwrap_or(u16::MAX));
+        let count =
+            |knob: Knob| inner.asked[knob as usize].map_or(0, |n| u16::try_from(n).unwrap_or(u16::MAX));
         Knobs {
             paused: self.paused(),
             rate: inner.asked[Knob::Rate as usize].unwrap_or(0),
@@ -268,11 +272,14 @@ mod tests {
     fn wishes_are_checked_and_counted() {
         let control = Control::new();
         assert_eq!((control.state().phase, control.changes()), (Phase::Starting, 0));
-        for (knob, bad) in [(Knob::Streams, 0), (Knob::Streams, u64::from(STREAMS_MAX) + 1), (Knob::Readers, 257)] {
+        for (knob, bad) in
+            [(Knob::Streams, 0), (Knob::Streams, u64::from(STREAMS_MAX) + 1), (Knob::Readers, 257)]
+        {
             assert!(control.set(knob, bad).is_err_and(|text| text.contains(knob.name())));
         }
         assert_eq!(control.changes(), 0);
-        for (knob, value) in [(Knob::Rate, 1000), (Knob::Streams, 2), (Knob::Readers, 3), (Knob::Writers, 4)] {
+        for (knob, value) in [(Knob::Rate, 1000), (Knob::Streams, 2), (Knob::Readers, 3), (Knob::Writers, 4)]
+        {
             control.set(knob, value).expect("in its range");
         }
         control.pause(true).expect("nothing is known against it");
@@ -288,7 +295,10 @@ mod tests {
         assert_eq!(control.state().phase, Phase::Paused);
         control.stands(&[Knob::Streams, Knob::Rate], Knobs { streams: 1, ..Knobs::default() });
         let state = control.state();
-        assert_eq!(state.knobs[Knob::Streams as usize], Setting { asked: Some(2), now: Some(1), fixed: None });
+        assert_eq!(
+            state.knobs[Knob::Streams as usize],
+            Setting { asked: Some(2), now: Some(1), fixed: None }
+        );
         assert_eq!(state.knobs[Knob::Rate as usize].now, None);
         assert!(state.knobs[Knob::Writers as usize].fixed.is_some());
 

@@ -121,7 +121,8 @@ mod tests {
         assert_eq!(set("streams 2"), Some(Set::Streams { value: 2 }));
         assert_eq!(set("readers 256"), Some(Set::Readers { value: 256 }));
         assert_eq!(set("writers 1"), Some(Set::Writers { value: 1 }));
-        for line in ["rate 80", "rate", "streams 0", "streams 17", "readers 257", "writers x", "colour 1", ""] {
+        for line in ["rate 80", "rate", "streams 0", "streams 17", "readers 257", "writers x", "colour 1", ""]
+        {
             assert_eq!(set(line), None, "{line}");
         }
         assert!(ctl("").is_err() && ctl("data explode").is_err());

@@ -31,7 +31,8 @@ pub fn run(args: &Cp) -> i32 {
     };
     let control = Control::new();
     // Removed when it is dropped, after the run.
-    let _reachable = if args.dry_run { None } else { open_socket(&request, &control, args.verbose > 0, &reporter) };
+    let _reachable =
+        if args.dry_run { None } else { open_socket(&request, &control, args.verbose > 0, &reporter) };
     let (stopper, teller) = (control.clone(), Arc::clone(&reporter));
     let watched = signals::watch(args.stop_after, move |wish| {
         stopper.stop();
@@ -50,7 +51,12 @@ pub fn run(args: &Cp) -> i32 {
 }
 
 /// The socket of `haul ctl`. Without one the copy runs as well.
-fn open_socket(request: &CopyRequest, control: &Control, verbose: bool, reporter: &Reporter) -> Option<Server> {
+fn open_socket(
+    request: &CopyRequest,
+    control: &Control,
+    verbose: bool,
+    reporter: &Reporter,
+) -> Option<Server> {
     let shown = |end: &Endpoint| match end {
         Endpoint::Local(path) => String::from_utf8_lossy(path).into_owned(),
         Endpoint::Remote { host, path } => format!("{host}:{}", String::from_utf8_lossy(path)),
@@ -237,7 +243,10 @@ mod tests {
         assert_eq!(local("/a/b/data"), "data");
         assert_eq!(local("/a/my data/"), "my_data");
         assert_eq!(local("runs/."), "runs");
-        assert_eq!((local("/"), local("."), local("zero://100")), ("copy".into(), "copy".into(), "zero".into()));
+        assert_eq!(
+            (local("/"), local("."), local("zero://100")),
+            ("copy".into(), "copy".into(), "zero".into())
+        );
         assert_eq!(job_name(&Endpoint::Remote { host: "h".into(), path: b"~/x".into() }), "x");
     }
 

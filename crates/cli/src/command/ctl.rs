@@ -182,7 +182,8 @@ fn setting(knob: Knob, setting: &Setting, state: Phase) -> String {
         (_, None) if state == Phase::Starting => "not known before both ends have met".into(),
         (_, None) => "not known".into(),
     };
-    let asked = setting.asked.filter(|asked| Some(*asked) != setting.now && (*asked > 0 || setting.now.is_some()));
+    let asked =
+        setting.asked.filter(|asked| Some(*asked) != setting.now && (*asked > 0 || setting.now.is_some()));
     let asked = asked.map_or_else(String::new, |asked| format!(" ({} asked for)", value(knob, asked)));
     let fixed = setting.fixed.as_deref().map_or_else(String::new, |why| format!(" ({})", escape::text(why)));
     format!("{now}{asked}{fixed}")
@@ -226,7 +227,10 @@ mod tests {
                     readers  4 (5 asked for)\nwriters  not known (too old)\n";
         assert_eq!(show(&job(), 1065), want);
         let listed = Listed { pid: 12, name: "data".into(), job: Some(job()), error: None };
-        assert_eq!(line(&listed, 1065), "12  data  running, 500 B of 1.00 kB (50%), for 1m 5s: data to h:/x\\x1b\n");
+        assert_eq!(
+            line(&listed, 1065),
+            "12  data  running, 500 B of 1.00 kB (50%), for 1m 5s: data to h:/x\\x1b\n"
+        );
         let silent = Listed { job: None, error: Some("no answer".into()), ..listed };
         assert_eq!(line(&silent, 1065), "12  data  no answer\n");
         // What a job says cannot make this panic.

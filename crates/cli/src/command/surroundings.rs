@@ -80,7 +80,10 @@ mod tests {
     #[test]
     fn sockets_lie_where_the_specification_has_them() {
         let own = PathBuf::from("/tmp/haul-ctl-7");
-        assert_eq!(control_dirs_of(Some("/run/user/7".into()), 7), [PathBuf::from("/run/user/7/haul"), own.clone()]);
+        assert_eq!(
+            control_dirs_of(Some("/run/user/7".into()), 7),
+            [PathBuf::from("/run/user/7/haul"), own.clone()]
+        );
         assert_eq!(control_dirs_of(Some("relative".into()), 7), [own.clone()]);
         assert_eq!(control_dirs_of(None, 7), [own]);
     }

@@ -126,7 +126,8 @@ impl Bench {
 
     fn socket(&self) -> PathBuf {
         let dir = self.room.at("run/haul");
-        let mut sockets = fs::read_dir(&dir).expect("list the sockets").map(|entry| entry.expect("list").path());
+        let mut sockets =
+            fs::read_dir(&dir).expect("list the sockets").map(|entry| entry.expect("list").path());
         sockets.next().expect("a socket is there")
     }
 }
@@ -164,7 +165,10 @@ fn a_paused_copy_moves_nothing_and_goes_on() {
         assert!(events.iter().any(|event| event["paused"] == true), "{name}: progress shows no pause");
         assert_same(&bench.data, &bench.sink().join("data"), ALL);
         assert_no_debris(&bench.sink());
-        assert!(fs::read_dir(bench.room.at("run/haul")).expect("list").next().is_none(), "{name}: a socket is left");
+        assert!(
+            fs::read_dir(bench.room.at("run/haul")).expect("list").next().is_none(),
+            "{name}: a socket is left"
+        );
     }
 }
 
@@ -207,6 +211,7 @@ fn knobs_are_turned_at_both_ends() {
                 assert_eq!(bench.job()[knob]["asked"], value);
             }
         }
+        bench.ctl("data set rate 1MB/s").exits(1).says("cannot limit the rate");
         bench.ctl("data set streams 16").exits(1).says("opens no more");
         for line in ["data set streams 0", "data set readers 1000", "data set rate 5", "data set"] {
             bench.ctl(line).exits(2);

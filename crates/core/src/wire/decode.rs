@@ -12,8 +12,8 @@ use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, Capability, DoneItem, EndReport,
-    Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Policy,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, Totals, WireError,
+    Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome,
+    PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};

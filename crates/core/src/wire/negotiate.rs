@@ -58,7 +58,9 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if ours.session != theirs.session {
         return Err(WireError::WrongSession);
     }
-    if let Some(unknown) = theirs.capabilities.iter().find(|c| c.required && !capability::KNOWN.contains(&c.kind)) {
+    if let Some(unknown) =
+        theirs.capabilities.iter().find(|c| c.required && !capability::KNOWN.contains(&c.kind))
+    {
         return Err(WireError::UnknownRequired { what: "capability", kind: unknown.kind });
     }
     let limits = Limits {

@@ -79,7 +79,8 @@ pub(super) fn is_served(place: &Place, file: &str) -> bool {
 
 fn connect(place: &Place, file: &str) -> Result<UnixStream, CtlError> {
     let path = place.path.join(file);
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let socket = socket.map_err(system("make a socket for", &path))?;
     for which in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&socket, which, Some(PATIENCE)).map_err(system("set up a socket for", &path))?;
@@ -94,11 +95,10 @@ fn connect(place: &Place, file: &str) -> Result<UnixStream, CtlError> {
 /// None or several are meant.
 pub fn find<'a>(jobs: &'a [Found], word: &str) -> Result<&'a Found, Lost> {
     let number = word.parse::<u32>().ok();
-    let tests: [&dyn Fn(&Found) -> bool; 3] = [
-        &|job| Some(job.pid) == number || job.id() == word,
-        &|job| job.name == word,
-        &|job| !word.is_empty() && (job.name.starts_with(word) || job.id().starts_with(word)),
-    ];
+    let tests: [&dyn Fn(&Found) -> bool; 3] =
+        [&|job| Some(job.pid) == number || job.id() == word, &|job| job.name == word, &|job| {
+            !word.is_empty() && (job.name.starts_with(word) || job.id().starts_with(word))
+        }];
     for test in tests {
         let meant: Vec<&Found> = jobs.iter().filter(|job| test(job)).collect();
         match meant[..] {
@@ -120,7 +120,8 @@ pub fn ask(job: &Found, request: &Request) -> Result<Reply, CtlError> {
     let mut line = serde_json::to_vec(request).map_err(|error| no_answer(error.to_string()))?;
     line.push(b'\n');
     let mut reply = Vec::new();
-    let said = stream.write_all(&line).and_then(|()| stream.take(REPLY_LEN_MAX as u64).read_to_end(&mut reply));
+    let said =
+        stream.write_all(&line).and_then(|()| stream.take(REPLY_LEN_MAX as u64).read_to_end(&mut reply));
     match said {
         Ok(_) => {}
         // It was answered before it had read all.

@@ -108,7 +108,8 @@ fn listen(place: &Place, file: &str) -> Result<OwnedFd, CtlError> {
     }
     // Before anybody can connect, which is from `listen` on. The directory is closed to others anyway.
     let mode = Mode::RUSR | Mode::WUSR;
-    rustix::fs::chmodat(&place.dir, file, mode, AtFlags::empty()).map_err(system("set the mode of", &path))?;
+    rustix::fs::chmodat(&place.dir, file, mode, AtFlags::empty())
+        .map_err(system("set the mode of", &path))?;
     rustix::net::listen(&socket, BACKLOG).map_err(system("listen at", &path))?;
     Ok(socket)
 }

@@ -207,7 +207,9 @@ fn jobs_are_found_by_pid_name_or_prefix() {
         .into();
     let found = |word| find(&jobs, word).map(|job| job.pid);
     let both = |a: &str, b: &str| Err(Lost::Ambiguous(vec![a.into(), b.into()]));
-    for (word, pid) in [("12", 12), ("123", 123), ("data", 12), ("data-", 123), ("7", 7), ("46-", 46), ("45-r", 45)] {
+    for (word, pid) in
+        [("12", 12), ("123", 123), ("data", 12), ("data-", 123), ("7", 7), ("46-", 46), ("45-r", 45)]
+    {
         assert_eq!(found(word), Ok(pid), "{word}");
     }
     assert_eq!(found("runs"), both("45-runs", "7-runs"));
@@ -225,7 +227,9 @@ fn names_are_plain() {
     assert_eq!(short_name(b""), "copy");
     assert_eq!(short_name(&[b'x'; 300]).len(), NAME_LEN_MAX);
     assert_eq!(parse_file(b"12-a-b.sock"), Some((12, "a-b")));
-    for file in ["12-a b.sock", "012-a.sock", "+12-a.sock", "0-a.sock", "12-.sock", "12.sock", "x-a.sock", "12-a", ""] {
+    for file in
+        ["12-a b.sock", "012-a.sock", "+12-a.sock", "0-a.sock", "12-.sock", "12.sock", "x-a.sock", "12-a", ""]
+    {
         assert_eq!(parse_file(file.as_bytes()), None, "{file}");
     }
 }

@@ -18,11 +18,11 @@ use haul_core::wire::{
     EndReport, Failure, Knobs, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
 };
 
+use super::steer::Steering;
 use super::{
     Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, join, protocol,
 };
-use super::steer::Steering;
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{PathBytes, StorageOptions};

@@ -15,11 +15,11 @@ use haul_core::wire::{
     EndReport, Failure, Knobs, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
 };
 
+use super::steer::Steering;
 use super::{
     Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, protocol,
 };
-use super::steer::Steering;
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Options, PathBytes};
@@ -406,8 +406,15 @@ impl Session {
         self.machine.handle_reads_max(reading.reads_max(self.object_size));
         let open = self.senders.len() as u16;
         let streams = if knobs.streams == 0 { open } else { open.min(knobs.streams) };
-        let stands = Knobs { streams, readers: width, writers: 0, ..knobs };
+        let rate = self.limit_rate(knobs.rate);
+        let stands = Knobs { rate, streams, readers: width, writers: 0, ..knobs };
         self.steering.stands(stands, &[Knob::Rate, Knob::Streams, Knob::Readers], control, watch);
+    }
+
+    /// From now on at most so many payload bytes a second are sent; 0: no limit. Returns the limit that stands. (The
+    /// streams cannot be limited yet, so none does.)
+    fn limit_rate(&mut self, _rate: u64) -> u64 {
+        0
     }
 
     /// From now on so many data streams get new frames; 0: all that there are.

@@ -9,7 +9,7 @@ use haul_core::wire::{Knobs, Message};
 
 use super::Watch;
 use crate::api::{Event, Knob};
-use crate::control::FAR_IS_FIXED;
+use crate::control::{FAR_IS_FIXED, RATE_IS_FIXED};
 use crate::transport::stream::ControlHandle;
 
 /// One end's part in it.
@@ -44,11 +44,15 @@ impl Steering {
             return;
         }
         let far = |knob| (!self.agreed && !is_here(knob)).then_some(FAR_IS_FIXED);
-        let fixed = Knob::ALL.map(|knob| fixed(knob).or(far(knob)));
+        let no_limit = |knob| (knob == Knob::Rate).then_some(RATE_IS_FIXED);
+        let fixed = Knob::ALL.map(|knob| fixed(knob).or(no_limit(knob)).or(far(knob)));
         // The source pauses, and it has the streams.
         let dropped = watch.control.join(streams, fixed, far(Knob::Streams));
         if !dropped.is_empty() {
-            watch.tell(Event::Note(format!("{} dropped: {FAR_IS_FIXED}", dropped.join(", "))));
+            let dropped = dropped.join(", ");
+            watch.tell(Event::Note(format!(
+                "haul ctl: {dropped} cannot be changed in this copy, and was dropped"
+            )));
         }
     }
 

@@ -130,3 +130,33 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: with fewer streams wanted only the first get frames, each up to its queue; a lost one makes room for the
+    /// next; with none named all do.
+    #[test]
+    fn only_wanted_streams_get_frames() {
+        let mut streams = Streams::default();
+        (1..=3).for_each(|id| streams.open(StreamId(id)));
+        let fill = |streams: &mut Streams| {
+            let mut got = Vec::new();
+            while let Some(id) = streams.free() {
+                streams.push(id, &DataHeader { entries: Vec::new() }, 0, 0);
+                got.push(id.0);
+            }
+            got
+        };
+        streams.set_wanted(2);
+        assert_eq!(fill(&mut streams), [1, 2, 1, 2]);
+        streams.lose(StreamId(1));
+        assert_eq!(fill(&mut streams), [3, 3]);
+        streams.sent(StreamId(3), 1);
+        streams.set_wanted(1);
+        assert_eq!(fill(&mut streams), []);
+        streams.set_wanted(0);
+        assert_eq!(fill(&mut streams), [3]);
+    }
+}
