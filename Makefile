@@ -9,10 +9,10 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test lint bench sim clean
+.PHONY: help build demo test test-pfs lint bench lab sim clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 build: ## build the program, optimised: target/release/haul
 	@scripts/needs.sh build
@@ -34,12 +34,30 @@ test: ## run all tests
 	fi; \
 	exit $$code
 
+# Also part of `test`, but for Ceph, which takes a minute and 57 MB of packages.
+test-pfs: ## run the tests on real parallel file systems: GlusterFS, MooseFS and CephFS (root)
+	@scripts/needs.sh test
+	@scripts/needs.sh pfs-ceph
+	cargo build --locked -p haul-cli
+	HAUL_TEST_REQUIRE=all cargo test --locked -p haul-lab --test pfs -- --include-ignored
+
 lint: ## formatting, clippy with warnings as errors, licences and sources of dependencies
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/deny.sh
 
-bench: ## measure against the machine's roofline, fio, rsync and others (root; takes half an hour)
+# What is measured goes into a directory of its own: a tour gives no results.
+lab: ## a tour of the lab: networks, modelled disks, peers (root; takes less than ten minutes)
+	@scripts/needs.sh lab
+	cargo build --release --locked -p haul-cli
+	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; lab/lab list; \
+	for name in overhead disk-order wan-threads peers-large; do \
+		lab/lab run $$name --quick --wait 1m --out "$$out" || code=1; \
+	done; \
+	exit $$code
+
+EXPERIMENTS := overhead emulator disk-order wan-threads peers-large peers-10k peers-100k
+bench: ## measure against the machine's roofline, fio, rsync and others (root; takes half a day)
 	@scripts/needs.sh bench
 	@scripts/bench-roofline.sh
 	@scripts/bench-tree.sh
@@ -50,6 +68,7 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 	@scripts/bench-order.sh
 	@scripts/bench-cache.sh
 	@scripts/bench-frag.sh
+	@code=0; for name in $(EXPERIMENTS); do lab/lab run $$name --wait 5m || code=1; done; exit $$code
 
 # Without end in sight of a failure it takes as long as it is told: SEEDS=1000000 is about four minutes a core.
 SEEDS ?= 1000000

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what a make target needs and this machine lacks: needs.sh [build|demo|test|bench|lab]
+# Installs what a make target needs and this machine lacks: needs.sh PROFILE, or needs.sh packages NAME...
+# Profiles: build, demo, test, bench, lab, kernel, pfs-gluster, pfs-moosefs, pfs-ceph.
 #
 # Debian and Ubuntu only; elsewhere it names the commands that are missing. What is there is left alone,
 # and when nothing is missing nothing is run.
@@ -9,12 +10,23 @@ profile=${1:-test}
 
 # command:package, grouped by what needs them.
 build=(cc:gcc)
+# A kernel in user mode, for the lab: 41 MB to fetch, 117 MB installed.
+kernel=(linux.uml:user-mode-linux modprobe:kmod ethtool:ethtool ip:iproute2 unshare:util-linux
+    ping:iputils-ping iperf3:iperf3)
+gluster=(glusterd:glusterfs-server gluster:glusterfs-cli glusterfs:glusterfs-client)
+moosefs=(mfsmaster:moosefs-master mfschunkserver:moosefs-chunkserver mfsmount:moosefs-client)
+ceph=(ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd ceph-mds:ceph-mds ceph-fuse:ceph-fuse ceph:ceph-common)
+# What every parallel file system of the lab stands on.
+pfs=(ip:iproute2 nsenter:util-linux unshare:util-linux losetup:mount mkfs.xfs:xfsprogs)
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
-test=("${demo[@]}" strace:strace b3sum:b3sum setpriv:util-linux
+test=("${demo[@]}" "${kernel[@]}" strace:strace b3sum:b3sum setpriv:util-linux
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
-    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3)
-bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum)
-lab=("${build[@]}" ip:iproute2 ping:iputils-ping iperf3:iperf3)
+    ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync
+    "${gluster[@]}" "${moosefs[@]}")
+bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3
+    rclone:rclone globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
+    xrdcp:xrootd-client xrootd:xrootd-server lftp:lftp socat:socat)
+lab=("${demo[@]}" ping:iputils-ping iperf3:iperf3 rsync:rsync fusermount3:fuse3)
 
 case $profile in
     build) wanted=("${build[@]}") ;;
@@ -22,8 +34,13 @@ case $profile in
     test) wanted=("${test[@]}") ;;
     bench) wanted=("${bench[@]}") ;;
     lab) wanted=("${lab[@]}") ;;
+    kernel) wanted=("${kernel[@]}") ;;
+    packages) wanted=() ;;
+    pfs-gluster) wanted=("${pfs[@]}" "${gluster[@]}") ;;
+    pfs-moosefs) wanted=("${pfs[@]}" "${moosefs[@]}") ;;
+    pfs-ceph) wanted=("${pfs[@]}" "${ceph[@]}") ;;
     *)
-        echo "needs.sh: no profile '$profile'; there are build, demo, test, bench and lab" >&2
+        echo "needs.sh: no profile '$profile'; there are build, demo, test, bench, lab, kernel and pfs-gluster, pfs-moosefs, pfs-ceph" >&2
         exit 2
         ;;
 esac
@@ -41,6 +58,12 @@ for pair in "${wanted[@]}"; do
     commands+=("${pair%%:*}")
     [[ " ${packages[*]} " == *" ${pair##*:} "* ]] || packages+=("${pair##*:}")
 done
+if [ "$profile" = packages ]; then
+    for package in "${@:2}"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || packages+=("$package")
+    done
+    commands=("${packages[@]}")
+fi
 if [ ${#packages[@]} -eq 0 ]; then
     exit 0
 fi

@@ -5,8 +5,13 @@
 
 use clap::{Parser, Subcommand};
 
+mod experiment;
 mod host;
+mod kernel;
 mod peers;
+mod pfs;
+mod pid;
+mod process;
 mod targets;
 mod wan;
 mod workload;
@@ -21,6 +26,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(subcommand)]
+    Kernel(kernel::Kernel),
+    #[command(subcommand)]
+    Peers(peers::Peers),
+    /// List the experiments: name, duration, title
+    List,
+    /// A real parallel file system: GlusterFS, MooseFS or CephFS
+    #[command(subcommand)]
+    Pfs(pfs::Pfs),
+    Run(experiment::RunArgs),
     Targets(targets::TargetsArgs),
     /// A long network between two namespaces
     #[command(subcommand)]
@@ -29,6 +44,11 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Kernel(kernel) => kernel::run(kernel),
+        Command::Peers(peers) => peers::run(peers),
+        Command::List => experiment::list(),
+        Command::Pfs(pfs) => pfs::run(pfs),
+        Command::Run(args) => experiment::run(&args),
         Command::Targets(args) => targets::run(args),
         Command::Wan(wan) => wan::run(wan),
     }

@@ -12,22 +12,24 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
+use crate::pid::Process;
 use daemon::Ask;
 use script::Script;
-use spec::{ModelSpec, SpaceSpec, parse_size};
+pub use spec::parse_size;
+use spec::{ModelSpec, SpaceSpec};
 use state::State;
 use volume::Setting;
 
 mod daemon;
-mod devices;
+pub mod devices;
 mod file;
 mod lane;
 mod lov;
 mod mount;
 mod script;
 mod service;
-mod spec;
-mod state;
+pub mod spec;
+pub mod state;
 mod store;
 mod stripe;
 mod tree;
@@ -209,7 +211,7 @@ pub fn run(args: TargetsArgs) -> anyhow::Result<()> {
                 .iter()
                 .map(|name| match State::load(name) {
                     Ok(state) => {
-                        let alive = state.daemon.is_none_or(|(pid, started)| state::start_of(pid) == Some(started));
+                        let alive = state.daemon.as_ref().is_none_or(Process::runs);
                         json!({ "name": name, "kind": state.kind, "mount": state.mount, "targets": state.targets, "alive": alive })
                     }
                     Err(_) => json!({ "name": name, "alive": false }),

@@ -7,25 +7,27 @@
 
 mod daemon;
 mod lateness;
-mod line;
-mod netns;
-mod options;
+pub mod line;
+pub mod netns;
+pub mod options;
 mod packet;
-mod proof;
-mod state;
-mod tun;
+pub mod proof;
+pub mod state;
+pub mod tun;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, FromArgMatches as _, Subcommand};
 use serde_json::{Value, json};
 
+use crate::pid::Process;
 use daemon::{Config, Request, Way};
-use options::Change;
-use state::{Process, State};
+pub use options::{Change, parse_time};
+pub use proof::parse_ping;
+use state::State;
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
 const NICS_MAX: u8 = 16;
@@ -74,28 +76,41 @@ pub enum Wan {
     Serve,
 }
 
-#[derive(Args)]
+/// Who carries the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carrier {
+    /// Our own process.
+    #[default]
+    Emulator,
+    /// A guest kernel with netem.
+    Kernel,
+}
+
+/// What a network is made of; see [`Up::make`].
+#[derive(Args, Clone, Debug)]
 pub struct Up {
+    #[arg(skip)]
+    pub carrier: Carrier,
     /// rtt-0.28ms, rtt-26.8ms, rtt-128ms, rtt-163ms, lan, cross-country, lossy-0.01% or thin-100M
     #[arg(value_parser = options::PRESETS.map(|preset| preset.name))]
-    preset: Option<String>,
+    pub preset: Option<String>,
     #[command(flatten)]
-    change: Change,
+    pub change: Change,
     /// Links between the hosts, each with this path for itself
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(NICS_MAX)))]
-    nics: u8,
+    pub nics: u8,
     /// The namespaces are called haul-lab-NAME-a and haul-lab-NAME-b
     #[arg(long, default_value = "wan", value_parser = state::check_name)]
-    name: String,
+    pub name: String,
     /// Largest IP packet on the network
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9216))]
-    mtu: u32,
+    pub mtu: u32,
     /// Seed of loss and jitter
     #[arg(long, default_value_t = 1)]
-    seed: u64,
+    pub seed: u64,
     /// Do not show by ping and iperf3 that the network is what it says
     #[arg(long)]
-    no_proof: bool,
+    pub no_proof: bool,
 }
 
 /// Does what was asked for.
@@ -104,17 +119,14 @@ pub struct Up {
 /// With what failed and why; `up` has then removed what it had made.
 pub fn run(wan: Wan) -> anyhow::Result<()> {
     let said = match wan {
-        Wan::Up(up) => up.run()?,
+        Wan::Up(up) => up.make()?,
         Wan::Down { all: true, .. } => {
             let states = State::all()?;
             // One that resists must not keep the others.
             let results: Vec<_> = states.iter().map(remove).collect();
             json!({ "removed": results.into_iter().collect::<anyhow::Result<Vec<_>>>()? })
         }
-        Wan::Down { name, .. } => {
-            let removed = State::read(&name)?.as_ref().map(remove).transpose()?;
-            json!({ "removed": removed.into_iter().collect::<Vec<_>>() })
-        }
+        Wan::Down { name, .. } => json!({ "removed": down(&name)?.into_iter().collect::<Vec<_>>() }),
         Wan::Set { name, change, a_to_b, b_to_a, nic } => {
             let way = match (a_to_b, b_to_a) {
                 (true, _) => Way::AToB,
@@ -130,11 +142,37 @@ pub fn run(wan: Wan) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{said}").context("write to standard output")
 }
 
+/// Removes a network with all that belongs to it; says what it was, if there was one.
+///
+/// # Errors
+/// Something of it cannot be removed.
+pub fn down(name: &str) -> anyhow::Result<Option<Value>> {
+    State::read(name)?.as_ref().map(remove).transpose()
+}
+
+/// Namespaces of a network's two hosts.
+pub fn namespaces(name: &str) -> [String; 2] {
+    ["a", "b"].map(|host| format!("haul-lab-{name}-{host}"))
+}
+
+/// What `stats` prints.
+///
+/// # Errors
+/// There is no such network, or its process is gone.
+pub fn stats(name: &str, reset: bool) -> anyhow::Result<Value> {
+    ask(name, &Request::Stats { reset })
+}
+
 fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
     match State::read(name)? {
         None => bail!("no network is called {name}; `lab wan list` shows them"),
         Some(state) if !state.process.runs() => {
             bail!("the process of {name} has ended unasked; remove the rest by `lab wan down {name}`")
+        }
+        Some(state) if state.kernel => {
+            bail!(
+                "{name} is carried by a guest kernel, which counts nothing and cannot be changed while it runs"
+            )
         }
         Some(_) => daemon::ask(&state::file(name, "sock")?, request),
     }
@@ -151,6 +189,7 @@ fn describe(state: &State) -> Value {
         .collect();
     json!({
         "name": state.name,
+        "carrier": if state.kernel { "kernel" } else { "emulator" },
         "pid": state.process.pid,
         "stale": !state.process.runs(),
         "namespaces": state.namespaces,
@@ -163,7 +202,7 @@ fn describe(state: &State) -> Value {
 fn remove(state: &State) -> anyhow::Result<Value> {
     // `up` may be the process that is written down, and be the one that removes.
     if state.process.pid != std::process::id() as i32 {
-        state.process.end()?;
+        if state.kernel { state.process.kill()? } else { state.process.end()? }
     }
     let mut left = Vec::new();
     for namespace in &state.namespaces {
@@ -180,8 +219,48 @@ fn remove(state: &State) -> anyhow::Result<Value> {
 }
 
 impl Up {
-    fn run(&self) -> anyhow::Result<Value> {
-        let path = options::resolve(self.preset.as_deref(), &self.change).map_err(anyhow::Error::msg)?;
+    /// A network of one NIC per host that does not prove itself, by preset or by figures.
+    pub fn new(preset: Option<&str>, change: Change) -> Up {
+        Up {
+            carrier: Carrier::Emulator,
+            preset: preset.map(str::to_owned),
+            change,
+            nics: 1,
+            name: "wan".to_owned(),
+            mtu: 1500,
+            seed: 1,
+            no_proof: true,
+        }
+    }
+
+    /// As `lab wan up` would understand these words.
+    ///
+    /// # Errors
+    /// It would not; or the path cannot be emulated.
+    pub fn parse(words: &[String]) -> anyhow::Result<Up> {
+        let command = Up::augment_args(clap::Command::new("lab wan up").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).and_then(|matches| Up::from_arg_matches(&matches));
+        // Its first line; the others are on the usage of another command.
+        let up =
+            matches.map_err(|error| anyhow!("{}", error.to_string().lines().next().unwrap_or_default()))?;
+        up.path()?;
+        Ok(up)
+    }
+
+    /// The path of each NIC.
+    ///
+    /// # Errors
+    /// There is no such preset, or it cannot be emulated.
+    pub fn path(&self) -> anyhow::Result<line::Path> {
+        options::resolve(self.preset.as_deref(), &self.change).map_err(anyhow::Error::msg)
+    }
+
+    /// Makes it, and says what `lab wan up` prints. It stays up when this process has ended.
+    ///
+    /// # Errors
+    /// With what failed and why; what had been made is removed.
+    pub fn make(&self) -> anyhow::Result<Value> {
+        let path = self.path()?;
         if let Some(found) = State::read(&self.name)? {
             if found.process.runs() {
                 bail!("a network called {} is up; take another --name, or `lab wan down` it", self.name);
@@ -192,8 +271,9 @@ impl Up {
         let mut state = State {
             name: self.name.clone(),
             process: Process::of(std::process::id())?,
-            namespaces: ["a", "b"].map(|host| format!("haul-lab-{}-{host}", self.name)),
+            namespaces: namespaces(&self.name),
             nics: usize::from(self.nics),
+            kernel: self.carrier == Carrier::Kernel,
         };
         if let Some(taken) = state.namespaces.iter().find(|namespace| netns::exists(namespace)) {
             bail!(
@@ -213,6 +293,32 @@ impl Up {
 
     fn build(&self, state: &mut State, path: &line::Path) -> anyhow::Result<Value> {
         state.namespaces.iter().try_for_each(|namespace| netns::make(namespace))?;
+        match self.carrier {
+            Carrier::Emulator => self.emulate(state, path)?,
+            Carrier::Kernel => crate::kernel::network::start(state, path, self.mtu)?,
+        }
+        let window = path.on_the_way().saturating_mul(4) + path.buffer;
+        for (host, namespace) in state.namespaces.iter().enumerate() {
+            netns::configure(namespace, host, state.nics, self.mtu, window)?;
+        }
+        let mut described = describe(state);
+        described["path"] = json!(path);
+        described["mtu"] = json!(self.mtu);
+        if !self.no_proof {
+            let seen: anyhow::Result<Vec<_>> = (0..state.nics)
+                .map(|nic| proof::prove(&state.namespaces, nic, path, self.mtu, state.kernel))
+                .collect();
+            described["proof"] = json!(seen.context("the network is not what it should be")?);
+        }
+        if !state.kernel {
+            // Whoever uses the network finds the counters at zero.
+            ask(&self.name, &Request::Stats { reset: true })?;
+        }
+        Ok(described)
+    }
+
+    /// Has a process of our own carry the packets.
+    fn emulate(&self, state: &mut State, path: &line::Path) -> anyhow::Result<()> {
         let config = Config {
             namespaces: state.namespaces.clone(),
             devices: (0..state.nics).map(netns::device).collect(),
@@ -234,21 +340,7 @@ impl Up {
             let log = fs::read_to_string(state::file(&self.name, "log")?).unwrap_or_default();
             bail!("the daemon did not start: {}", log.trim());
         }
-        let window = path.on_the_way().saturating_mul(4) + path.buffer;
-        for (host, namespace) in state.namespaces.iter().enumerate() {
-            netns::configure(namespace, host, state.nics, self.mtu, window)?;
-        }
-        let mut described = describe(state);
-        described["path"] = json!(path);
-        described["mtu"] = json!(self.mtu);
-        if !self.no_proof {
-            let seen: anyhow::Result<Vec<_>> =
-                (0..state.nics).map(|nic| proof::prove(&state.namespaces, nic, path, self.mtu)).collect();
-            described["proof"] = json!(seen.context("the network is not what it should be")?);
-        }
-        // Whoever uses the network finds the counters at zero.
-        ask(&self.name, &Request::Stats { reset: true })?;
-        Ok(described)
+        Ok(())
     }
 
     fn start(&self) -> anyhow::Result<Child> {

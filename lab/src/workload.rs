@@ -81,7 +81,7 @@ impl Workload {
     }
 }
 
-fn same(from: &Path, to: &Path, left: &mut Vec<u8>, right: &mut Vec<u8>) -> anyhow::Result<()> {
+fn same(from: &Path, to: &Path, left: &mut [u8], right: &mut [u8]) -> anyhow::Result<()> {
     let open = |path: &Path| File::open(path).with_context(|| format!("open {}", path.display()));
     let (mut a, mut b) = (open(from)?, open(to)?);
     loop {

@@ -12,10 +12,11 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub mod ctl;
 pub mod probe;
+mod rate;
 pub mod storage;
 
 /// Most data streams.
-const STREAMS_MAX: i64 = 16;
+const STREAMS_MAX: i64 = 64;
 /// Most reading or writing threads: more than any storage target has been seen to reward.
 const THREADS_MAX: i64 = 256;
 /// Object sizes that the wire allows, bytes.
@@ -49,6 +50,8 @@ pub enum Command {
     Ctl(ctl::Ctl),
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
+    /// Show on which storage targets files lie
+    Layout(LayoutArgs),
     /// Measure storage, once, so that copies start with its best settings
     #[command(subcommand)]
     Probe(probe::Probe),
@@ -130,11 +133,32 @@ pub struct Cp {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Durability::Disk)]
     pub durability: Durability,
 
-    /// Data connections, 1 to 16
+    /// Data connections, 1 to 64
     ///
-    /// Default: chosen from the processors and the path; -v says what and why.
+    /// Default: as many as the path's length and the buffers of both ends need; -v says what and why.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=STREAMS_MAX))]
     pub streams: Option<u16>,
+
+    /// Send no faster than this, all connections together, as 100MiB/s or 1Gbit/s
+    ///
+    /// A unit is required: B/s, KiB/s MiB/s GiB/s (binary), KB/s MB/s GB/s, and bit/s, Kbit/s Mbit/s Gbit/s (decimal).
+    /// Default: no limit. The summary says when this held the rate down.
+    #[arg(long, visible_alias = "bwlimit", value_name = "RATE", value_parser = rate::parse_rate)]
+    pub rate: Option<u64>,
+
+    /// Bytes under way that each connection's buffers shall hold, as 16MiB
+    ///
+    /// Default: the kernel's own growth, which is better wherever its limits allow enough; where they do not, more
+    /// connections make up for it. The kernel cuts what is above its limits.
+    #[arg(long, value_name = "SIZE", value_parser = rate::parse_window)]
+    pub window: Option<u64>,
+
+    /// Congestion control of the data connections, as bbr or cubic
+    ///
+    /// Default: the system's, unless the path speaks against it: no pacing within one room, and pacing where a long
+    /// path loses packets. One that the sending host does not allow is an error that names those that it does.
+    #[arg(long, value_name = "NAME", value_parser = rate::parse_control)]
+    pub congestion: Option<String>,
 
     /// Most payload in memory at each end, as 512MiB or 2G
     ///
@@ -215,6 +239,13 @@ pub struct Cp {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub stop_after: Option<Duration>,
 
+    /// How long a network that is down is waited for, as 90s or 5m; 0s: not at all
+    ///
+    /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run fails, and the
+    /// same command goes on later. Has no effect where all goes through ssh: what ssh loses is lost.
+    #[arg(long, value_name = "TIME", value_parser = parse_patience)]
+    pub patience: Option<u32>,
+
     #[command(flatten)]
     pub storage: storage::Storage,
 }
@@ -235,6 +266,16 @@ pub struct Clean {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct LayoutArgs {
+    /// Regular files on this host
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<OsString>,
+    /// Print one JSON object a line for each file
     #[arg(long)]
     pub json: bool,
 }
@@ -300,6 +341,18 @@ fn parse_ports(text: &str) -> Result<Ports, String> {
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports(first, last)),
         _ => Err("expected one port, or A-B with A not above B, from 1 to 65535".into()),
+    }
+}
+
+/// Seconds, at most a day.
+fn parse_patience(text: &str) -> Result<u32, String> {
+    if text == "0s" {
+        return Ok(0);
+    }
+    let time = parse_duration(text)?;
+    match u32::try_from(time.as_secs()) {
+        Ok(seconds @ 0..=86_400) => Ok(seconds),
+        _ => Err("write a time of at most 24h".into()),
     }
 }
 
@@ -454,7 +507,11 @@ mod tests {
             &["--no-clobber", "-u", "a", "b"],
             &["-n", "--manifest", "m", "a", "b"],
             &["--streams", "0", "a", "b"],
-            &["--streams", "17", "a", "b"],
+            &["--streams", "65", "a", "b"],
+            &["--rate", "100", "a", "b"],
+            &["--congestion", "../x", "a", "b"],
+            &["--window", "1", "a", "b"],
+            &["--patience", "2d", "a", "b"],
             &["--durability", "fast", "a", "b"],
             &["--via", "example.org", "a", "b"],
             &["--stop-after", "0s", "a", "b"],

@@ -9,6 +9,7 @@ mod clean;
 mod completions;
 mod copy;
 mod ctl;
+mod layout;
 mod man;
 mod probe;
 mod surroundings;
@@ -25,6 +26,7 @@ pub fn run(command: Command) -> i32 {
         Command::Agent { protocol } => agent::run(protocol),
         Command::Ctl(args) => ctl::run(&args),
         Command::Clean(args) => clean::run(&args),
+        Command::Layout(args) => layout::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),
         Command::Completions { shell } => completions::run(shell),

@@ -6,7 +6,8 @@
 //! - Signals right after the first are the same wish: `timeout` and terminals send theirs twice.
 //! - SIGHUP never counts as a second wish: a lost terminal sends it as often as it likes.
 //!
-//! SIGPIPE is ignored by Rust's runtime; [`outlive_size_limits`] does as much for SIGXFSZ.
+//! SIGPIPE is ignored by Rust's runtime; [`outlive_size_limits`] does as much for SIGXFSZ, and in the
+//! agent [`outlive_hangup`] for SIGHUP.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -64,6 +65,14 @@ impl Asked {
 /// The handler cannot be installed.
 pub fn outlive_size_limits() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).map(drop)
+}
+
+/// The far end outlives the ssh that started it, and a server that says so by SIGHUP.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn outlive_hangup() -> io::Result<()> {
+    flag::register(SIGHUP, Arc::default()).map(drop)
 }
 
 /// Installs the handlers. `stop` is called at most once, on a thread of its own; it may block for a while, the

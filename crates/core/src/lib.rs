@@ -5,8 +5,8 @@
 //! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
 //! transfer is the brain of the simulator.
 //!
-//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`] stands
-//! alone.
+//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`], [`layout`],
+//! [`resend`] and [`tune`] stand alone.
 #![forbid(unsafe_code)]
 
 // For `Arc`, which shares lists that never change; what else `sync` has is not for this crate.
@@ -18,6 +18,9 @@ pub mod extents;
 pub mod ids;
 pub mod io;
 pub mod journal;
+pub mod layout;
+pub mod resend;
 pub mod stage;
 pub mod transfer;
+pub mod tune;
 pub mod wire;

@@ -1,8 +1,9 @@
 //! The two session machines and what they ask of the driver.
 //!
 //! [`source::Source`] and [`sink::Sink`] take events by `handle_*` and yield actions by `poll_action`.
-//! The operations that they ask of storage are in [`op`].
+//! The operations that they ask of storage are in [`op`]. [`keeper`] decides when lost streams are dialled again.
 
+pub mod keeper;
 pub mod op;
 pub mod sink;
 pub mod source;

@@ -6,7 +6,7 @@
 //! Left out: order and meaning (which message may come when, whether a sequence number fits) belong to the
 //! streams and to the session machines.
 //!
-//! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `encode` and `decode`
+//! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection begins; `encode` and `decode`
 //! the control messages; `data` the data frames; `negotiate` what two hellos agree on.
 
 mod codec;
@@ -15,6 +15,7 @@ mod decode;
 mod encode;
 mod error;
 mod frame;
+mod join;
 mod message;
 mod negotiate;
 
@@ -23,5 +24,6 @@ pub use decode::*;
 pub use encode::*;
 pub use error::*;
 pub use frame::*;
+pub use join::*;
 pub use message::*;
 pub use negotiate::*;

@@ -10,7 +10,12 @@ use haul_core::wire::{Announced, Failure, Message, Stage};
 
 /// A source with a file to send and one data stream, which is lost.
 fn cut_off() -> Source {
-    let config = SourceConfig { entries_max: 100, memory: 1 << 24, reads_max: 4, wait: false, holes: false };
+    cut_off_with(Duration::ZERO)
+}
+
+fn cut_off_with(patience: Duration) -> Source {
+    let (wait, holes) = (false, false);
+    let config = SourceConfig { entries_max: 100, memory: 1 << 24, reads_max: 4, wait, holes, patience };
     let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));
     let fingerprint = Fingerprint { size: 1 << 20, ..Fingerprint::default() };
@@ -58,4 +63,42 @@ fn silence_ends_it_too() {
     source.handle_tick(until);
     let Some(SessionEnd::Failed(failure)) = end_of(&mut source) else { panic!("it goes on") };
     assert!(failure.text.contains("stream"), "{failure:?}");
+}
+
+/// Goal: where streams can join later, the source waits for one as long as it is told, and then goes on.
+#[test]
+fn a_stream_that_joins_later_goes_on() {
+    let patience = Duration::from_secs(300);
+    let mut source = cut_off_with(patience);
+    assert_eq!(end_of(&mut source), None);
+    let until = source.next_deadline().expect("it does not wait for ever");
+    assert_eq!(until.since(Time(5)), patience);
+    source.handle_stream_up(StreamId(2));
+    source.handle_tick(until);
+    assert_eq!(end_of(&mut source), None);
+    source.handle_message(Message::StreamClosed { stream: StreamId(3), frames: 0 });
+    source.handle_stream_up(StreamId(3));
+    let closed =
+        std::iter::from_fn(|| source.poll_action()).any(|a| a == SourceAction::CloseStream(StreamId(3)));
+    assert!(closed, "the sink had closed it before its join was known here");
+    source.handle_stream_up(StreamId(2));
+    assert_eq!(source.streams(), (1, 0), "an id is used once");
+}
+
+/// Goal: a parked stream gets no frames and stays up; as many are unparked as are wanted, and what is missing is told.
+#[test]
+fn streams_are_parked_and_unparked() {
+    let mut source = cut_off_with(Duration::from_secs(1));
+    for id in 2..=5 {
+        source.handle_stream_up(StreamId(id));
+    }
+    assert_eq!((source.use_streams(2), source.streams()), (0, (4, 2)));
+    assert_eq!((source.use_streams(7), source.streams()), (3, (4, 0)));
+    source.park(StreamId(3));
+    assert_eq!(source.streams(), (4, 1));
+    source.unpark(StreamId(3));
+    assert_eq!(source.streams(), (4, 0));
+    source.use_streams(1);
+    source.handle_stream_lost(StreamId(2));
+    assert_eq!(source.streams(), (3, 2), "another takes its place");
 }

@@ -9,7 +9,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 27;
+const MESSAGES: usize = 29;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -40,7 +40,9 @@ fn index_of(message: &Message) -> usize {
         Message::Trouble { .. } => 23,
         Message::Holes { .. } => 24,
         Message::Notice { .. } => 25,
-        Message::Knobs(_) => 26,
+        Message::Received(_) => 26,
+        Message::Streams(_) => 27,
+        Message::Knobs(_) => 28,
     }
 }
 
@@ -245,7 +247,9 @@ fn message(index: usize, r: &mut Rng) -> Message {
             Message::Holes { id, generation, extents, last: r.bool() }
         }
         25 => Message::Notice { text: text(r) },
-        26 => Message::Knobs(Knobs {
+        26 => Message::Received(number(r)),
+        27 => Message::Streams(r.u16(1..=STREAMS_MAX)),
+        28 => Message::Knobs(Knobs {
             paused: r.bool(),
             rate: number(r),
             streams: r.u16(..=STREAMS_MAX),
@@ -714,7 +718,13 @@ fn small_rules_hold() {
     let what = "withdraw: failed";
     assert_eq!(decode_message(kind, &body), Err(WireError::BadValue { what, value: 2 }));
 
-    let join = Join { session: [1; 16], ticket: [2; 32], stream: StreamId(0), epoch: SessionEpoch(0) };
+    let join = Join {
+        session: [1; 16],
+        nonce: [3; 16],
+        proof: [2; 32],
+        stream: StreamId(0),
+        epoch: SessionEpoch(0),
+    };
     let mut bytes = join.encode();
     bytes[4] = kind::ABORT;
     let what = "kind of a frame at the start";
@@ -1037,7 +1047,7 @@ fn unknown_kinds_are_ignored_or_named() {
     for kind in (0..=u8::MAX).filter(|k| !known.contains(k)) {
         let decoded = decode_message(kind, b"anything");
         match kind {
-            kind::JOIN | kind::JOINED | kind::DATA => {
+            kind::JOIN | kind::JOINED | kind::RESUME | kind::DATA => {
                 assert!(matches!(decoded, Err(WireError::BadValue { .. })))
             }
             kind::IGNORABLE.. => assert_eq!(decoded, Ok(Decoded::Ignored)),
@@ -1051,21 +1061,29 @@ fn unknown_kinds_are_ignored_or_named() {
     }
 }
 
-/// Goal: join, its answer and subframe headers survive the round trip; the ticket never shows in a log.
+/// Goal: join, its answer and subframe headers survive the round trip; the proof never shows in a log.
 #[test]
 fn fixed_frames_survive_the_round_trip() {
     let r = &mut Rng::with_seed(12);
     for _ in 0..1000 {
         let (stream, epoch) = (StreamId(r.u16(..)), SessionEpoch(r.u32(..)));
-        let join = Join { session: bytes(r), ticket: bytes(r), stream, epoch };
+        let join = Join { session: bytes(r), nonce: bytes(r), proof: bytes(r), stream, epoch };
         assert_eq!(Join::decode(&join.encode()), Ok(join));
         for answer in [Joined::Accepted, Joined::UnknownSession, Joined::StaleEpoch, Joined::BadStream] {
             assert_eq!(Joined::decode(&answer.encode(stream, epoch)), Ok((answer, stream, epoch)));
         }
+        let resume = ResumeFrom { epoch, received: number(r) };
+        assert_eq!(ResumeFrom::decode(&resume.encode()), Ok(resume));
         let sub = SubHeader { channel: r.u16(..), len: r.u32(..=SUBFRAME_LEN_MAX) };
         assert_eq!(SubHeader::decode(&sub.encode()), Ok(sub));
     }
-    let join = Join { session: [0; 16], ticket: [0xab; 32], stream: StreamId(0), epoch: SessionEpoch(0) };
+    let join = Join {
+        session: [0; 16],
+        nonce: [0; 16],
+        proof: [0xab; 32],
+        stream: StreamId(0),
+        epoch: SessionEpoch(0),
+    };
     assert!(!format!("{join:?}").contains("ab, ab") && !format!("{join:?}").contains("171"));
     // Neither is taken for the other, nor with a sequence number.
     let mut bytes = join.encode();
@@ -1074,6 +1092,25 @@ fn fixed_frames_survive_the_round_trip() {
     let mut bytes = join.encode();
     bytes[16] = 1;
     assert!(Join::decode(&bytes).is_err());
+}
+
+/// Goal: a proof fits its secret, session, stream, epoch and nonce, and nothing else.
+/// Method: each of them changed alone.
+#[test]
+fn a_proof_is_good_for_one_join() {
+    let secret = [9; 32];
+    let join = Join::prove(&secret, [1; 16], StreamId(3), SessionEpoch(4), [5; 16]);
+    assert!(join.is_proved_by(&secret));
+    assert!(!join.is_proved_by(&[8; 32]));
+    for other in [
+        Join { session: [2; 16], ..join },
+        Join { stream: StreamId(2), ..join },
+        Join { epoch: SessionEpoch(5), ..join },
+        Join { nonce: [6; 16], ..join },
+        Join { proof: [0; 32], ..join },
+    ] {
+        assert!(!other.is_proved_by(&secret), "{other:?}");
+    }
 }
 
 /// Goal: two ends agree on the highest common version and the smaller limits, or say exactly why not.
@@ -1205,9 +1242,10 @@ fn golden_bytes_hold() {
         lines.push(format!("{label} {}", hex(&frame)));
     }
     let (stream, epoch) = (StreamId(2), SessionEpoch(0x0a0b));
-    let join = Join { session: [0x51; 16], ticket: [0x52; 32], stream, epoch };
+    let join = Join::prove(&[0x52; 32], [0x51; 16], stream, epoch, [0x53; 16]);
     lines.push(format!("join {}", hex(&join.encode())));
     lines.push(format!("joined {}", hex(&Joined::StaleEpoch.encode(stream, epoch))));
+    lines.push(format!("resume {}", hex(&ResumeFrom { epoch, received: 0x0102 }.encode())));
     lines.push(format!("subheader {}", hex(&SubHeader { channel: 2, len: 0x1234 }.encode())));
     let table = lines.join("\n") + "\n";
     let golden = include_str!("golden_wire.txt");
@@ -1320,7 +1358,9 @@ fn golden_message(index: usize) -> Message {
             last: true,
         },
         25 => Message::Notice { text: "waiting".into() },
-        26 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
+        26 => Message::Received(0x0102),
+        27 => Message::Streams(5),
+        28 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

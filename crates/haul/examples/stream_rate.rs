@@ -14,6 +14,7 @@ use haul::buffer::{Buffer, Pool};
 use haul::digest;
 use haul::meter::Meter;
 use haul::transport::Link;
+use haul::transport::pace::Pacer;
 use haul::transport::stream::{DataReceiver, DataSender, RecvEvent, SendEvent};
 use haul::transport::tls::{self, Identity, Pin};
 use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
@@ -77,7 +78,8 @@ fn run_frames(near: Link, far: Link, stream: StreamId, object: usize, frames: u6
     let (sent_post, sent) = std::sync::mpsc::channel();
     let (got_post, got) = std::sync::mpsc::channel();
     let post = Arc::new(move |event: SendEvent| drop(sent_post.send(event)));
-    let mut sender = DataSender::spawn(near, stream, EPOCH, meter.clone(), post).expect("a thread");
+    let mut sender = DataSender::spawn(near, stream, EPOCH, meter.clone(), post, Arc::new(Pacer::new(None)))
+        .expect("a thread");
     // What arrived is dropped where it is told, so that the pool need not be deep.
     let post = Arc::new(move |event: RecvEvent| match event {
         RecvEvent::Data { good, .. } => assert!(good[0]),

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use haul_core::layout::{Component, Layout};
 pub use haul_core::stage::{Stage, StageTime};
+pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::protocol_line;
@@ -104,7 +106,8 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Payload on the wire, what was sent again included.
     pub bytes_sent: u64,
-    /// A storage operation of either end that hangs, in words: "waiting 12 s for the sink's write of big.dat".
+    /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's write of
+    /// big.dat"), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
     /// Somebody paused the copy.
     pub paused: bool,
@@ -162,6 +165,8 @@ pub struct Summary {
     pub resumed: bool,
     /// Why the run as a whole ended, if not well.
     pub error: Option<String>,
+    /// The user's own limit held the rate down.
+    pub rate_limited: bool,
     /// The memory limit held the rate down.
     pub memory_limited: bool,
     /// Values that haul chose, by name, with the reason.
@@ -196,6 +201,7 @@ impl Default for Summary {
             strays: 0,
             resumed: false,
             error: None,
+            rate_limited: false,
             memory_limited: false,
             chosen: Vec::new(),
         }
@@ -236,4 +242,35 @@ pub struct CleanJob {
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs.
 pub fn clean(root: &Path, remove: bool) -> Result<CleanReport, String> {
     crate::clean::run(root, remove)
+}
+
+/// Where a file lies.
+#[derive(Clone, Debug)]
+pub struct FileLayout {
+    /// Bytes.
+    pub size: u64,
+    /// `lustre`, `cephfs`, `glusterfs`, `beegfs`, or `flat` where no file system says more than the device.
+    pub provider: &'static str,
+    pub layout: Layout,
+    /// A parallel file system was asked and gave no layout: its reason.
+    pub why_flat: Option<String>,
+}
+
+/// Asks the file system where the regular file at `path` lies. Reads nothing of it.
+///
+/// # Errors
+/// It cannot be opened, or is no regular file.
+pub fn layout(path: &Path) -> Result<FileLayout, String> {
+    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+    let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what} {}: {error}", path.display());
+    // Without waiting, for it may turn out to be a pipe.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty()).map_err(|e| failed("open", &e))?;
+    let stat = fstat(&file).map_err(|e| failed("look at", &e))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(format!("{} is no regular file; only these have a layout", path.display()));
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let found = crate::storage::layout::layout_of(&file, size);
+    Ok(FileLayout { size, provider: found.provider.name(), layout: found.layout, why_flat: found.why_flat })
 }

@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use haul_core::wire::{KNOB_THREADS_MAX, Knobs, STREAMS_MAX};
+use haul_core::tune::rate::RATE_MIN;
+use haul_core::wire::{KNOB_THREADS_MAX, Knobs, RATE_UNLIMITED, STREAMS_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::api::Progress;
@@ -17,14 +18,11 @@ use crate::api::Progress;
 /// Why a knob cannot be turned that only the far end could turn.
 pub(crate) const FAR_IS_FIXED: &str = "the other end cannot change this live: its haul is too old for it";
 
-/// Why the rate cannot be set: the streams have no limit yet (see `limit_rate` of the source's driver).
-pub(crate) const RATE_IS_FIXED: &str = "this version cannot limit the rate of a copy";
-
 /// What can be turned while a copy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Knob {
-    /// Payload bytes a second over all streams; 0: no limit.
+    /// Payload bytes a second over all streams, [`RATE_MIN`] at least; 0: no limit.
     Rate,
     /// Data streams that carry new data.
     Streams,
@@ -109,7 +107,7 @@ struct Inner {
     asked: [Option<u64>; 4],
     now: [Option<u64>; 4],
     fixed: [Option<&'static str>; 4],
-    /// Data streams that there are; no more are opened.
+    /// Most data streams that this session can have.
     streams_max: Option<u16>,
     /// Why the copy cannot be paused.
     no_pause: Option<&'static str>,
@@ -160,12 +158,18 @@ impl Control {
         if !(min..=max).contains(&value) {
             return Err(format!("{name} {value}: it is a number from {min} to {max}"));
         }
+        if knob == Knob::Rate && (1..RATE_MIN).contains(&value) {
+            return Err(format!("rate {value}: it is {RATE_MIN} bytes a second at least, or 0 for no limit"));
+        }
         let mut inner = self.lock();
         if let Some(why) = inner.fixed[knob as usize] {
             return Err(format!("{name} stays as it is: {why}"));
         }
         if let (Knob::Streams, Some(max)) = (knob, inner.streams_max.filter(|max| value > u64::from(*max))) {
-            return Err(format!("streams {value}: this copy has {max}, and opens no more while it runs"));
+            return Err(format!(
+                "streams {value}: this copy has {max}, and no more can join it: both ends are in one process, its \
+                 data goes through ssh, or its --patience is 0s"
+            ));
         }
         inner.asked[knob as usize] = Some(value);
         self.changed(&inner);
@@ -201,14 +205,18 @@ impl Control {
             |knob: Knob| inner.asked[knob as usize].map_or(0, |n| u16::try_from(n).unwrap_or(u16::MAX));
         Knobs {
             paused: self.paused(),
-            rate: inner.asked[Knob::Rate as usize].unwrap_or(0),
+            rate: match inner.asked[Knob::Rate as usize] {
+                None => 0,
+                Some(0) => RATE_UNLIMITED,
+                Some(rate) => rate,
+            },
             streams: count(Knob::Streams),
             readers: count(Knob::Readers),
             writers: count(Knob::Writers),
         }
     }
 
-    /// The ends have met, over so many data streams. What can not be changed in this session is dropped; returns what
+    /// The ends have met; `streams`: most data streams that the session can have. What can not be changed in this session is dropped; returns what
     /// somebody wished of it.
     pub(crate) fn join(
         &self,
@@ -238,6 +246,7 @@ impl Control {
         let mut inner = self.lock();
         for knob in here {
             let value = match knob {
+                Knob::Rate if knobs.rate == RATE_UNLIMITED => 0,
                 Knob::Rate => knobs.rate,
                 Knob::Streams => knobs.streams.into(),
                 Knob::Readers => knobs.readers.into(),
@@ -272,18 +281,20 @@ mod tests {
     fn wishes_are_checked_and_counted() {
         let control = Control::new();
         assert_eq!((control.state().phase, control.changes()), (Phase::Starting, 0));
+        let streams = u64::from(STREAMS_MAX);
         for (knob, bad) in
-            [(Knob::Streams, 0), (Knob::Streams, u64::from(STREAMS_MAX) + 1), (Knob::Readers, 257)]
+            [(Knob::Streams, 0), (Knob::Streams, streams + 1), (Knob::Readers, 257), (Knob::Rate, 1)]
         {
             assert!(control.set(knob, bad).is_err_and(|text| text.contains(knob.name())));
         }
         assert_eq!(control.changes(), 0);
-        for (knob, value) in [(Knob::Rate, 1000), (Knob::Streams, 2), (Knob::Readers, 3), (Knob::Writers, 4)]
+        for (knob, value) in
+            [(Knob::Rate, 100_000), (Knob::Streams, 2), (Knob::Readers, 3), (Knob::Writers, 4)]
         {
             control.set(knob, value).expect("in its range");
         }
         control.pause(true).expect("nothing is known against it");
-        let want = Knobs { paused: true, rate: 1000, streams: 2, readers: 3, writers: 4 };
+        let want = Knobs { paused: true, rate: 100_000, streams: 2, readers: 3, writers: 4 };
         assert_eq!((control.knobs(), control.changes()), (want, 5));
 
         let mut fixed = [None; 4];
@@ -300,6 +311,10 @@ mod tests {
             Setting { asked: Some(2), now: Some(1), fixed: None }
         );
         assert_eq!(state.knobs[Knob::Rate as usize].now, None);
+        control.set(Knob::Rate, 0).expect("a limit can be lifted");
+        assert_eq!(control.knobs().rate, RATE_UNLIMITED, "which is not the same as nobody asking");
+        control.stands(&[Knob::Rate], Knobs { rate: RATE_UNLIMITED, ..Knobs::default() });
+        assert_eq!(control.state().knobs[Knob::Rate as usize].now, None);
         assert!(state.knobs[Knob::Writers as usize].fixed.is_some());
 
         assert_eq!(control.join(3, fixed, Some(FAR_IS_FIXED)), ["pause"]);

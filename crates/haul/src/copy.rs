@@ -11,36 +11,42 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::ids::StreamId;
 use haul_core::stage::{StageTime, verdict};
 use haul_core::transfer::SessionEnd;
-use haul_core::wire::{EndReport, NotKept, STREAMS_MAX, SourceRoot};
+use haul_core::tune::Choice;
+use haul_core::wire::{EndReport, NotKept, RATE_UNLIMITED, STREAMS_MAX, SourceRoot};
 
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
-use crate::driver::{Links, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source};
+use crate::driver::{
+    Links, PATIENCE, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
+};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null::{self, Made};
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
 use crate::storage::source::wall_clock;
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
-use crate::transport::memory;
+use crate::transport::pace::Pacer;
+use crate::transport::path::{self, Plan};
+use crate::transport::rejoin::Joins;
+use crate::transport::{memory, tcp};
 
 mod passport;
 
 /// Bytes that may lie in a memory link.
 const PIPE_LEN: usize = 1024 * 1024;
-/// Payload buffers of an end, bytes, if nothing else limits them: 64 objects of 4 MiB.
-const MEMORY_DEFAULT: u64 = 256 * 1024 * 1024;
-/// And never less than this: two of the smallest bundles.
+/// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
-/// Data streams of a connection, until the path is measured.
-const STREAMS_DEFAULT: u16 = 4;
+/// Streams that waited for `--rate` for this share of their time were limited by it.
+const RATE_WAITS: f64 = 0.2;
+/// And so was a transfer that reached this share of it, where nobody here saw the streams wait.
+const RATE_REACHED: f64 = 0.85;
 
 /// Runs a copy; what goes wrong is in the summary.
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
@@ -67,8 +73,28 @@ struct Joined {
     local: Option<Report>,
     protect: String,
     path: String,
-    streams: u16,
+    streams: Choice<u16>,
+    /// The setting of the system that would help.
+    advice: Option<String>,
+    rate_limited: bool,
 }
+
+impl Joined {
+    fn local(near: Report, far: Report, rate_limited: bool) -> Joined {
+        Joined {
+            near,
+            local: Some(far),
+            protect: "local".into(),
+            path: "local".into(),
+            streams: Choice { value: LOCAL_STREAMS, why: "both ends are in one process".into() },
+            advice: None,
+            rate_limited,
+        }
+    }
+}
+
+/// Data streams of a copy within one process.
+const LOCAL_STREAMS: u16 = 2;
 
 fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, String> {
     let (manifest, hasher) = match request.options.manifest && !request.dry_run {
@@ -100,30 +126,40 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
         request.sources.iter().map(|source| PathBytes(path_of(source).to_vec())).collect();
     let destination = PathBytes(path_of(&request.destination).to_vec());
     let remote_source = request.sources.iter().find_map(host_of);
-    let memory = memory(&request.options);
     let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
-    let here = |destination| sink_request(destination, &request.options, None, memory, what.clone());
-    let from_here = || source_request(sources.clone(), &request.options, None, memory);
+    let pacer = Arc::new(Pacer::new(request.options.rate));
+    let memory_for = |links: &Links| memory(&request.options, path::rtt(&links.control));
+    let here = |destination, links: &Links| {
+        sink_request(destination, &request.options, None, memory_for(links).value, what.clone())
+    };
+    let from_here =
+        |links: &Links| source_request(sources.clone(), &request.options, None, memory_for(links), &pacer);
+    let begin = Instant::now();
+    let paced = |streams: u16| {
+        let whole = begin.elapsed().as_secs_f64() * f64::from(streams.max(1));
+        // Nobody waits where there is no limit, and it may come and go while the copy runs.
+        pacer.waited().as_secs_f64() > RATE_WAITS * whole
+    };
     match (remote_source, host_of(&request.destination)) {
         (None, None) => {
             refuse_inside(request, &destination.0)?;
-            let ((near, far), streams) = (memory_links(), 2);
-            let from = from_here();
+            let (near, far) = memory_links();
+            let (from, to) = (from_here(&near), here(destination.clone(), &far));
             let local = thread::scope(|scope| {
                 let from = scope.spawn(|| source::run(near, &from, watch));
                 let far = match request.dry_run {
-                    true => dry::run(far, &destination.0, memory, watch),
-                    false => sink::run(far, &here(destination.clone()), &Watch::silent()),
+                    true => dry::run(far, &destination.0, to.memory, watch),
+                    false => sink::run(far, &to, &Watch::silent()),
                 };
                 from.join().map(|near| (near, far))
             });
             let (near, far) = local.map_err(|_| "internal error in the source end".to_owned())?;
             let (near, far) = if request.dry_run { (far, near) } else { (near, far) };
-            Ok(Joined { near, local: Some(far), protect: "local".into(), path: "local".into(), streams })
+            Ok(Joined::local(near, far, paced(LOCAL_STREAMS)))
         }
         (None, Some(_)) if request.dry_run => {
-            let ((near, far), streams) = (memory_links(), 2);
-            let from = from_here();
+            let (near, far) = memory_links();
+            let (from, memory) = (from_here(&near), memory_for(&far).value);
             let shown = display_destination(request);
             let both = thread::scope(|scope| {
                 let from = scope.spawn(|| source::run(near, &from, &Watch::silent()));
@@ -131,7 +167,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
                 from.join().map(|near| (far, near))
             });
             let (near, far) = both.map_err(|_| "internal error in the source end".to_owned())?;
-            Ok(Joined { near, local: Some(far), protect: "local".into(), path: "local".into(), streams })
+            Ok(Joined::local(near, far, false))
         }
         (None, Some(host)) => {
             let ask = AgentRequest {
@@ -140,9 +176,14 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
                 destination: Some(destination),
                 options: request.options.clone(),
             };
+            if let Some(name) = &request.options.congestion {
+                tcp::usable(name).map_err(|e| e.to_string())?;
+            }
             let (links, remote) = connect(request, host, &ask, observer)?;
-            let near = source::run(links, &from_here(), watch);
-            Ok(remote.joined(near))
+            let from = from_here(&links);
+            let near = source::run(links, &from, watch);
+            let limited = paced(remote.streams.value);
+            Ok(remote.joined(near, limited))
         }
         (Some(host), None) => {
             let typed = sources.clone();
@@ -153,14 +194,26 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
                 options: request.options.clone(),
             };
             let (links, remote) = connect(request, host, &ask, observer)?;
+            let begin = Instant::now();
+            let memory = memory_for(&links).value;
             let near = match request.dry_run {
                 true => dry::run(links, &destination.0, memory, watch),
                 false => {
                     let asked = Some((typed, policy(&request.options)));
-                    sink::run(links, &SinkRequest { asked, ..here(destination) }, watch)
+                    let to = SinkRequest { asked, ..here(destination, &links) };
+                    sink::run(links, &to, watch)
                 }
             };
-            Ok(remote.joined(near))
+            let reached =
+                near.far.as_ref().map_or(0, |far| far.payload) as f64 / begin.elapsed().as_secs_f64();
+            // The last limit: what it was before is not known here.
+            let rate = match watch.control.knobs().rate {
+                0 => request.options.rate,
+                RATE_UNLIMITED => None,
+                rate => Some(rate),
+            };
+            let limited = rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64);
+            Ok(remote.joined(near, limited))
         }
         (Some(_), Some(_)) => Err("copying from one remote host to another is not supported yet".into()),
     }
@@ -171,13 +224,15 @@ struct Remote {
     guard: bootstrap::SshGuard,
     protect: String,
     path: String,
-    streams: u16,
+    streams: Choice<u16>,
+    advice: Option<String>,
 }
 
 impl Remote {
-    fn joined(self, near: Report) -> Joined {
-        drop(self.guard);
-        Joined { near, local: None, protect: self.protect, path: self.path, streams: self.streams }
+    fn joined(self, near: Report, rate_limited: bool) -> Joined {
+        let Remote { guard, protect, path, streams, advice } = self;
+        drop(guard);
+        Joined { near, local: None, protect, path, streams, advice, rate_limited }
     }
 }
 
@@ -197,15 +252,17 @@ fn connect(
         via: remote.via,
         ports: remote.ports,
         interactive: remote.interactive,
-        streams: streams(&request.options),
+        streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
     };
     let mut notes = |note| observer.event(Event::Note(note));
     let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
-    let streams = connected.data.len() as u16;
+    let Plan { streams, advice, .. } = connected.plan;
     let links = Links {
         session: connected.session,
         control: connected.control,
         data: connected.data,
+        joins: connected.joins,
+        patience: patience(&request.options),
         strays: Arc::new(AtomicU64::new(0)),
     };
     let path = match connected.path {
@@ -213,7 +270,7 @@ fn connect(
         bootstrap::Path::Ssh => "through ssh".into(),
     };
     let protect = connected.protect.to_owned();
-    Ok((links, Remote { guard: connected.guard, protect, path, streams }))
+    Ok((links, Remote { guard: connected.guard, protect, path, streams, advice }))
 }
 
 /// `haul agent`: the far end of one session. Returns the exit code.
@@ -237,20 +294,23 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         session: connected.session,
         control: connected.control,
         data: connected.data,
+        joins: connected.joins,
+        patience: patience(&request.options),
         strays: connected.strays.clone(),
     };
     adopt_passport(&mut request, home.as_deref());
-    let memory = memory(&request.options);
+    let memory = memory(&request.options, path::rtt(&links.control));
     let report = match (request.role, request.destination) {
         (Role::Source, _) => {
-            let from = source_request(request.sources, &request.options, home, memory);
+            let pacer = Arc::new(Pacer::new(request.options.rate));
+            let from = source_request(request.sources, &request.options, home, memory, &pacer);
             source::run(links, &from, &Watch::silent())
         }
         (Role::Sink, Some(destination)) => {
             let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
             sink::run(
                 links,
-                &sink_request(destination, &request.options, home, memory, what),
+                &sink_request(destination, &request.options, home, memory.value, what),
                 &Watch::silent(),
             )
         }
@@ -279,10 +339,13 @@ fn source_request(
     sources: Vec<PathBytes>,
     options: &Options,
     home: Option<PathBuf>,
-    memory: u64,
+    memory: Choice<u64>,
+    pacer: &Arc<Pacer>,
 ) -> SourceRequest {
     let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
-    SourceRequest { sources, options: options.clone(), home, memory, readers, clock: wall_clock() }
+    let (pacer, clock) = (pacer.clone(), wall_clock());
+    let Choice { value: memory, why: memory_why } = memory;
+    SourceRequest { sources, options: options.clone(), home, memory, memory_why, readers, pacer, clock }
 }
 
 fn sink_request(
@@ -311,21 +374,30 @@ fn cpus() -> u16 {
     thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16)
 }
 
-fn streams(options: &Options) -> u16 {
-    options.streams.unwrap_or(STREAMS_DEFAULT).clamp(1, STREAMS_MAX)
+fn patience(options: &Options) -> Duration {
+    options.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// Payload bytes in buffers: as asked, else 64 objects, an eighth of RAM or a quarter of the cgroup's limit
-/// at most. (The bandwidth-delay product joins this when the path is measured.)
-fn memory(options: &Options) -> u64 {
+/// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects, an eighth of
+/// RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload comes.
+fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
+    if let Some(asked) = options.memory {
+        return Choice { value: asked.max(MEMORY_MIN), why: "as asked".into() };
+    }
     let ram = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let ram = ram.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let ram = ram.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).map(|kib| kib * 1024);
     let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let chosen =
-        MEMORY_DEFAULT.min(ram.map_or(u64::MAX, |ram| ram / 8)).min(group.map_or(u64::MAX, |max| max / 4));
-    options.memory.unwrap_or(chosen).max(MEMORY_MIN)
+    let Choice { value: wanted, why } = path::memory(rtt);
+    let limits = [
+        (wanted, why),
+        (ram.map_or(u64::MAX, |ram| ram / 8), "an eighth of the memory".to_owned()),
+        (group.map_or(u64::MAX, |max| max / 4), "a quarter of the cgroup's limit".to_owned()),
+    ];
+    let least = limits.into_iter().min_by_key(|(bytes, _)| *bytes);
+    let (value, why) = least.unwrap_or((MEMORY_MIN, String::new()));
+    Choice { value: value.max(MEMORY_MIN), why }
 }
 
 fn memory_links() -> (Links, Links) {
@@ -336,8 +408,10 @@ fn memory_links() -> (Links, Links) {
         data.0.push((StreamId(stream), near));
         data.1.push((StreamId(stream), far));
     }
-    let links =
-        |control, data| Links { session: [0; 16], control, data, strays: Arc::new(AtomicU64::new(0)) };
+    let links = |control, data| {
+        let (joins, patience, strays) = (Joins::Never, Duration::ZERO, Arc::new(AtomicU64::new(0)));
+        Links { session: [0; 16], control, data, joins, patience, strays }
+    };
     (links(near, data.0), links(far, data.1))
 }
 
@@ -454,7 +528,7 @@ fn memory_limited(stages: &[StageTime; 5]) -> bool {
 }
 
 fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
-    let Joined { near, local, protect, path, streams } = joined;
+    let Joined { near, local, protect, path, streams, advice, rate_limited } = joined;
     let far: EndReport = match (&local, near.far) {
         (Some(far), _) => far.own,
         (None, Some(far)) => far,
@@ -479,11 +553,9 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
     let is_remote = local.is_none();
     let mut chosen = near.chosen;
     chosen.extend(local.map(|far| far.chosen).unwrap_or_default());
-    let why = match request.options.streams {
-        Some(_) => "as asked",
-        None => "the default, until the path is measured",
-    };
+    let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
+    chosen.extend(advice.map(|advice| ("would help".into(), advice)));
     Summary {
         status,
         files: tally.files,
@@ -510,7 +582,8 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
         strays: near.own.strays + far.strays,
         resumed: near.resumed,
         error,
-        memory_limited: memory_limited(&stages),
+        rate_limited,
+        memory_limited: memory_limited(&stages) && !rate_limited,
         chosen,
     }
 }

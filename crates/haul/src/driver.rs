@@ -23,16 +23,21 @@ use crate::job::{Durability, Options};
 use crate::meter::Meter;
 use crate::storage::Stuck;
 use crate::transport::Link;
+use crate::transport::rejoin::{JoinEvent, Joins};
 use crate::transport::stream::{ControlEvent, ControlHandle};
+pub(crate) use streams::PATIENCE;
+use streams::{Lines, Lost};
 
 pub(crate) mod dry;
+pub(crate) mod net;
 pub(crate) mod sink;
 pub(crate) mod source;
 mod steer;
+mod streams;
 #[cfg(test)]
 mod tests;
 
-/// Frames carry this fencing epoch until control can be re-joined.
+/// The fencing epoch of a session's start; each time that control joins again it is higher.
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
 /// The other end has this long for each step of the set-up; taking over a dead owner's job takes up to 30 s.
 const SETUP_MAX: Duration = Duration::from_secs(90);
@@ -58,6 +63,9 @@ pub(crate) struct Links {
     pub(crate) session: [u8; 16],
     pub(crate) control: Link,
     pub(crate) data: Vec<(StreamId, Link)>,
+    /// How others come up later, and how long a lost control is waited for.
+    pub(crate) joins: Joins,
+    pub(crate) patience: Duration,
     /// Connections that were not ours.
     pub(crate) strays: Arc<AtomicU64>,
 }
@@ -229,6 +237,11 @@ impl Pulse {
     pub(crate) fn heard(&mut self) {
         self.heard = Instant::now();
     }
+    /// Control joined again: it has to show that it works before long.
+    pub(crate) fn rejoined(&mut self) {
+        self.heard = Instant::now() - SILENCE_MAX.saturating_sub(Lines::resume_max());
+        self.pinged = Instant::now() - PING_EVERY;
+    }
     /// Says something if it is time to; `Err` if the other end was silent for too long.
     pub(crate) fn beat(&mut self, control: &ControlHandle) -> Result<(), String> {
         if self.pinged.elapsed() >= PING_EVERY {
@@ -268,11 +281,18 @@ pub(crate) fn protocol(text: impl Into<String>) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into().into() }
 }
 
-/// Waits for control messages during the set-up. `pick` takes an event of the mailbox as a control event.
+/// What one end hears of the other.
+pub(crate) enum Heard {
+    Control(ControlEvent),
+    Join(JoinEvent),
+}
+
+/// Waits for control messages during the set-up, which does not survive the loss of control. `pick` takes an event of the
+/// mailbox as one of the lines.
 pub(crate) fn expect<E, T>(
     mailbox: &Receiver<E>,
     control: &ControlHandle,
-    pick: impl Fn(E) -> Option<ControlEvent>,
+    pick: impl Fn(E) -> Option<Heard>,
     mut want: impl FnMut(Message) -> Result<Option<T>, Failure>,
 ) -> Result<T, Failure> {
     let deadline = Instant::now() + SETUP_MAX;
@@ -285,18 +305,19 @@ pub(crate) fn expect<E, T>(
             }
             Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
         };
-        match pick(event) {
-            Some(ControlEvent::Message(Message::Ping(n))) => control.send(Message::Pong(n)),
-            Some(ControlEvent::Message(Message::Pong(_) | Message::Notice { .. })) | None => {}
-            Some(ControlEvent::Message(Message::Abort(failure))) => return Err(failure),
-            Some(ControlEvent::Message(message)) => {
+        let Some(Heard::Control(event)) = pick(event) else { continue };
+        match event {
+            ControlEvent::Message(Message::Ping(n)) => control.send(Message::Pong(n)),
+            ControlEvent::Message(Message::Pong(_) | Message::Notice { .. }) => {}
+            ControlEvent::Message(Message::Abort(failure)) => return Err(failure),
+            ControlEvent::Message(message) => {
                 let name = message.name();
                 match want(message)? {
                     Some(value) => return Ok(value),
                     None => return Err(protocol(format!("{name} came where it makes no sense"))),
                 }
             }
-            Some(ControlEvent::Lost(text)) => return Err(protocol(text)),
+            ControlEvent::Lost { why, .. } => return Err(protocol(why)),
         }
     }
 }
@@ -375,29 +396,46 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
     })
 }
 
-/// Sends the report of this end, waits for the other end's unless it came already, and closes control. `lost`:
-/// there is no control stream any more, so that nothing can come.
+/// Sends the report of this end, waits for the other end's unless it came already, and closes control. `lines`: `None`
+/// if control is gone for good. While they are dark after an end that the other must hear of (`waits`), they are waited
+/// for as before.
 pub(crate) fn exchange_reports<E>(
     mailbox: &Receiver<E>,
     control: &mut ControlHandle,
+    lines: Option<(&mut Lines, Clock)>,
+    waits: impl Fn() -> bool,
     own: EndReport,
     mut far: Option<EndReport>,
-    lost: bool,
-    pick: impl Fn(E) -> Option<ControlEvent>,
+    pick: impl Fn(E) -> Option<Heard>,
 ) -> Option<EndReport> {
-    if lost {
+    let Some((lines, clock)) = lines else {
         control.close();
         return None;
-    }
+    };
     control.send(Message::Report(own));
-    let deadline = Instant::now() + REPORT_MAX;
-    while far.is_none()
-        && let Ok(event) = mailbox.recv_deadline(deadline)
-    {
-        match pick(event) {
-            Some(ControlEvent::Message(Message::Report(report))) => far = Some(report),
-            Some(ControlEvent::Lost(_)) => break,
-            _ => {}
+    let mut deadline = Instant::now() + REPORT_MAX;
+    while far.is_none() && (!lines.is_dark() || waits()) {
+        match mailbox.recv_timeout(TICK).map(&pick) {
+            Ok(Some(Heard::Control(ControlEvent::Message(Message::Report(report))))) => far = Some(report),
+            Ok(Some(Heard::Control(ControlEvent::Lost { epoch, why, how }))) => {
+                if let Lost::Over(_) = lines.control_lost((epoch, why, how), control, clock.now()) {
+                    break;
+                }
+            }
+            Ok(Some(Heard::Join(event))) => {
+                // A stream is of no use any more.
+                drop(lines.handle(event, control, clock.now()));
+            }
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if lines.beat(clock.now()).is_err() {
+            break;
+        }
+        match lines.is_dark() {
+            true => deadline = Instant::now() + REPORT_MAX,
+            false if Instant::now() >= deadline => break,
+            false => {}
         }
     }
     control.close();
@@ -437,9 +475,11 @@ impl Notices {
         &mut self,
         watch: &Watch,
         control: &ControlHandle,
+        dark: bool,
         stuck: impl FnOnce() -> Vec<Stuck>,
     ) {
-        if watch.observer.is_some() || self.sent.is_some_and(|sent| sent.elapsed() < NOTICE_EVERY) {
+        // What waits in the dark would be no news any more.
+        if dark || watch.observer.is_some() || self.sent.is_some_and(|sent| sent.elapsed() < NOTICE_EVERY) {
             return;
         }
         self.sent = Some(Instant::now());

@@ -118,8 +118,14 @@ pub struct Options {
     pub update: bool,
     /// Most payload bytes in memory at each end; `None`: chosen from RAM and the cgroup's limit.
     pub memory: Option<u64>,
-    /// Data streams, 1 to 16; `None`: chosen.
+    /// Data streams, 1 to 64; `None`: chosen.
     pub streams: Option<u16>,
+    /// Bytes per second of payload and frames, all streams together; `None`: no limit.
+    pub rate: Option<u64>,
+    /// Bytes that each stream's buffers shall hold under way, at both ends; `None`: the kernel's own growth.
+    pub window: Option<u64>,
+    /// Congestion control of the data streams; `None`: chosen.
+    pub congestion: Option<String>,
     /// Threads that read at the source; `None`: chosen.
     pub readers: Option<u16>,
     /// Threads that write at the sink; `None`: chosen.
@@ -130,6 +136,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// Every file needs its root at the near end.
     pub manifest: bool,
+    /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
+    pub patience: Option<u32>,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -146,11 +154,15 @@ impl Default for Options {
             update: false,
             memory: None,
             streams: None,
+            rate: None,
+            window: None,
+            congestion: None,
             readers: None,
             writers: None,
             object_size: None,
             state_dir: None,
             manifest: false,
+            patience: None,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

@@ -14,6 +14,7 @@ pub mod digest;
 mod driver;
 pub mod job;
 pub mod meter;
+mod mounts;
 pub mod probe;
 pub mod storage;
 mod sys;

@@ -14,6 +14,7 @@ pub mod descriptors;
 pub mod io;
 pub mod jail;
 mod knobs;
+pub mod layout;
 pub mod null;
 pub mod sink;
 pub mod source;

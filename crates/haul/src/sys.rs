@@ -114,6 +114,105 @@ pub fn sync_file_range_write(fd: impl AsFd, offset: u64, len: u64) -> Result<(),
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
+/// The OSD that has the object in which `offset` of a CephFS file lies; the kernel client's `CEPH_IOC_GET_DATALOC`.
+///
+/// # Errors
+/// ENOTTY where there is no such question (ceph-fuse, or no CephFS); ENOENT if no OSD has it; others of the client.
+pub fn ceph_data_location(fd: impl AsFd, offset: u64) -> Result<u64, Errno> {
+    /// `struct ceph_ioctl_dataloc`; the address has the size of `sockaddr_storage`.
+    #[repr(C)]
+    struct DataLocation {
+        file_offset: u64,
+        object_offset: u64,
+        object_no: u64,
+        object_size: u64,
+        object_name: [u8; 64],
+        block_offset: u64,
+        block_size: u64,
+        osd: i64,
+        osd_addr: [u64; 16],
+    }
+    const _: () = assert!(size_of::<DataLocation>() == 0xf8);
+    let mut location = DataLocation {
+        file_offset: offset,
+        object_offset: 0,
+        object_no: 0,
+        object_size: 0,
+        object_name: [0; 64],
+        block_offset: 0,
+        block_size: 0,
+        osd: -1,
+        osd_addr: [0; 16],
+    };
+    ask(fd, 0xc0f8_9703, &mut location)?;
+    u64::try_from(location.osd).map_err(|_| Errno::NOENT)
+}
+
+/// What `BEEGFS_IOC_GET_STRIPEINFO` answers: pattern and chunk size (32 bits each), number of targets (16), padding.
+///
+/// # Errors
+/// ENOTTY if this is no BeeGFS; others of its client.
+pub fn beegfs_stripe_info(fd: impl AsFd) -> Result<[u8; 12], Errno> {
+    let mut info = [0_u32; 3];
+    ask(fd, 0x800c_6619, &mut info)?;
+    let mut bytes = [0; 12];
+    for (to, word) in bytes.chunks_exact_mut(4).zip(info) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+/// The target, or group of targets, at position `index` of a file's stripe: `BEEGFS_IOC_GET_STRIPETARGET_V2`.
+///
+/// # Errors
+/// ENOTTY before BeeGFS 8; others of its client.
+pub fn beegfs_stripe_target(fd: impl AsFd, index: u32) -> Result<u32, Errno> {
+    // u32 index, target or group, two targets, two nodes; two names of 256 bytes.
+    let mut target = [0_u32; 6 + 128];
+    target[0] = index;
+    ask(fd, 0x8218_661a, &mut target)?;
+    Ok(target[1])
+}
+
+/// The same for BeeGFS 7: `BEEGFS_IOC_GET_STRIPETARGET`.
+///
+/// # Errors
+/// EINVAL for an index that does not fit; others of its client.
+pub fn beegfs_stripe_target_v7(fd: impl AsFd, index: u32) -> Result<u32, Errno> {
+    // u16 index, target, node; a name of 256 bytes.
+    let mut target = [0_u16; 3 + 128];
+    target[0] = u16::try_from(index).map_err(|_| Errno::INVAL)?;
+    ask(fd, 0x8106_661a, &mut target)?;
+    Ok(u32::from(target[1]))
+}
+
+/// An ioctl that reads and fills a structure of plain numbers. Its size is part of `request`, and the kernel moves no more.
+#[allow(unsafe_code)]
+fn ask<T>(fd: impl AsFd, request: u32, about: &mut T) -> Result<(), Errno> {
+    assert_eq!(request >> 16 & 0x3fff, size_of::<T>() as u32, "the size in the request is the structure's");
+    // SAFETY: the pointer is to a live structure of the size that the request names, and any bytes are valid in it, for
+    // the callers above have numbers only.
+    let result =
+        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::c_ulong::from(request) as _, &raw mut *about) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// What the kernel says of a TCP connection, in the layout of its `struct tcp_info`: as much of `info` as it filled.
+/// Older kernels fill less.
+///
+/// # Errors
+/// Of `getsockopt`: ENOTSOCK, EOPNOTSUPP for what is no TCP socket.
+#[allow(unsafe_code)]
+pub fn tcp_info(fd: impl AsFd, info: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = libc::socklen_t::try_from(info.len()).map_err(|_| Errno::INVAL)?;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes, which `info` has, and says in `len` how many it wrote.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    if result == 0 { Ok((len as usize).min(info.len())) } else { Err(last_errno()) }
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -2,7 +2,8 @@
 //!
 //! A transport makes [`Link`]s: one for control, N for data. The threads in [`stream`] speak frames over any
 //! link, so that a new transport is one file that makes links: [`memory`] in one process, [`tls`] over TCP,
-//! [`mux`] through one byte pipe such as ssh's. [`bootstrap`] chooses among them.
+//! [`mux`] through one byte pipe such as ssh's. [`bootstrap`] chooses among them. [`rejoin`] is how links come up after
+//! the start.
 //!
 //! What every link keeps, and `tests/transport_conformance.rs` checks for each:
 //! - bytes arrive whole and in order, both directions at once, each half used by its own thread;
@@ -13,12 +14,17 @@
 //! - a writer may hold bytes back until it is flushed.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 pub mod bootstrap;
 pub mod memory;
 pub mod mux;
+pub mod pace;
+pub mod path;
+pub mod rejoin;
 pub mod stream;
+pub mod tcp;
 pub mod tls;
 
 /// A reliable, ordered byte pipe in both directions, already authenticated.
@@ -27,6 +33,9 @@ pub struct Link {
     pub writer: Box<dyn Write + Send>,
     /// Ends both directions at once and wakes whoever waits in them.
     pub closer: Arc<dyn Fn() + Send + Sync>,
+    /// The connection below, to ask ([`tcp::sample`]) and to set; never to read or write. `None`: there is none of
+    /// its own.
+    pub socket: Option<Arc<TcpStream>>,
 }
 
 /// Takes events from any thread. Never blocks.

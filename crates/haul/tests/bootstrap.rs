@@ -84,7 +84,7 @@ impl Far {
             via: None,
             ports: None,
             interactive: false,
-            streams: 3,
+            streams: Some(3),
         }
     }
 
@@ -157,7 +157,7 @@ fn free_port() -> u16 {
 }
 
 /// Goal: with a haul there and an open port, all streams come up over TLS and belong to the right ids; the
-/// far end's port is closed then.
+/// far end's port stays open for those that join later.
 #[test]
 fn direct_streams_come_up() {
     let far = Far::with_haul();
@@ -166,10 +166,64 @@ fn direct_streams_come_up() {
     assert!(notes.is_empty(), "{notes:?}");
     assert_eq!(connected.protect, "tls");
     let Path::Direct { addr } = connected.path else { panic!("{:?}", connected.path) };
-    // The far end serves streams only after it has closed its port.
+    // The far end serves streams when all have come.
     connected.control.writer.write_all(b"x").and_then(|()| connected.control.writer.flush()).unwrap();
     connected.control.reader.read_exact(&mut [0]).unwrap();
-    assert!(TcpStream::connect(addr).is_err(), "the port is still open");
+    assert!(TcpStream::connect(addr).is_ok(), "nothing can join later");
+    check_echo(connected);
+}
+
+/// Goal: where the user names no number of streams the path decides, both ends agree on it, and the reason is said; through
+/// ssh too.
+#[test]
+fn the_path_decides_how_many_streams() {
+    let far = Far::with_haul();
+    let spec = RemoteSpec { streams: None, ..far.spec() };
+    let connected = start(&spec).0.unwrap();
+    assert!(matches!(connected.path, Path::Direct { .. }), "{:?}", connected.path);
+    let plan = connected.plan.clone();
+    assert_eq!(connected.data.len(), usize::from(plan.streams.value));
+    let rtt = plan.rtt.expect("the control connection was measured");
+    assert!(rtt.as_nanos() > 0 && (1..=4).contains(&plan.streams.value), "{plan:?}");
+    assert!(!plan.streams.why.is_empty());
+    check_echo(connected);
+
+    let port = free_port();
+    let mut far = Far::with_haul();
+    far.env = format!("AGENT_ECHO_PORT={port}");
+    let connected = start(&RemoteSpec { streams: None, ..far.spec() }).0.unwrap();
+    assert_eq!((connected.path, connected.data.len(), connected.plan.rtt), (Path::Ssh, 4, None));
+    check_echo(connected);
+}
+
+/// Goal: a congestion control that the sending host does not allow is refused by it, and those that it allows are named.
+#[test]
+fn a_strange_congestion_control_is_refused() {
+    let far = Far::with_haul();
+    let options = Options { congestion: Some("nonesuch".into()), ..Options::default() };
+    let as_source = AgentRequest { role: Role::Source, options: options.clone(), ..request() };
+    let error = connect(&far.spec(), &as_source, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Refused, "{error}");
+    assert!(error.to_string().contains("'nonesuch'") && error.to_string().contains("reno"), "{error}");
+    // At a sink it means nothing.
+    let as_sink = AgentRequest { options, ..request() };
+    check_echo(connect(&far.spec(), &as_sink, &mut |_| {}).unwrap());
+}
+
+/// Goal: a window that the user names fixes the receive buffers of the end that is the sink, before its connections are made,
+/// and control's is left alone.
+#[test]
+fn a_window_fixes_the_buffers_of_the_sink() {
+    let far = Far::with_haul();
+    let options = Options { window: Some(100_000), ..Options::default() };
+    let as_source = AgentRequest { role: Role::Source, options, ..request() };
+    let connected = connect(&far.spec(), &as_source, &mut |_| {}).unwrap();
+    let buffer = |link: &haul::transport::Link| {
+        let socket = link.socket.as_ref().expect("a connection of its own");
+        socket2::SockRef::from(&**socket).recv_buffer_size().unwrap()
+    };
+    assert!(connected.data.iter().all(|(_, link)| buffer(link) == 200_000));
+    assert_ne!(buffer(&connected.control), 200_000);
     check_echo(connected);
 }
 
@@ -507,14 +561,25 @@ fn strangers_do_not_disturb() {
 #[test]
 fn loss_of_ssh_loses_nothing() {
     let far = Far::with_haul();
-    let Connected { session, control, data, path, protect, protocol, remote_version, guard } =
+    let Connected { session, control, data, joins, path, protect, protocol, remote_version, plan, guard } =
         start(&far.spec()).0.unwrap();
     let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     drop(guard);
     let other = start(&far.spec()).0.unwrap();
     let guard = other.guard;
-    check_echo(Connected { session, control, data, path, protect, protocol, remote_version, guard });
+    check_echo(Connected {
+        session,
+        control,
+        data,
+        joins,
+        path,
+        protect,
+        protocol,
+        remote_version,
+        plan,
+        guard,
+    });
 }
 
 /// Goal: input that cannot be meant is refused before anything runs.
@@ -525,8 +590,8 @@ fn bad_input_is_refused_at_once() {
     let bad = [
         RemoteSpec { host: "-oProxyCommand=touch x".into(), ..spec.clone() },
         RemoteSpec { host: "".into(), ..spec.clone() },
-        RemoteSpec { streams: 0, ..spec.clone() },
-        RemoteSpec { streams: 17, ..spec.clone() },
+        RemoteSpec { streams: Some(0), ..spec.clone() },
+        RemoteSpec { streams: Some(65), ..spec.clone() },
         RemoteSpec { ports: Some((9, 8)), ..spec.clone() },
         RemoteSpec { remote_haul: Some("a\nb".into()), ..spec },
     ];

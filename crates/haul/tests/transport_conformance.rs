@@ -11,16 +11,17 @@ use crossbeam_channel::{Receiver, unbounded};
 use haul::buffer::{Buffer, Pool};
 use haul::digest;
 use haul::meter::Meter;
+use haul::transport::pace::Pacer;
 use haul::transport::stream::{
-    CONTROL_QUEUE_MAX, ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, RecvEvent,
-    SendEvent,
+    ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, Loss, RecvEvent, SendEvent,
 };
 use haul::transport::tls::{self, Identity, Pin};
 use haul::transport::{Link, Post, memory, mux};
 use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
+use haul_core::resend::KEPT_MAX;
 use haul_core::wire::{
-    DataEntry, DataHeader, DigestKind, FrameHeader, HEADER_LEN, Message, SubHeader, encode_data_header,
-    encode_frame, kind,
+    DataEntry, DataHeader, DigestKind, FrameHeader, HEADER_LEN, Message, RESUME_LEN, ResumeFrom, SubHeader,
+    encode_data_header, encode_frame, kind,
 };
 
 const EPOCH: SessionEpoch = SessionEpoch(7);
@@ -207,7 +208,7 @@ fn lost(events: &Receiver<ControlEvent>) -> String {
     loop {
         match events.recv_timeout(HANG).expect("the stream is lost sooner or later") {
             ControlEvent::Message(_) => {}
-            ControlEvent::Lost(why) => return why,
+            ControlEvent::Lost { why, .. } => return why,
         }
     }
 }
@@ -243,15 +244,15 @@ fn control_messages_round_trip() {
 }
 
 /// Goal: a peer that does not read is found out, and sending never waits for it.
-/// Method: nobody reads the other end; send more than the queue and the pipe hold.
+/// Method: nobody reads the other end; send more than is kept and the pipe holds.
 #[test]
 fn control_queue_is_bounded() {
     let (near, _far) = memory::pair(1000);
     let (handle, events) = control(near);
-    for i in 0..CONTROL_QUEUE_MAX as u64 + 20_000 {
+    for i in 0..KEPT_MAX as u64 + 20_000 {
         handle.send(Message::Ping(i));
     }
-    assert!(lost(&events).contains("does not read"));
+    assert!(lost(&events).contains("does not take"));
 }
 
 /// Goal: frames of another epoch do nothing, and are counted.
@@ -282,7 +283,9 @@ struct Sink {
 
 fn source(link: Link) -> Source {
     let (post, events) = post();
-    let sender = DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post).unwrap();
+    let sender =
+        DataSender::spawn(link, STREAM, EPOCH, Arc::new(Meter::default()), post, Arc::new(Pacer::new(None)))
+            .unwrap();
     Source { sender, events, pool: Pool::new(64 << 20) }
 }
 
@@ -615,7 +618,12 @@ fn panic_ends_the_stream() {
             panic!("boom")
         }
     }
-    let bomb = || Link { reader: Box::new(Bomb), writer: Box::new(io::sink()), closer: Arc::new(|| {}) };
+    let bomb = || Link {
+        reader: Box::new(Bomb),
+        writer: Box::new(io::sink()),
+        closer: Arc::new(|| {}),
+        socket: None,
+    };
     let (_handle, events) = control(bomb());
     assert!(lost(&events).contains("boom"));
     assert!(sink(bomb(), 1 << 20).finish().2.unwrap().contains("boom"));
@@ -697,4 +705,86 @@ fn mux_ends_when_its_channels_do() {
     }
     assert_eq!(end.recv_timeout(HANG).unwrap(), None);
     assert_eq!(end.recv_timeout(HANG).unwrap(), None);
+}
+
+/// Goal: control goes on over another link: every message once and in order, whatever was on its way; what an older link
+/// still brings has no effect; a link of an older epoch is refused.
+/// Method: both real ends over pairs of links that are cut in the middle of traffic, with thousands of messages each way.
+#[test]
+fn control_goes_on_over_another_link() {
+    let (near, far) = memory::pair(5_000);
+    let mut cuts = vec![near.closer.clone()];
+    let (mut near_handle, near_events) = control(near);
+    let (mut far_handle, far_events) = control(far);
+    let read = |events: Receiver<ControlEvent>| {
+        std::thread::spawn(move || {
+            let mut got = Vec::new();
+            while got.len() < 12_000 {
+                match events.recv_timeout(HANG).expect("messages go on") {
+                    ControlEvent::Message(Message::Ping(n)) => got.push(n),
+                    ControlEvent::Message(other) => panic!("{other:?}"),
+                    ControlEvent::Lost { how, .. } => assert_ne!(how, Loss::Broken),
+                }
+            }
+            got
+        })
+    };
+    let readers = [read(near_events), read(far_events)];
+    for i in 0..12_000u64 {
+        near_handle.send(Message::Ping(i));
+        far_handle.send(Message::Ping(i));
+        if i % 1_000 == 500 {
+            cuts.pop().expect("a link")();
+            let (near, far) = memory::pair(5_000);
+            cuts.push(near.closer.clone());
+            let epoch = SessionEpoch(EPOCH.0 + 1 + i as u32);
+            near_handle.attach(near, epoch).unwrap();
+            far_handle.attach(far, epoch).unwrap();
+            // One of an epoch that is over.
+            let (stale, mut peer) = memory::pair(100);
+            near_handle.attach(stale, epoch).unwrap();
+            assert!(peer.reader.read(&mut [0]).is_err(), "it is cut");
+        }
+        if i % 50 == 0 {
+            // Not more at a time than is kept for a peer.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let all: Vec<u64> = (0..12_000).collect();
+    for reader in readers {
+        assert!(reader.join().unwrap() == all, "lost, repeated or out of order");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| near_handle.close());
+        far_handle.close();
+    });
+}
+
+/// Goal: a peer that resumes where it cannot is found out, and the link is lost for good.
+/// Method: a hand-written far end that joins again and claims what was never sent, another epoch, or wants back what it had.
+#[test]
+fn false_resumes_are_found_out() {
+    for (received, epoch, why) in
+        [(5, 8, "came, of"), (0, 9, "resumes epoch"), (0, 8, "wants control messages")]
+    {
+        let (near, mut far) = memory::pair(10_000);
+        let (handle, events) = control(near);
+        handle.send(Message::Ping(1));
+        far.reader.read_exact(&mut [0; HEADER_LEN + 8]).unwrap();
+        far.writer.write_all(&encode_frame(&Message::Received(1), StreamId(0), EPOCH, 1)).unwrap();
+        far.writer.write_all(&encode_frame(&Message::Ping(7), StreamId(0), EPOCH, 2)).unwrap();
+        assert_eq!(events.recv_timeout(HANG).unwrap(), ControlEvent::Message(Message::Ping(7)));
+        let (near, mut far) = memory::pair(10_000);
+        handle.attach(near, SessionEpoch(8)).unwrap();
+        let mut resume = [0; RESUME_LEN];
+        far.reader.read_exact(&mut resume).unwrap();
+        assert_eq!(ResumeFrom::decode(&resume).unwrap(), ResumeFrom { epoch: SessionEpoch(8), received: 2 });
+        far.writer.write_all(&ResumeFrom { epoch: SessionEpoch(epoch), received }.encode()).unwrap();
+        let lost = events.iter().find_map(|event| match event {
+            ControlEvent::Lost { epoch: SessionEpoch(8), why, how } => Some((why, how)),
+            _ => None,
+        });
+        let (said, how) = lost.unwrap();
+        assert!(said.contains(why) && how == Loss::Broken, "{said}");
+    }
 }

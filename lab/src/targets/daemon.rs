@@ -17,6 +17,8 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::pid::Process;
+
 use super::mount;
 use super::script::{Player, Script};
 use super::spec::ModelSpec;
@@ -71,9 +73,9 @@ pub fn start(spec: &ModelSpec, data: Option<PathBuf>) -> anyhow::Result<Value> {
         .stderr(log)
         .spawn()
         .context("start the process of the model")?;
-    let pid = i32::try_from(child.id()).expect("pids are i32");
-    let ready = state::start_of(pid).is_some_and(|started| {
-        state.daemon = Some((pid, started));
+    let pid = child.id();
+    let ready = Process::of(pid).is_ok_and(|process| {
+        state.daemon = Some(process);
         state.save().is_ok() && is_ready(&mut child)
     });
     if !ready {

@@ -55,31 +55,12 @@ pub fn up(spec: &DevicesSpec) -> anyhow::Result<Value> {
     state.save()?;
     let (mut direct, mut mounts) = (true, Vec::new());
     for (at, image) in images.iter().enumerate() {
-        let file = fs::File::create_new(image).with_context(|| format!("create {}", image.display()))?;
-        file.set_len(spec.size)
-            .with_context(|| format!("make {} {} bytes long", image.display(), spec.size))?;
-        let attach = |direct| {
-            run(
-                "losetup",
-                &["--find", "--show", if direct { "--direct-io=on" } else { "--direct-io=off" }],
-                &[image],
-            )
-        };
-        // Some file systems below refuse direct I/O; the answer says so.
-        let device = attach(direct).or_else(|e| {
-            let refused = std::mem::replace(&mut direct, false);
-            if refused { attach(false) } else { Err(e) }
-        })?;
-        let device = PathBuf::from(device.trim());
-        let quiet: &[&str] = if spec.file_system == "xfs" { &["-q", "-f"] } else { &["-q", "-F"] };
-        run(&format!("mkfs.{}", spec.file_system), quiet, &[&device])?;
+        let device = attach(image, spec.size, &mut direct)?;
+        format(&device.path, spec.file_system)?;
         let mount = state.mount.join(at.to_string());
         fs::create_dir(&mount).with_context(|| format!("create {}", mount.display()))?;
-        run("mount", &["-t", spec.file_system], &[&device, &mount])?;
-        let number = device.file_name().context("losetup named no device")?;
-        let number = Path::new("/sys/block").join(number).join("dev");
-        let number = fs::read_to_string(&number).with_context(|| format!("read {}", number.display()))?;
-        state.devices.push(number.trim().to_owned());
+        run("mount", &["-t", spec.file_system], &[&device.path, &mount])?;
+        state.devices.push(device.number);
         mounts.push(mount);
     }
     state.save()?;
@@ -98,6 +79,43 @@ pub fn up(spec: &DevicesSpec) -> anyhow::Result<Value> {
         "direct_io": direct,
         "throttle": throttled,
     }))
+}
+
+/// A loop device.
+pub struct Device {
+    pub path: PathBuf,
+    /// major:minor
+    pub number: String,
+}
+
+/// Makes a sparse file of `size` bytes and a device on it, without the page cache if `direct`.
+///
+/// Some file systems below refuse direct I/O; `direct` says afterwards whether it is used.
+pub fn attach(image: &Path, size: u64, direct: &mut bool) -> anyhow::Result<Device> {
+    let file = fs::File::create_new(image).with_context(|| format!("create {}", image.display()))?;
+    file.set_len(size).with_context(|| format!("make {} {size} bytes long", image.display()))?;
+    let attach = |direct| {
+        run(
+            "losetup",
+            &["--find", "--show", if direct { "--direct-io=on" } else { "--direct-io=off" }],
+            &[image],
+        )
+    };
+    let path = attach(*direct).or_else(|e| {
+        let refused = std::mem::replace(direct, false);
+        if refused { attach(false) } else { Err(e) }
+    })?;
+    let path = PathBuf::from(path.trim());
+    let number = path.file_name().context("losetup named no device")?;
+    let number = Path::new("/sys/block").join(number).join("dev");
+    let number = fs::read_to_string(&number).with_context(|| format!("read {}", number.display()))?;
+    Ok(Device { path, number: number.trim().to_owned() })
+}
+
+/// Makes a file system, `xfs` or `ext4`.
+pub fn format(device: &Path, file_system: &str) -> anyhow::Result<()> {
+    let quiet: &[&str] = if file_system == "xfs" { &["-q", "-f"] } else { &["-q", "-F"] };
+    run(&format!("mkfs.{file_system}"), quiet, &[device]).map(drop)
 }
 
 /// Changes the rates of one device or of all; says by what means, or that there is none on this machine.
@@ -119,7 +137,7 @@ pub fn set(
             continue;
         }
         *rates = [read_rate.unwrap_or(rates[0]), write_rate.unwrap_or(rates[1])];
-        if let Some(by) = throttle(device, *rates)? {
+        if let Some(by) = throttle(device, *rates, None)? {
             means = by;
         }
     }
@@ -127,11 +145,17 @@ pub fn set(
     Ok(means)
 }
 
-/// Throttles a device for the root cgroup and the caller's own; bytes a second, 0 removes the limit.
+/// Throttles a device for the root cgroup and that of the user, a process id or the caller; bytes a second, 0 removes
+/// the limit.
 ///
 /// The root cgroup too, for version 1 charges write-back to it, whoever wrote. None if the machine cannot.
-pub fn throttle(device: &str, [read, write]: [u64; 2]) -> anyhow::Result<Option<&'static str>> {
-    let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
+pub fn throttle(
+    device: &str,
+    [read, write]: [u64; 2],
+    user: Option<i32>,
+) -> anyhow::Result<Option<&'static str>> {
+    let own = user.map_or("/proc/self/cgroup".to_owned(), |pid| format!("/proc/{pid}/cgroup"));
+    let own = fs::read_to_string(&own).with_context(|| format!("read {own}"))?;
     let group_of = |controller: &str| {
         let mut groups = own.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         groups
@@ -166,6 +190,36 @@ pub fn throttle(device: &str, [read, write]: [u64; 2]) -> anyhow::Result<Option<
     Ok(Some("io.max (cgroup v2)"))
 }
 
+/// Limits the written bytes that the kernel holds back for a device, or lifts the limit; says whether it can.
+///
+/// Without it, a device that is throttled to less than others is not slow for a server that never waits for its writes:
+/// memory takes them all.
+pub fn limit_dirty(device: &str, bytes: Option<u64>) -> anyhow::Result<bool> {
+    let dir = PathBuf::from(format!("/sys/class/bdi/{device}"));
+    let write = |file: &str, text: &str| {
+        let file = dir.join(file);
+        fs::write(&file, text).with_context(|| format!("write {text} to {}", file.display()))
+    };
+    // Linux 6.2 and later.
+    if !dir.join("strict_limit").exists() || !dir.join("max_bytes").exists() {
+        return Ok(false);
+    }
+    match bytes {
+        Some(bytes) => write("strict_limit", "1").and_then(|()| write("max_bytes", &bytes.to_string()))?,
+        None => write("strict_limit", "0").and_then(|()| write("max_ratio", "100"))?,
+    }
+    Ok(true)
+}
+
+/// Whether a loop device stands on a file.
+pub fn attached(image: &Path) -> anyhow::Result<bool> {
+    if !image.exists() {
+        return Ok(false);
+    }
+    let devices = run("losetup", &["--noheadings", "--output", "NAME", "--associated"], &[image])?;
+    Ok(!devices.trim().is_empty())
+}
+
 /// Detaches whatever loop device stands on a file.
 pub fn detach(image: &Path) -> anyhow::Result<()> {
     if !image.exists() {
@@ -180,34 +234,39 @@ pub fn detach(image: &Path) -> anyhow::Result<()> {
 
 /// Figures of each device since it was attached, from the block layer.
 pub fn stats(state: &State) -> anyhow::Result<Value> {
-    let stats = (0..).zip(state.devices.iter().zip(&state.rates)).map(|(at, (device, rates))| {
-        let path = format!("/sys/dev/block/{device}/stat");
-        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
-        let [reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, queue, busy_ms, ..] =
-            fields[..]
-        else {
-            anyhow::bail!("{path} has {} numbers", fields.len());
-        };
-        Ok(json!({
-            "target": at as u64,
-            "requests": reads + writes,
-            "reads": reads,
-            "writes": writes,
-            "read_bytes": read_sectors * 512,
-            "written_bytes": write_sectors * 512,
-            "busy_us": busy_ms * 1000,
-            "queue": queue,
-            "response_mean_us": (read_ms + write_ms) * 1000 / (reads + writes).max(1),
-            "read_rate": rates[0],
-            "write_rate": rates[1],
-        }))
-    });
+    let stats = (0..)
+        .zip(state.devices.iter().zip(&state.rates))
+        .map(|(at, (device, rates))| stats_of(at, device, *rates));
     Ok(Value::Array(stats.collect::<anyhow::Result<_>>()?))
 }
 
+/// Figures of device `device` (major:minor), which is target `at` and has these rates.
+pub fn stats_of(at: u64, device: &str, rates: [u64; 2]) -> anyhow::Result<Value> {
+    let path = format!("/sys/dev/block/{device}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let [reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, queue, busy_ms, ..] =
+        fields[..]
+    else {
+        anyhow::bail!("{path} has {} numbers", fields.len());
+    };
+    Ok(json!({
+        "target": at,
+        "requests": reads + writes,
+        "reads": reads,
+        "writes": writes,
+        "read_bytes": read_sectors * 512,
+        "written_bytes": write_sectors * 512,
+        "busy_us": busy_ms * 1000,
+        "queue": queue,
+        "response_mean_us": (read_ms + write_ms) * 1000 / (reads + writes).max(1),
+        "read_rate": rates[0],
+        "write_rate": rates[1],
+    }))
+}
+
 /// Runs a program and gives back what it said.
-fn run(program: &str, options: &[&str], paths: &[&Path]) -> anyhow::Result<String> {
+pub fn run(program: &str, options: &[&str], paths: &[&Path]) -> anyhow::Result<String> {
     let output = Command::new(program)
         .args(options)
         .args(paths)

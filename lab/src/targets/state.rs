@@ -6,17 +6,15 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+
+use crate::pid::Process;
 
 const ROOT: &str = "/run/haul-lab/targets";
 const NAME_MAX: usize = 32;
-/// How long a killed process may take to be gone.
-const END_WAIT: Duration = Duration::from_secs(10);
 
 /// One set of targets.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -26,8 +24,8 @@ pub struct State {
     pub kind: String,
     pub mount: PathBuf,
     pub targets: u32,
-    /// The process that serves a model, and when it was started (clock ticks since boot).
-    pub daemon: Option<(i32, u64)>,
+    /// The process that serves a model.
+    pub daemon: Option<Process>,
     /// Made by us, removed with all in it.
     pub data: Option<PathBuf>,
     pub images: Vec<PathBuf>,
@@ -47,15 +45,22 @@ pub fn mount(name: &str) -> PathBuf {
     dir(name).join("mnt")
 }
 
-/// Takes a name for a new set.
-///
-/// Errors: not root, a name that is no plain word, a set of this name.
-pub fn create(name: &str) -> anyhow::Result<()> {
+/// # Errors
+/// If `name` is no plain word that can be part of a path.
+pub fn check_name(name: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     ensure!(
         (1..=NAME_MAX).contains(&name.len()) && name.chars().all(plain),
         "name {name:?}: up to {NAME_MAX} letters, digits, - and _"
     );
+    Ok(())
+}
+
+/// Takes a name for a new set.
+///
+/// Errors: not root, a name that is no plain word, a set of this name.
+pub fn create(name: &str) -> anyhow::Result<()> {
+    check_name(name)?;
     ensure!(rustix::process::geteuid().is_root(), "targets are mounted: this must be run as root");
     fs::create_dir_all(ROOT).with_context(|| format!("create {ROOT}"))?;
     match fs::create_dir(dir(name)) {
@@ -100,11 +105,12 @@ pub fn names() -> anyhow::Result<Vec<String>> {
 pub fn remove(name: &str) -> anyhow::Result<()> {
     // A set that crashed before it wrote anything down has nothing but its directories.
     let state = State::load(name).unwrap_or_default();
-    if let Some((pid, started)) = state.daemon {
-        end(pid, started)?;
+    if let Some(daemon) = &state.daemon {
+        // Nothing of it is kept, so it need not be asked.
+        daemon.kill()?;
     }
     for device in &state.devices {
-        super::devices::throttle(device, [0, 0])?;
+        super::devices::throttle(device, [0, 0], None)?;
     }
     for mount in mounts_below(&dir(name))? {
         // Lazily: a user that holds a file open keeps the mount for itself, and nobody else sees it.
@@ -129,7 +135,8 @@ pub fn remove(name: &str) -> anyhow::Result<()> {
     remove_if_there(fs::remove_dir_all(dir(name)), &dir(name))
 }
 
-fn remove_if_there(removed: std::io::Result<()>, path: &Path) -> anyhow::Result<()> {
+/// Makes it no error that what was to be removed is not there.
+pub fn remove_if_there(removed: std::io::Result<()>, path: &Path) -> anyhow::Result<()> {
     match removed {
         Err(e) if e.kind() != ErrorKind::NotFound => {
             Err(e).with_context(|| format!("remove {}", path.display()))
@@ -139,7 +146,7 @@ fn remove_if_there(removed: std::io::Result<()>, path: &Path) -> anyhow::Result<
 }
 
 /// All mount points at and below a directory, the last mounted first.
-fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
     let mut found: Vec<PathBuf> = table
         .lines()
@@ -149,35 +156,4 @@ fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .collect();
     found.reverse();
     Ok(found)
-}
-
-/// When a process was started, in clock ticks since boot; none if it is gone.
-pub fn start_of(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold spaces and brackets; the fields after it are numbered from 3.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let gone = matches!(fields.next()?, "Z" | "X");
-    fields.nth(22 - 4)?.parse().ok().filter(|_| !gone)
-}
-
-/// Ends a process, if it is still the one that was started then.
-fn end(pid: i32, started: u64) -> anyhow::Result<()> {
-    let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-        return Ok(());
-    };
-    if start_of(pid) != Some(started) {
-        return Ok(());
-    }
-    // Nothing of it is kept, so it need not be asked.
-    match pidfd_send_signal(&pidfd, Signal::KILL) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::SRCH) => return Ok(()),
-        Err(e) => return Err(e).with_context(|| format!("end process {pid}")),
-    }
-    let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
-    let wait = rustix::event::Timespec { tv_sec: END_WAIT.as_secs() as i64, tv_nsec: 0 };
-    let ended =
-        rustix::event::poll(&mut polled, Some(&wait)).with_context(|| format!("wait for process {pid}"))?;
-    ensure!(ended == 1, "process {pid} was killed and is still there after {} s", END_WAIT.as_secs());
-    Ok(())
 }

@@ -114,7 +114,8 @@ fn path(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
-fn ip(args: &[&str]) -> anyhow::Result<()> {
+/// Runs `ip`.
+pub fn ip(args: &[&str]) -> anyhow::Result<()> {
     let output = Command::new("ip").args(args).output().context("run ip (package iproute2)")?;
     succeeded(&format!("ip {}", args.join(" ")), &output)
 }

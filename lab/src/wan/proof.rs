@@ -16,6 +16,7 @@ use super::netns;
 use super::packet::FRAME_OVERHEAD;
 
 const PINGS: u32 = 20;
+const SECONDS: u32 = 1;
 /// The shortest round trip may be longer than what was set by this, for two system calls and two wake-ups each way.
 const RTT_EXCESS_MS: f64 = 1.0;
 /// What must arrive of the payload that the rate has room for, and what may at most.
@@ -44,20 +45,30 @@ pub struct Seen {
     pub goodput_possible_gbit: f64,
 }
 
-/// Looks at one NIC.
+/// Looks at one NIC. With `any_rate` it says how much arrives, and is content with anything that is not too much.
 ///
 /// # Errors
 /// If a bound does not hold; the text has the figure and the bound.
-pub fn prove(namespaces: &[String; 2], nic: usize, path: &Path, mtu: u32) -> anyhow::Result<Seen> {
+pub fn prove(
+    namespaces: &[String; 2],
+    nic: usize,
+    path: &Path,
+    mtu: u32,
+    any_rate: bool,
+) -> anyhow::Result<Seen> {
     let (rtt_min_ms, rtt_mean_ms) = prove_rtt(namespaces, nic, path)?;
     let mtu = f64::from(mtu);
     let possible = path.rate as f64 * (mtu - HEADERS) / (mtu + FRAME_OVERHEAD as f64);
-    let least = if path.loss > 0.0 { RATE_LEAST_LOSSY } else { RATE_LEAST };
+    let least = match (any_rate, path.loss > 0.0) {
+        (true, _) => 0.0,
+        (false, true) => RATE_LEAST_LOSSY,
+        (false, false) => RATE_LEAST,
+    };
     let rtt = 2.0 * path.delay_ns as f64 / 1e9;
     let most = RATE_MOST * (1.0 + rtt);
     let mut best = 0.0f64;
     for _ in 0..TRIES {
-        let seen = goodput(namespaces, nic, path)?;
+        let seen = goodput(namespaces, nic, path, FLOWS, SECONDS)?;
         if seen > possible * most {
             bail!(
                 "iperf3 saw {:.3} Gbit/s, more than {most:.2} times the {:.3} that the rate has room for",
@@ -85,7 +96,7 @@ fn prove_rtt(namespaces: &[String; 2], nic: usize, path: &Path) -> anyhow::Resul
     let most = set + 2.0 * path.jitter_ns as f64 / 1e6 + RTT_EXCESS_MS;
     let mut seen = (f64::INFINITY, f64::INFINITY);
     for _ in 0..TRIES {
-        seen = ping(namespaces, nic, set + 2.0 * path.jitter_ns as f64 / 1e6)?;
+        seen = ping(namespaces, nic, set + 2.0 * path.jitter_ns as f64 / 1e6, PINGS)?;
         // ping rounds to microseconds.
         if seen.0 < set - 0.001 {
             bail!("ping saw a round trip of {} ms, less than the {set} that were set", seen.0);
@@ -100,20 +111,23 @@ fn prove_rtt(namespaces: &[String; 2], nic: usize, path: &Path) -> anyhow::Resul
     )
 }
 
-/// Shortest and mean round trip in ms.
-fn ping(namespaces: &[String; 2], nic: usize, rtt_ms: f64) -> anyhow::Result<(f64, f64)> {
+/// Shortest and mean round trip in ms, of `count`.
+///
+/// # Errors
+/// If ping is not there, or no answer came.
+pub fn ping(namespaces: &[String; 2], nic: usize, rtt_ms: f64, count: u32) -> anyhow::Result<(f64, f64)> {
     let [target, _] = netns::addresses(nic, 1);
     let patience = format!("{:.0}", (rtt_ms * 2.0 / 1e3).ceil().max(1.0));
     let mut command = Command::new("ping");
-    command.args(["-n", "-q", "-i", "0.02", "-c"]).arg(PINGS.to_string()).args(["-W", &patience, &target]);
+    command.args(["-n", "-q", "-i", "0.02", "-c"]).arg(count.to_string()).args(["-W", &patience, &target]);
     let output = netns::inside(&namespaces[0], || command.output())?;
     let output = output.context("run ping (package iputils-ping)")?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse_ping(&text).with_context(|| format!("no answer to ping: {}", text.trim().replace('\n', "; ")))
 }
 
-/// `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`
-fn parse_ping(text: &str) -> Option<(f64, f64)> {
+/// Shortest and mean round trip in ms: `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`
+pub fn parse_ping(text: &str) -> Option<(f64, f64)> {
     let figures = text.lines().find(|line| line.starts_with("rtt "))?.split_once('=')?.1;
     let mut figures = figures.trim().split('/').map(str::parse);
     Some((figures.next()?.ok()?, figures.next()?.ok()?))
@@ -130,8 +144,17 @@ impl Drop for Server {
     }
 }
 
-/// Payload that arrived in one second, bit/s.
-fn goodput(namespaces: &[String; 2], nic: usize, path: &Path) -> anyhow::Result<f64> {
+/// Payload that arrived in so many seconds over so many connections, bit/s.
+///
+/// # Errors
+/// If iperf3 is not there or says nothing.
+pub fn goodput(
+    namespaces: &[String; 2],
+    nic: usize,
+    path: &Path,
+    flows: u32,
+    seconds: u32,
+) -> anyhow::Result<f64> {
     let [target, _] = netns::addresses(nic, 1);
     let mut command = Command::new("iperf3");
     command.args(["-s", "-1", "--forceflush", "-p", PORT, "-B", &target]);
@@ -145,7 +168,8 @@ fn goodput(namespaces: &[String; 2], nic: usize, path: &Path) -> anyhow::Result<
     let rtt = Duration::from_nanos(2 * path.delay_ns + path.jitter_ns).as_secs_f64();
     let ramp = if rtt < 0.005 { 0.0 } else { (rtt * RAMP_RTTS).ceil() };
     let mut command = Command::new("iperf3");
-    command.args(["-J", "-t", "1", "-p", PORT, "-c", &target, "-P"]).arg(FLOWS.to_string());
+    command.args(["-J", "-p", PORT, "-c", &target]);
+    command.args(["-t", &seconds.to_string(), "-P", &flows.to_string()]);
     command.args(["-O", &format!("{ramp:.0}")]);
     // Reaches the rate on long and lossy paths; where the kernel lacks it, its default has to do.
     let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");

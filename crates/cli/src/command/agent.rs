@@ -8,6 +8,8 @@ pub fn run(protocol: bool) -> i32 {
         println!("{}", haul::api::protocol_line());
         return 0;
     }
+    // Without it the loss of ssh might cost more than it must, which is no reason not to start.
+    let _ = crate::signals::outlive_hangup();
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     haul::api::agent(home, std::env::var("SSH_CONNECTION").ok())
 }

@@ -116,11 +116,15 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         update: args.update,
         memory: args.memory,
         streams: args.streams,
+        rate: args.rate,
+        window: args.window,
+        congestion: args.congestion.clone(),
         readers: args.readers,
         writers: args.writers,
         object_size: args.object_size,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
+        patience: args.patience,
         source_storage,
         sink_storage,
     };
@@ -189,9 +193,9 @@ mod tests {
     /// Goal: every option reaches the request.
     #[test]
     fn options_reach_the_request() {
-        let line = "-a --durability=none --force --memory 64MiB --streams 3 --readers 4 --writers 5 \
+        let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1 --port 7000-7009 --no-push --remote-haul /h --state /s \
-                    --manifest m -v a b u@h:c";
+                    --manifest m --patience 2m -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
             recursive: true,
@@ -202,11 +206,15 @@ mod tests {
             update: false,
             memory: Some(64 << 20),
             streams: Some(3),
+            rate: Some(1_000_000),
+            window: Some(8 << 20),
+            congestion: Some("reno".into()),
             readers: Some(4),
             writers: Some(5),
             object_size: Some(1 << 20),
             state_dir: Some("/s".into()),
             manifest: true,
+            patience: Some(120),
             ..job::Options::default()
         };
         assert_eq!(got.options, want);

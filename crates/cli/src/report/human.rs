@@ -222,7 +222,9 @@ fn stages(out: &mut String, s: &Summary) {
         let _ =
             writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
     }
-    if let Some(stage) = s.limited_by {
+    if s.rate_limited {
+        let _ = writeln!(out, "  limited by the rate limit (--rate)");
+    } else if let Some(stage) = s.limited_by {
         let words = match stage {
             Stage::SourceStorage => "reading from the source's storage",
             Stage::SourceHost => "the source host (hashing, sealing, sending)",

@@ -323,7 +323,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
                 StageShares { name: stage.name(), busy, starved, blocked }
             })
             .collect(),
-        limited_by: s.limited_by.map(Stage::name),
+        limited_by: if s.rate_limited { Some("rate_limit") } else { s.limited_by.map(Stage::name) },
         memory_limited: s.memory_limited,
         not_kept: s.not_kept.iter().map(|(what, count)| NotKept { what, count: *count }).collect(),
         chosen: s.chosen.iter().map(|(name, value)| Chosen { name, value }).collect(),

@@ -53,6 +53,27 @@ fn durability_none_is_said() {
     assert_eq!(disk.text("durability"), "disk");
 }
 
+/// Goal: a limit on the rate is kept whichever end sends, and the summary names it as what limited.
+/// Method: 6 MiB at 4 MiB/s over each way; it can only take longer than that, never less. (Where the far end sends, what it
+/// waited is not known here, and a busy machine may be slower than the limit.)
+#[test]
+fn the_rate_limit_is_kept_and_named() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::plain(&data, 4, 1, 6 << 20);
+        let summary = way.cp(&["-r", "--rate", "4MiB/s"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_same(&data, &sink.join("data"), ALL);
+        let (_, bytes) = tree::totals(&data);
+        let least = bytes as f64 / f64::from(4 << 20) * 0.9;
+        let seconds = summary.0["seconds"].as_f64().expect("seconds");
+        assert!(seconds > least, "{}: {bytes} bytes in {seconds} s", way.name());
+        if !matches!(way, Way::Pull(_)) {
+            assert_eq!(summary.text("limited_by"), "rate_limit", "{}", way.name());
+        }
+    }
+}
+
 /// Goal: `-a` keeps modes and times as `-r` does.
 /// Method: the seeded tree by `-a`.
 #[test]

@@ -115,7 +115,8 @@ impl Bench {
     }
 
     /// Waits until `knob` stands at `value`.
-    fn stands(&self, knob: &str, value: u64) {
+    fn stands(&self, knob: &str, value: impl Into<Value>) {
+        let value = value.into();
         let mut job = Value::Null;
         let stands = procs::wait_until(HANGS_AFTER, || {
             job = self.job();
@@ -204,16 +205,24 @@ fn knobs_are_turned_at_both_ends() {
         for knob in ["streams", "readers", "writers"] {
             assert!(before[knob]["now"].as_u64().is_some_and(|now| now > 0), "{knob}: {before}");
         }
-        for (knob, values) in [("readers", [5, 1]), ("writers", [40, 2]), ("streams", [1, 3])] {
+        for (knob, values) in [("readers", [5, 1]), ("writers", [40, 2]), ("streams", [1, 6])] {
             for value in values {
                 bench.ctl(&format!("data set {knob} {value}")).exits(0);
                 bench.stands(knob, value);
                 assert_eq!(bench.job()[knob]["asked"], value);
             }
         }
-        bench.ctl("data set rate 1MB/s").exits(1).says("cannot limit the rate");
-        bench.ctl("data set streams 16").exits(1).says("opens no more");
-        for line in ["data set streams 0", "data set readers 1000", "data set rate 5", "data set"] {
+        bench.ctl("data set rate 1GB/s").exits(0);
+        bench.stands("rate", 1_000_000_000);
+        bench.ctl("data set rate none").exits(0);
+        bench.stands("rate", Value::Null);
+        for line in [
+            "data set streams 65",
+            "data set streams 0",
+            "data set readers 1000",
+            "data set rate 5",
+            "data set",
+        ] {
             bench.ctl(line).exits(2);
         }
         let shown = bench.ctl("data show").exits(0);
@@ -221,6 +230,38 @@ fn knobs_are_turned_at_both_ends() {
         assert!(text.contains("writers  2\n") && text.contains("state    running"), "{text}");
         run.wait().sane().exits(0);
         assert_same(&bench.data, &bench.sink().join("data"), ALL);
+    }
+}
+
+/// Goal: a limit on the rate is lifted while the copy runs, whichever end the source is, and one that is set holds it.
+/// Method: copies that would take ten minutes by the limit that they begin with; or by one that is set, until it is
+/// interrupted.
+#[test]
+fn a_limit_is_set_and_lifted() {
+    for way in Way::all() {
+        let name = way.name();
+        let bench = Bench::new(way, 37);
+        let mut run = bench.haul().args(["--rate", "64KiB/s"]).start();
+        assert!(run.until(|_| bench.job()["state"] == "running"), "{name}: {}", run.stderr());
+        bench.stands("rate", 65_536);
+        bench.ctl("data set rate none").exits(0);
+        run.wait().sane().exits(0);
+        assert_same(&bench.data, &bench.sink().join("data"), ALL);
+        // Once more, into another directory, the other way round.
+        let again = Bench::new(bench.way, 38);
+        let mut run = again.haul().args(["--rate", "1MiB/s"]).start();
+        assert!(run.until(|_| again.job()["state"] == "running"), "{name}: {}", run.stderr());
+        again.ctl("data set rate 64KiB/s").exits(0);
+        again.stands("rate", 65_536);
+        let sent = || again.job()["bytes_sent"].as_u64().unwrap_or(0);
+        // What the streams have queued is counted as sent, so a while passes.
+        let begin = sent();
+        std::thread::sleep(LOOK_FOR);
+        let more = sent().saturating_sub(begin);
+        assert!(more < BIG as u64 / 2, "{name}: {more} bytes went under a limit of 64 KiB/s");
+        run.signal(Signal::INT);
+        run.wait().sane().exits(130);
+        assert_none_torn(&again.data, &again.sink().join("data"));
     }
 }
 
@@ -239,6 +280,7 @@ fn jobs_are_found_and_dead_ones_forgotten() {
         assert_eq!(bench.ask(&format!("{word} show"))["pid"], pid, "{word}");
     }
     bench.ctl("other show").exits(1).says(&format!("{pid}-data"));
+    bench.ctl("data set streams 3").exits(1).says("has 2, and no more can join it");
     // A second of the same name.
     let twin = Bench { room: Room::new(), way: Way::Here, data: bench.data.clone() };
     twin.room.dir("sink");

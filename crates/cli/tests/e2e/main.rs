@@ -22,4 +22,5 @@ mod reach;
 mod resume;
 mod sparse;
 mod storage;
+mod survive;
 mod trouble;

@@ -27,7 +27,7 @@ fn wrong_usage_is_exit_2() {
         vec!["cp"],
         vec!["cp", "one"],
         vec!["cp", "--no-such-option", "one", "two"],
-        vec!["cp", "--streams", "17", "one", "two"],
+        vec!["cp", "--streams", "65", "one", "two"],
         vec!["cp", "--durability=maybe", "one", "two"],
         vec!["cp", "--port", "9-1", "one", "two"],
         vec!["no-such-command"],

@@ -313,7 +313,11 @@ impl Sink {
             Message::Stop { .. } => self.stop(),
             Message::Abort(failure) => self.peer_ends(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SinkAction::Send(Message::Pong(n))),
-            Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
+            Message::Pong(_)
+            | Message::Report(_)
+            | Message::Received(_)
+            | Message::Streams(_)
+            | Message::TargetHealth(_) => {}
             Message::Announce(_) | Message::Holes { .. } | Message::DirEnd(_) => {}
             other => {
                 let text = format!("the source sent a message that only a sink sends: {}", other.name());

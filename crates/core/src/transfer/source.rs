@@ -46,6 +46,8 @@ pub struct SourceConfig {
     pub wait: bool,
     /// Both ends know sparse files.
     pub holes: bool,
+    /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
+    pub patience: Duration,
 }
 
 /// What the driver must do.
@@ -275,9 +277,38 @@ impl Source {
         self.totals = Some(totals);
     }
 
-    /// A data stream is up.
+    /// A data stream is up, at any time. One that the sink has closed already is closed here too.
     pub fn handle_stream_up(&mut self, stream: StreamId) {
-        self.streams.open(stream);
+        match self.streams.open(stream) {
+            true => self.lost_until = None,
+            false => self.actions.push_back(SourceAction::CloseStream(stream)),
+        }
+    }
+
+    /// Gives this stream no more frames, unless no other is left. It stays open, and what it has is sent.
+    pub fn park(&mut self, stream: StreamId) {
+        self.streams.set_parked(stream, true);
+    }
+
+    /// The stream gets frames again.
+    pub fn unpark(&mut self, stream: StreamId) {
+        self.streams.set_parked(stream, false);
+    }
+
+    /// From now on `wanted` streams get frames, the oldest that are up; the others are parked. Returns how many are
+    /// missing for that.
+    pub fn use_streams(&mut self, wanted: u16) -> u16 {
+        self.streams.want(wanted.max(1))
+    }
+
+    /// The stream is open and gets no frames.
+    pub fn is_parked(&self, stream: StreamId) -> bool {
+        self.streams.up().any(|(id, parked)| id == stream && parked)
+    }
+
+    /// Streams that are up, and how many of them are parked.
+    pub fn streams(&self) -> (usize, usize) {
+        (self.streams.up().count(), self.streams.up().filter(|(_, parked)| *parked).count())
     }
 
     /// The payload of frame `seq` was handed to the network; its buffer is free.
@@ -300,9 +331,14 @@ impl Source {
     fn check_streams(&mut self) {
         let over = self.stopping || (self.end_sent && self.all_sealed() && self.frames.is_empty());
         match !over && self.streams.all_lost() {
-            true => drop(self.lost_until.get_or_insert(self.now.after(LAST_WORD_WAIT))),
+            true => drop(self.lost_until.get_or_insert(self.now.after(self.wait_for_streams()))),
             false => self.lost_until = None,
         }
+    }
+
+    /// Until then a stream may join, or the sink say why there is none.
+    fn wait_for_streams(&self) -> Duration {
+        self.config.patience.max(LAST_WORD_WAIT)
     }
 
     fn handle_stream_closed(&mut self, stream: StreamId, frames: u64) {
@@ -341,12 +377,6 @@ impl Source {
     /// be stopped.
     pub fn handle_pause(&mut self, paused: bool) {
         self.paused = paused;
-    }
-
-    /// From now on at most `count` streams get new frames, those that were opened first; 0: all. Frames that others
-    /// have are sent. A stream that is lost makes room for the next.
-    pub fn handle_streams_wanted(&mut self, count: u16) {
-        self.streams.set_wanted(count);
     }
 
     /// From now on at most `reads_max` (at least 1 is taken) reads are in flight. Those that were begun go on.
@@ -431,7 +461,7 @@ impl Source {
             Message::Notice { text } => self.actions.push_back(SourceAction::Notice(text)),
             Message::Abort(failure) => self.finish(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SourceAction::Send(Message::Pong(n))),
-            Message::Pong(_) | Message::Report(_) | Message::TargetHealth(_) => {}
+            Message::Pong(_) | Message::Report(_) | Message::Received(_) | Message::TargetHealth(_) => {}
             other => {
                 let text = format!("the sink sent a message that only a source sends: {}", other.name());
                 self.finish(SessionEnd::Failed(protocol(&text)));

@@ -35,7 +35,7 @@ pub enum Decoded {
 
 /// Reads the body of a control frame of `kind`. The whole body must be used.
 ///
-/// Errors: join, joined and data frames are no messages: `BadValue`.
+/// Errors: join, joined, resume and data frames are no messages: `BadValue`.
 pub fn decode_message(kind: u8, body: &[u8]) -> Result<Decoded, WireError> {
     if body.len() > CONTROL_LEN_MAX {
         let (len, max) = (body.len() as u64, CONTROL_LEN_MAX as u64);
@@ -116,6 +116,11 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             stream: StreamId(r.u16("closed stream")?),
             frames: r.u64("closed stream: frames")?,
         },
+        kind::RECEIVED => Message::Received(r.u64("received: number")?),
+        kind::STREAMS => match r.u16("streams: count")? {
+            count @ 1..=STREAMS_MAX => Message::Streams(count),
+            count => return Err(WireError::BadValue { what: "streams: count", value: count.into() }),
+        },
         kind::TARGET_HEALTH => Message::TargetHealth(r.list("targets", items, TARGET_HEALTH_LEN, |r| {
             Ok((r.u16("target class")?, r.u64("service time")?, r.u64("best service time")?))
         })?),
@@ -134,7 +139,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::ABORT => Message::Abort(read_failure(r)?),
         kind::PING => Message::Ping(r.u64("ping")?),
         kind::PONG => Message::Pong(r.u64("pong")?),
-        kind::JOIN | kind::JOINED | kind::DATA => {
+        kind::JOIN | kind::JOINED | kind::RESUME | kind::DATA => {
             return Err(WireError::BadValue { what: "kind of a message", value: kind.into() });
         }
         ignorable if ignorable >= kind::IGNORABLE => return Ok(None),

@@ -251,6 +251,14 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             w.u64(*frames);
             kind::STREAM_CLOSED
         }
+        Message::Received(number) => {
+            w.u64(*number);
+            kind::RECEIVED
+        }
+        Message::Streams(count) => {
+            w.u16(*count);
+            kind::STREAMS
+        }
         Message::TargetHealth(targets) => {
             list(w, "targets", ITEMS_MAX, targets, |w, (class, now, best)| {
                 w.u16(*class);

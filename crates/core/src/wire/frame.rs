@@ -1,12 +1,10 @@
-//! Byte layout of the fixed parts: frame header, join, subframe header.
+//! Byte layout of the fixed parts: frame header, subframe header. Joins are in `join`.
 //!
 //! In: arrays of exactly the right size, so that a reader can take fixed bytes before it trusts a length.
 //! Invariant: a decoded header's `len` is within the limit of its kind.
 
-use std::fmt;
-
 use super::codec::{Reader, Writer};
-use super::{DESCRIPTOR_LEN_MAX, PREAMBLE_LEN, WireError};
+use super::{DESCRIPTOR_LEN_MAX, JOIN_LEN, JOINED_LEN, PREAMBLE_LEN, RESUME_LEN, WireError};
 use crate::ids::{SessionEpoch, StreamId};
 
 /// Length of a frame header, bytes.
@@ -55,6 +53,9 @@ pub mod kind {
     pub const PONG: u8 = 0x25;
     pub const TROUBLE: u8 = 0x26;
     pub const HOLES: u8 = 0x27;
+    pub const RECEIVED: u8 = 0x28;
+    pub const STREAMS: u8 = 0x29;
+    pub const RESUME: u8 = 0x2a;
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -67,6 +68,7 @@ pub mod kind {
 enum KindClass {
     Join,
     Joined,
+    Resume,
     Data,
     Control,
     Ignorable,
@@ -77,8 +79,9 @@ fn class_of(kind: u8) -> KindClass {
     match kind {
         kind::JOIN => KindClass::Join,
         kind::JOINED => KindClass::Joined,
+        kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
-        kind::HELLO..=kind::HOLES => KindClass::Control,
+        kind::HELLO..=kind::STREAMS => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }
@@ -97,7 +100,7 @@ pub struct FrameHeader {
     pub stream: StreamId,
     /// Frames of an older epoch are dropped before they act.
     pub epoch: SessionEpoch,
-    /// Counts the frames of one direction of a stream; the join is 0.
+    /// Counts the frames of one direction of a stream; the join is 0. On control it goes on over a re-join.
     pub seq: u64,
 }
 
@@ -139,7 +142,7 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// A known or ignorable kind other than join, joined and data: the body is for
+    /// A known or ignorable kind other than join, joined, resume and data: the body is for
     /// [`decode_message`](super::decode_message).
     pub fn is_message(&self) -> bool {
         matches!(class_of(self.kind), KindClass::Control | KindClass::Ignorable)
@@ -158,6 +161,7 @@ impl FrameHeader {
         match class_of(self.kind) {
             KindClass::Join => exact("join length", JOIN_LEN - HEADER_LEN)?,
             KindClass::Joined => exact("joined length", JOINED_LEN - HEADER_LEN)?,
+            KindClass::Resume => exact("resume length", RESUME_LEN - HEADER_LEN)?,
             KindClass::Data => at_most("data frame length", FRAME_LEN_MAX)?,
             KindClass::Control | KindClass::Ignorable => at_most("control frame length", CONTROL_LEN_MAX)?,
             KindClass::Unknown => return Err(WireError::UnknownKind(self.kind)),
@@ -170,119 +174,6 @@ impl FrameHeader {
         }
         Ok(())
     }
-}
-
-/// Length of a whole join frame, bytes.
-pub const JOIN_LEN: usize = HEADER_LEN + 48;
-/// Length of a whole answer to a join, bytes.
-pub const JOINED_LEN: usize = HEADER_LEN + 1;
-
-/// The first frame of the dialling end on every stream, control too: which stream of which session this is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Join {
-    pub session: [u8; 16],
-    /// The secret that both ends got through the trusted channel. Compare it in constant time.
-    pub ticket: [u8; 32],
-    pub stream: StreamId,
-    pub epoch: SessionEpoch,
-}
-
-// The ticket must not get into logs.
-impl fmt::Debug for Join {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Join {{ session: {:02x?}, stream: {}, epoch: {} }}", self.session, self.stream, self.epoch)
-    }
-}
-
-impl Join {
-    /// The whole frame, header and body.
-    pub fn encode(&self) -> [u8; JOIN_LEN] {
-        let header = FrameHeader {
-            len: (JOIN_LEN - HEADER_LEN) as u32,
-            kind: kind::JOIN,
-            flags: 0,
-            stream: self.stream,
-            epoch: self.epoch,
-            seq: 0,
-        };
-        let mut bytes = [0; JOIN_LEN];
-        bytes[..HEADER_LEN].copy_from_slice(&header.encode());
-        bytes[HEADER_LEN..HEADER_LEN + 16].copy_from_slice(&self.session);
-        bytes[HEADER_LEN + 16..].copy_from_slice(&self.ticket);
-        bytes
-    }
-
-    /// Reads the whole frame.
-    pub fn decode(bytes: &[u8; JOIN_LEN]) -> Result<Join, WireError> {
-        let mut r = Reader::new(bytes);
-        let header = fixed_header(&mut r, kind::JOIN)?;
-        let session = r.array("join session")?;
-        let ticket = r.array("join ticket")?;
-        r.finish("join")?;
-        Ok(Join { session, ticket, stream: header.stream, epoch: header.epoch })
-    }
-}
-
-/// The answer to a [`Join`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joined {
-    Accepted,
-    /// No such session here, or the ticket is wrong.
-    UnknownSession,
-    /// The session goes on under a newer epoch.
-    StaleEpoch,
-    /// The stream is not expected, or it is joined already.
-    BadStream,
-}
-
-impl Joined {
-    /// The whole frame, header and body, on the stream and with the epoch of the join.
-    pub fn encode(self, stream: StreamId, epoch: SessionEpoch) -> [u8; JOINED_LEN] {
-        let header = FrameHeader {
-            len: (JOINED_LEN - HEADER_LEN) as u32,
-            kind: kind::JOINED,
-            flags: 0,
-            stream,
-            epoch,
-            seq: 0,
-        };
-        let mut bytes = [0; JOINED_LEN];
-        bytes[..HEADER_LEN].copy_from_slice(&header.encode());
-        bytes[HEADER_LEN] = match self {
-            Joined::Accepted => 0,
-            Joined::UnknownSession => 1,
-            Joined::StaleEpoch => 2,
-            Joined::BadStream => 3,
-        };
-        bytes
-    }
-
-    /// Reads the whole frame: the answer, and the stream and epoch that it is for.
-    pub fn decode(bytes: &[u8; JOINED_LEN]) -> Result<(Joined, StreamId, SessionEpoch), WireError> {
-        let mut r = Reader::new(bytes);
-        let header = fixed_header(&mut r, kind::JOINED)?;
-        let answer = match r.u8("joined answer")? {
-            0 => Joined::Accepted,
-            1 => Joined::UnknownSession,
-            2 => Joined::StaleEpoch,
-            3 => Joined::BadStream,
-            other => return Err(WireError::BadValue { what: "joined answer", value: other.into() }),
-        };
-        r.finish("joined")?;
-        Ok((answer, header.stream, header.epoch))
-    }
-}
-
-/// The header of a frame of fixed kind and sequence 0.
-fn fixed_header(r: &mut Reader<'_>, kind: u8) -> Result<FrameHeader, WireError> {
-    let header = FrameHeader::decode(&r.array("frame header")?)?;
-    if header.kind != kind {
-        return Err(WireError::BadValue { what: "kind of a frame at the start", value: header.kind.into() });
-    }
-    if header.seq != 0 {
-        return Err(WireError::BadValue { what: "sequence of a frame at the start", value: header.seq });
-    }
-    Ok(header)
 }
 
 /// Length of a subframe header, bytes.

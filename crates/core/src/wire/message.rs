@@ -22,8 +22,8 @@ pub const CVS_MAX: usize = 64;
 pub const TEXT_LEN_MAX: usize = 1024;
 /// Most subtrees in one [`FileState::Held`].
 pub const SUBTREES_MAX: usize = 4096;
-/// Most data streams of a session.
-pub const STREAMS_MAX: u16 = 16;
+/// Most data streams that a session has at a time. Over its life it may have as many as there are ids.
+pub const STREAMS_MAX: u16 = 64;
 /// Longest path in a [`Message::Trouble`], bytes; a longer one is cut.
 pub const PATH_LEN_MAX: usize = 16 * 1024;
 /// Most threads or requests that a knob can ask for at one end.
@@ -229,18 +229,22 @@ pub struct Policy {
     pub times: bool,
 }
 
+/// A rate of [`Knobs`]: no limit.
+pub const RATE_UNLIMITED: u64 = u64::MAX;
+
 /// What can be turned while a session runs. From the end that is in charge (the near one): how things shall be, all of
-/// them. From the other end: how they stand there.
+/// them; 0: nobody asked, it is as the session began. From the other end: how they stand there; 0: it does not decide
+/// that, or cannot say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knobs {
     /// The source reads and sends no new object.
     pub paused: bool,
-    /// Payload bytes a second over all streams, at most; 0: no limit.
+    /// Payload bytes a second over all streams, at most; [`RATE_UNLIMITED`]: no limit.
     pub rate: u64,
-    /// Data streams that carry new frames, at most [`STREAMS_MAX`]; 0: as the session began.
+    /// Data streams that carry new frames, at most [`STREAMS_MAX`]. Once asked for, the number is the user's: the source
+    /// looks for no better one.
     pub streams: u16,
-    /// Operations and requests in flight at each storage target of the source, at most [`KNOB_THREADS_MAX`]; 0: as the
-    /// session began.
+    /// Operations and requests in flight at each storage target of the source, at most [`KNOB_THREADS_MAX`].
     pub readers: u16,
     /// The same at the sink.
     pub writers: u16,
@@ -326,6 +330,11 @@ pub enum Message {
         stream: StreamId,
         frames: u64,
     },
+    /// Either way: control frames up to this number came, so that they need not be kept any longer.
+    Received(u64),
+    /// Source to sink: so many data streams shall be live, 1 to [`STREAMS_MAX`]. For the sink where it is the end
+    /// that dials.
+    Streams(u16),
     /// Reserved: health of storage targets (class, service time in ns now, best).
     TargetHealth(Vec<(u16, u64, u64)>),
     /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
@@ -420,6 +429,8 @@ impl Message {
             Message::Done(_) => "FILE_DONE",
             Message::Resend(_) => "RESEND",
             Message::StreamClosed { .. } => "STREAM_CLOSED",
+            Message::Received(_) => "RECEIVED",
+            Message::Streams(_) => "STREAMS",
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::Notice { .. } => "NOTICE",
             Message::Knobs(_) => "KNOBS",

@@ -9,7 +9,7 @@ use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Failure, Policy, Stage, credit_cost};
+use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
 use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, entry_of};
@@ -445,7 +445,15 @@ impl World {
 
     /// A message reaches the sink's machine.
     pub fn sink_message(&mut self) {
-        let Some(message) = self.s.up.take() else { return };
+        let (message, tell) = self.s.up.take();
+        if let Some(tell) = tell {
+            self.s.down.send(&tell);
+        }
+        let message = match message {
+            Some(Message::Received(number)) => return self.s.down.received(number),
+            Some(message) => message,
+            None => return,
+        };
         self.note(|| format!("sink gets {message:?}"));
         let now = self.now;
         self.snk().machine.handle_message(message, now);
@@ -510,6 +518,10 @@ impl World {
                 SinkAction::FreeBuffer(buffer) => drop(self.take_payload(buffer)),
                 SinkAction::CloseStream(stream) => {
                     let at = usize::from(stream.0) - 1;
+                    if !self.s.streams[at].sink_knows {
+                        // It never joined here; should it still, it is over.
+                        self.snk().machine.handle_stream_lost(stream, 0);
+                    }
                     let freed = self.s.streams[at].cut(&mut self.rng, false);
                     self.s.streams[at].wire.clear();
                     if let Some(src) = &mut self.s.source {

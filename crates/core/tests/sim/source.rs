@@ -8,7 +8,7 @@ use haul_core::ids::{BufferId, DirId, FileId, Generation};
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Source, SourceAction};
-use haul_core::wire::{Announced, Failure, Stage, Totals, credit_cost};
+use haul_core::wire::{Announced, Failure, Message, Stage, Totals, credit_cost};
 
 use super::link::{Frame, Told};
 use super::model::{
@@ -353,9 +353,17 @@ impl World {
 
     /// A message reaches the source's machine.
     pub fn source_message(&mut self) {
-        if let Some(message) = self.s.down.take() {
-            self.note(|| format!("source gets {message:?}"));
-            self.src().machine.handle_message(message);
+        let (message, tell) = self.s.down.take();
+        if let Some(tell) = tell {
+            self.s.up.send(&tell);
+        }
+        match message {
+            Some(Message::Received(number)) => self.s.up.received(number),
+            Some(message) => {
+                self.note(|| format!("source gets {message:?}"));
+                self.src().machine.handle_message(message);
+            }
+            None => {}
         }
     }
 

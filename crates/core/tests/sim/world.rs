@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use fastrand::Rng;
 use haul_core::ids::{FileId, Generation, StreamId, Time};
@@ -78,6 +79,10 @@ pub struct Session {
     pub copied: u64,
     pub unchanged: u64,
     weights: [u8; EVENTS],
+    /// Streams may join later, and control again.
+    joins: bool,
+    /// Control is lost.
+    dark: bool,
 }
 
 pub struct World {
@@ -101,7 +106,9 @@ pub struct World {
     pub s: Session,
 }
 
-const EVENTS: usize = 12;
+const EVENTS: usize = 15;
+/// Streams that a session of the simulator has over its life, at most.
+const STREAMS_MAX: usize = 12;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -117,6 +124,9 @@ enum Event {
     Arrive(usize),
     StreamEnd(usize),
     Walk,
+    JoinSource(usize),
+    JoinSink(usize),
+    Rejoin,
 }
 
 impl Event {
@@ -134,6 +144,9 @@ impl Event {
             Event::Arrive(_) => 9,
             Event::StreamEnd(_) => 10,
             Event::Walk => 11,
+            Event::JoinSource(_) => 12,
+            Event::JoinSink(_) => 13,
+            Event::Rejoin => 14,
         }
     }
 }
@@ -158,6 +171,8 @@ fn no_session() -> Session {
         copied: 0,
         unchanged: 0,
         weights: [1; EVENTS],
+        joins: false,
+        dark: false,
     }
 }
 
@@ -311,8 +326,10 @@ impl World {
         let wait = self.start_sink(memory, entries_max);
         let memory = [2, 4, 16][self.rng.usize(..3)] * BLOCK * 2;
         let reads_max = self.rng.u32(1..6);
-        let mut machine =
-            Source::new(SourceConfig { entries_max, memory, reads_max, wait, holes: self.holes });
+        self.s.joins = self.rng.u8(..3) != 0;
+        let patience = Duration::from_secs(if self.s.joins { 300 } else { 0 });
+        let holes = self.holes;
+        let mut machine = Source::new(SourceConfig { entries_max, memory, reads_max, wait, holes, patience });
         for stream in &self.s.streams {
             machine.handle_stream_up(stream.id);
         }
@@ -421,6 +438,9 @@ impl World {
                 src.used -= freed;
             }
         }
+        if self.s.joins && self.s.faults && self.rng.u16(..400) < self.s.heat[2] {
+            self.trouble_of_joins();
+        }
         if self.s.faults && self.rng.u16(..1500) == 0 {
             self.s.full = !self.s.full;
             self.note(|| format!("-- full: {}", self.s.full));
@@ -439,7 +459,9 @@ impl World {
         self.source_act();
         let Some(src) = &mut self.s.source else { return };
         if turns {
-            src.machine.handle_streams_wanted(streams);
+            if streams > 0 {
+                src.machine.use_streams(streams);
+            }
             src.machine.handle_reads_max(reads);
         }
         if pauses {
@@ -456,10 +478,51 @@ impl World {
         }
     }
 
+    /// Streams join and are parked; control breaks.
+    fn trouble_of_joins(&mut self) {
+        match self.rng.u8(..4) {
+            0 if self.s.source.is_some() && self.s.sink.is_some() && !self.s.dark => {
+                self.note(|| "-- control breaks".into());
+                self.s.dark = true;
+                self.s.up.darken(&mut self.rng);
+                self.s.down.darken(&mut self.rng);
+            }
+            1 => {
+                let wanted = self.rng.u16(1..4);
+                self.note(|| format!("-- {wanted} streams are used"));
+                if let Some(src) = &mut self.s.source {
+                    src.machine.use_streams(wanted);
+                }
+            }
+            _ => self.join_stream(),
+        }
+    }
+
+    fn join_stream(&mut self) {
+        if self.s.streams.len() < STREAMS_MAX && self.s.source.is_some() && self.s.sink.is_some() {
+            let id = self.s.streams.len() as u16 + 1;
+            self.note(|| format!("-- stream {id} joins"));
+            self.s.streams.push(Stream::joining(StreamId(id)));
+        }
+    }
+
+    /// Control is joined again: what was not received is sent again.
+    fn rejoin(&mut self) {
+        if std::mem::take(&mut self.s.dark) {
+            self.note(|| "-- control is back".into());
+            self.s.up.rejoin();
+            self.s.down.rejoin();
+        }
+    }
+
     /// The source's end is over. `whole`: in good order, so that what it sent arrives.
     pub fn source_gone(&mut self, whole: bool) {
         if self.s.source.take().is_none() {
             return;
+        }
+        if whole && self.s.sink.is_some() {
+            // An end that has a last word waits in the dark until it is heard.
+            self.rejoin();
         }
         self.s.up.cut(&mut self.rng, whole);
         self.cut_streams();
@@ -469,6 +532,9 @@ impl World {
     pub fn sink_gone(&mut self, whole: bool) {
         if self.s.sink.take().is_none() {
             return;
+        }
+        if whole && self.s.source.is_some() {
+            self.rejoin();
         }
         self.s.down.cut(&mut self.rng, whole);
         self.cut_streams();
@@ -506,11 +572,15 @@ impl World {
             push(!self.s.up.is_empty() || (self.s.up.over && !self.s.up.told), Event::Up);
         }
         let (has_source, has_sink) = (self.s.source.is_some(), self.s.sink.is_some());
+        push(self.s.dark && has_source && has_sink, Event::Rejoin);
         for (i, stream) in self.s.streams.iter().enumerate() {
-            push(has_source && !stream.queue.is_empty(), Event::Send(i));
-            push(has_source && !stream.told.is_empty(), Event::Tell(i));
-            push(has_sink && !stream.wire.is_empty(), Event::Arrive(i));
-            push(has_sink && !stream.up && stream.wire.is_empty() && !stream.sink_told, Event::StreamEnd(i));
+            let (source, sink) = (has_source && stream.source_knows, has_sink && stream.sink_knows);
+            push(source && !stream.queue.is_empty(), Event::Send(i));
+            push(source && !stream.told.is_empty(), Event::Tell(i));
+            push(sink && !stream.wire.is_empty(), Event::Arrive(i));
+            push(sink && !stream.up && stream.wire.is_empty() && !stream.sink_told, Event::StreamEnd(i));
+            push(has_source && !stream.source_knows && !stream.missed, Event::JoinSource(i));
+            push(has_sink && !stream.sink_knows && !stream.missed, Event::JoinSink(i));
         }
         let total: u32 = events.iter().map(|e| u32::from(self.s.weights[e.class()])).sum();
         if total == 0 {
@@ -570,7 +640,42 @@ impl World {
                 self.s.sink.as_mut().expect("it runs").machine.handle_stream_lost(id, frames);
             }
             Event::Walk => self.walk_step(),
+            Event::Rejoin => self.rejoin(),
+            Event::JoinSource(i) | Event::JoinSink(i) if self.misses(i) => {
+                // Of the two ends, one never hears that it joined; the connection is not kept then.
+                self.note(|| format!("stream {} is known to one end only", i + 1));
+                self.s.streams[i].missed = true;
+                let freed = self.s.streams[i].cut(&mut self.rng, false);
+                if let Some(src) = &mut self.s.source {
+                    src.used -= freed;
+                }
+            }
+            Event::JoinSource(i) => {
+                self.s.streams[i].source_knows = true;
+                let id = self.s.streams[i].id;
+                self.note(|| format!("source has stream {id}"));
+                self.s.source.as_mut().expect("it runs").machine.handle_stream_up(id);
+            }
+            Event::JoinSink(i) => {
+                let id = self.s.streams[i].id;
+                let takes = self.s.sink.as_mut().expect("it runs").machine.handle_stream_up(id);
+                self.note(|| format!("sink has stream {id}: {takes}"));
+                self.s.streams[i].sink_knows = takes;
+                self.s.streams[i].missed = !takes;
+                if !takes {
+                    let freed = self.s.streams[i].cut(&mut self.rng, false);
+                    if let Some(src) = &mut self.s.source {
+                        src.used -= freed;
+                    }
+                }
+            }
         }
+    }
+
+    /// The second end of a join is sometimes not reached.
+    fn misses(&mut self, at: usize) -> bool {
+        let stream = &self.s.streams[at];
+        (stream.source_knows || stream.sink_knows) && self.rng.u8(..5) == 0
     }
 
     /// Nothing is under way: the machines act, or time passes until the next deadline.
@@ -584,11 +689,9 @@ impl World {
                 && snk.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty() && s.journal_ops.is_empty())
                 && (src.is_none() || world.s.down.is_empty())
                 && (snk.is_none() || world.s.up.is_empty())
-                && world
-                    .s
-                    .streams
-                    .iter()
-                    .all(|s| s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
+                && world.s.streams.iter().all(|s| {
+                    !s.source_knows || (s.queue.is_empty() && s.wire.is_empty() && s.told.is_empty())
+                })
                 && src.is_none_or(|s| s.walk_ended || !s.machine.wants_entries())
                 && !(src.is_some() && world.s.down.over && !world.s.down.told)
                 && !(snk.is_some() && world.s.up.over && !world.s.up.told)
@@ -601,6 +704,14 @@ impl World {
             let open = self.s.sink.as_ref().is_some_and(|snk| snk.machine.next_deadline().is_some());
             if !open {
                 return self.pause(false);
+            }
+        }
+        if self.s.joins && self.rng.u8(..8) != 0 && self.s.streams.iter().all(|s| !s.up) {
+            // The end that dials replaces what is lost.
+            let before = self.s.streams.len();
+            self.join_stream();
+            if self.s.streams.len() > before {
+                return;
             }
         }
         let source = self.s.source.as_ref().and_then(|s| s.machine.next_deadline());

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::unbounded;
 use haul_core::entry::EntryKind;
@@ -9,12 +10,15 @@ use haul_core::ids::DirId;
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{DoneItem, FileState, Message, Outcome};
 
+use super::streams::Lines;
 use super::{
-    EPOCH, Kind, Links, Report, Tally, Watch, agree, exchange_reports, expect, hello, join, protocol,
+    Clock, EPOCH, Heard, Kind, Links, Report, Tally, Watch, agree, exchange_reports, expect, hello, join,
+    protocol,
 };
 use crate::api::Event;
 use crate::meter::Meter;
 use crate::storage::Post;
+use crate::transport::rejoin::Joins;
 use crate::transport::stream::{ControlEvent, ControlStream};
 
 /// Mappings that a dry run shows.
@@ -37,7 +41,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     control.send(Message::Hello(ours.clone()));
     let mut totals = None;
     let result = loop {
-        let step = expect(&mailbox, &control, Some, |message| Ok(Some(message)));
+        let step = expect(&mailbox, &control, |e| Some(Heard::Control(e)), |message| Ok(Some(message)));
         match step {
             Err(failure) => break Err(failure),
             Ok(Message::Hello(theirs)) => {
@@ -109,7 +113,11 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     if let Err(failure) = &result {
         control.send(Message::Abort(failure.clone()));
     }
-    let far = exchange_reports(&mailbox, &mut control, own, None, false, Some);
+    // A dry run is short: what is lost is not joined again.
+    let mut lines = Lines::start(Joins::Never, EPOCH, [], Duration::ZERO, Arc::new(|_| {}));
+    let lines = Some((&mut lines, Clock::new()));
+    let far =
+        exchange_reports(&mailbox, &mut control, lines, || false, own, None, |e| Some(Heard::Control(e)));
     let end = match result {
         Ok(()) => SessionEnd::Complete,
         Err(failure) => SessionEnd::Failed(failure),

@@ -5,22 +5,25 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
-use haul_core::ids::{BufferId, DirId, FileId, StreamId};
+use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId};
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{
-    EndReport, Failure, Knobs, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
+    EndReport, Failure, Knobs, Limits, Message, NotKept, Policy, STREAMS_MAX, SourceRoot,
+    Stage as FailureStage,
 };
 
 use super::steer::Steering;
+use super::streams::{Lines, Lost};
 use super::{
-    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, join, protocol,
 };
 use crate::api::{Knob, Progress};
@@ -35,17 +38,23 @@ use crate::storage::sink::{
 };
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::transport::Link;
+use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
+
+/// After so long without control a new run of the job may have it.
+const YIELD_AFTER: Duration = Duration::from_secs(2);
 
 enum Event {
     Done(SinkCompletion),
     Control(ControlEvent),
     Recv(RecvEvent),
+    Join(JoinEvent),
 }
 
-fn control_of(event: Event) -> Option<ControlEvent> {
+fn line_of(event: Event) -> Option<Heard> {
     match event {
-        Event::Control(event) => Some(event),
+        Event::Control(event) => Some(Heard::Control(event)),
+        Event::Join(event) => Some(Heard::Join(event)),
         Event::Done(_) | Event::Recv(_) => None,
     }
 }
@@ -79,8 +88,15 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
     let streams = links.data.len() as u16;
-    let started = set_up(&mailbox, &control, links.session, streams, request)
-        .and_then(|setup| Session::start(links.data, sender, request, setup));
+    let started = set_up(&mailbox, &control, links.session, streams, request).and_then(|setup| {
+        let lines = {
+            let sender = sender.clone();
+            let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
+            let up = links.data.iter().map(|(stream, _)| *stream);
+            Lines::start(links.joins, EPOCH, up, links.patience, post)
+        };
+        Session::start(links.data, lines, sender, request, setup)
+    });
     let mut session = match started {
         Ok(session) => session,
         Err(failure) => {
@@ -98,13 +114,16 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
     ];
     chosen.extend(session.engine.report());
+    chosen.extend(session.lines.chosen());
     let ended = session.engine.join();
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
-    let (far, lost) = (session.far, session.lost);
-    let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
+    // The source must hear that it is complete, unless the user has enough.
+    let waits = || end == SessionEnd::Complete && !watch.control.stopped();
+    let lines = (!session.lost).then_some((&mut session.lines, session.clock));
+    let far = exchange_reports(&mailbox, &mut control, lines, waits, own, session.far, line_of);
     // What hangs may still act when it comes back. Until then the job stays ours.
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
@@ -142,12 +161,12 @@ fn set_up(
 ) -> Result<Setup, Failure> {
     let ours = hello(session, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, control, control_of, |message| match message {
+    let theirs = expect(mailbox, control, line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
         _ => Ok(None),
     })?;
     let agreed = agree(&ours, &theirs)?;
-    let (roots, policy) = expect(mailbox, control, control_of, |message| match message {
+    let (roots, policy) = expect(mailbox, control, line_of, |message| match message {
         Message::Sources { roots, policy } => Ok(Some((roots, policy))),
         _ => Ok(None),
     })?;
@@ -400,15 +419,37 @@ struct Session {
     far: Option<EndReport>,
     greeting: Message,
     resumed: bool,
-    /// The control stream is gone.
+    /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
     steering: Steering,
+    lines: Lines,
+    /// The job is given to a run that asks for it.
+    yields: bool,
+    clock: Clock,
+    /// What new streams are made with.
+    sender: Sender<Event>,
+    pool: Pool,
+}
+
+/// The thread of one data stream.
+fn start_receiver(
+    link: Link,
+    (stream, epoch): (StreamId, SessionEpoch),
+    pool: &Pool,
+    meter: &Arc<Meter>,
+    sender: &Sender<Event>,
+) -> Result<DataReceiver, Failure> {
+    let sender = sender.clone();
+    let post: Post<RecvEvent> = Arc::new(move |event| drop(sender.send(Event::Recv(event))));
+    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter.clone(), post)
+        .map_err(|e| protocol(e.to_string()))
 }
 
 impl Session {
     fn start(
         data: Vec<(StreamId, Link)>,
+        lines: Lines,
         sender: Sender<Event>,
         request: &SinkRequest,
         setup: Setup,
@@ -457,11 +498,7 @@ impl Session {
         super::tests::keep_pool(&pool);
         let mut receivers = HashMap::new();
         for (stream, link) in data {
-            let sender = sender.clone();
-            let post: Post<RecvEvent> = Arc::new(move |event| drop(sender.send(Event::Recv(event))));
-            let receiver = DataReceiver::spawn(link, stream, EPOCH, pool.clone(), meter.clone(), post)
-                .map_err(|e| protocol(e.to_string()))?;
-            receivers.insert(stream, receiver);
+            receivers.insert(stream, start_receiver(link, (stream, EPOCH), &pool, &meter, &sender)?);
         }
         let config = SinkConfig {
             policy: setup.policy,
@@ -489,12 +526,17 @@ impl Session {
             resumed: setup.resumed,
             lost: false,
             notices: Notices::new("sink"),
-            steering: Steering::new(setup.knobs),
+            steering: Steering::new(setup.knobs, &[Knob::Writers]),
+            lines,
+            yields: false,
+            clock: Clock::new(),
+            sender,
+            pool,
         })
     }
 
     fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {
-        let clock = Clock::new();
+        let clock = self.clock;
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
@@ -507,12 +549,12 @@ impl Session {
             }
             self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
-            self.notices.tell(watch, control, || self.engine.stuck());
+            self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
                 Ok(event) => {
-                    self.handle(event, &clock, &mut pulse);
+                    self.handle(event, control, &mut pulse);
                     while let Ok(event) = mailbox.try_recv() {
-                        self.handle(event, &clock, &mut pulse);
+                        self.handle(event, control, &mut pulse);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -521,8 +563,14 @@ impl Session {
                 }
             }
             self.machine.handle_tick(clock.now());
-            if let Err(text) = pulse.beat(control) {
-                self.machine.handle_control_lost(&text);
+            self.give_way();
+            if let Err(text) = self.lines.beat(clock.now()) {
+                self.control_is_over(&text);
+            }
+            if !self.lines.is_dark()
+                && let Err(text) = pulse.beat(control)
+            {
+                self.silent(&text, control);
             }
             if stopping.begins(watch) {
                 control.send(Message::Stop { reason: "interrupted".into() });
@@ -538,8 +586,8 @@ impl Session {
     fn join_control(&self, watch: &Watch) {
         let no_storage = self.place.is_none().then_some("null:// has no writers");
         let fixed = |knob| no_storage.filter(|_| knob == Knob::Writers);
-        let streams = self.receivers.len() as u16;
-        self.steering.join(watch, streams, |knob| knob == Knob::Writers, fixed);
+        let streams = if self.lines.can_join() { STREAMS_MAX } else { self.receivers.len() as u16 };
+        self.steering.join(watch, streams, fixed);
     }
 
     /// Applies what somebody turned, here or at the other end.
@@ -547,8 +595,8 @@ impl Session {
         let Some(knobs) = self.steering.take(control, watch) else { return };
         self.meter.set_paused(knobs.paused);
         let width = self.engine.set_width((knobs.writers > 0).then_some(knobs.writers));
-        let stands = Knobs { streams: 0, readers: 0, writers: width.unwrap_or(0), ..knobs };
-        self.steering.stands(stands, &[Knob::Writers], control, watch);
+        let stands = Knobs { paused: knobs.paused, writers: width.unwrap_or(0), ..Knobs::default() };
+        self.steering.stands(stands, control, watch);
     }
 
     fn progress(&self, clock: &Clock) -> Progress {
@@ -563,28 +611,86 @@ impl Session {
             counting: !counts.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
-            waiting: self.notices.waiting(&self.engine.stuck()),
+            waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             paused: false,
         }
     }
 
-    fn handle(&mut self, event: Event, clock: &Clock, pulse: &mut Pulse) {
-        let now = clock.now();
+    /// While control is away the job is kept, but not from a new run of it. One that took it is noticed by the owner's
+    /// look before the next publication.
+    fn give_way(&mut self) {
+        let yields = self.lines.dark_for().is_some_and(|dark| dark >= YIELD_AFTER);
+        if std::mem::replace(&mut self.yields, yields) != yields
+            && let Some(place) = &self.place
+        {
+            place.owner.set_yields(yields);
+        }
+    }
+
+    /// Control does not come back.
+    fn control_is_over(&mut self, text: &str) {
+        self.lost = true;
+        self.machine.handle_control_lost(text);
+    }
+
+    /// The other end says nothing: its link is cut, and joined again where that is possible.
+    fn silent(&mut self, text: &str, control: &ControlHandle) {
+        match self.lines.can_join() {
+            true => control.cut(text),
+            false => self.machine.handle_control_lost(text),
+        }
+    }
+
+    fn handle_join(&mut self, event: JoinEvent, control: &ControlHandle, pulse: &mut Pulse) {
+        let was_dark = self.lines.is_dark();
+        let joined = self.lines.handle(event, control, self.clock.now());
+        if was_dark && !self.lines.is_dark() {
+            pulse.rejoined();
+        }
+        let Some((stream, epoch, link)) = joined else { return };
+        let closer = link.closer.clone();
+        let started = match self.machine.handle_stream_up(stream) {
+            true => start_receiver(link, (stream, epoch), &self.pool, &self.meter, &self.sender).ok(),
+            false => None,
+        };
+        match started {
+            Some(receiver) => drop(self.receivers.insert(stream, receiver)),
+            None => {
+                closer();
+                self.stream_lost(stream, 0);
+            }
+        }
+    }
+
+    fn stream_lost(&mut self, stream: StreamId, frames: u64) {
+        self.lines.stream_lost(stream, self.clock.now());
+        self.machine.handle_stream_lost(stream, frames);
+    }
+
+    fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
+        let now = self.clock.now();
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
             Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
                 pulse.heard();
+                self.lines.heard();
                 self.steering.hear(knobs);
             }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
+                self.lines.heard();
+                if let Message::Streams(streams) = message {
+                    self.lines.asked_for(streams);
+                }
                 self.machine.handle_message(message, now);
             }
-            Event::Control(ControlEvent::Lost(text)) => {
-                self.lost = true;
-                self.machine.handle_control_lost(&text);
+            Event::Control(ControlEvent::Lost { epoch, why, how }) => {
+                if let Lost::Over(text) = self.lines.control_lost((epoch, why, how), control, now) {
+                    self.control_is_over(&text);
+                }
             }
+            Event::Join(event) => self.handle_join(event, control, pulse),
             Event::Recv(RecvEvent::Data { stream, header, buffer, good, .. }) => {
                 let id = buffer.as_ref().map(Buffer::id);
                 if let Some(buffer) = buffer {
@@ -594,7 +700,7 @@ impl Session {
             }
             Event::Recv(RecvEvent::Lost { stream, frames, .. }) => {
                 self.receivers.remove(&stream);
-                self.machine.handle_stream_lost(stream, frames);
+                self.stream_lost(stream, frames);
             }
         }
     }
@@ -628,11 +734,11 @@ impl Session {
                 SinkAction::Send(message) => control.send(message),
                 SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
                 SinkAction::Notice(text) => self.notices.hear(text),
-                SinkAction::CloseStream(stream) => {
-                    if let Some(receiver) = self.receivers.get(&stream) {
-                        receiver.close();
-                    }
-                }
+                SinkAction::CloseStream(stream) => match self.receivers.get(&stream) {
+                    Some(receiver) => receiver.close(),
+                    // It never joined here; should it still, it is over.
+                    None => self.stream_lost(stream, 0),
+                },
                 SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes } => {
                     let kind = match self.dirs.remove(&id) {
                         Some(()) => Kind::Dir,

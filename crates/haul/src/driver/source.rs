@@ -6,18 +6,21 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
-use haul_core::ids::{BufferId, FileId, StreamId};
+use haul_core::ids::{BufferId, FileId, SessionEpoch, StreamId, Time};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
 use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Knobs, Limits, Message, NotKept, SourceRoot, Stage as FailureStage, credit_cost,
+    EndReport, Failure, Knobs, Limits, Message, NotKept, RATE_UNLIMITED, STREAMS_MAX, SourceRoot,
+    Stage as FailureStage, credit_cost,
 };
 
+use super::net::Net;
 use super::steer::Steering;
+use super::streams::{Lines, Lost};
 use super::{
-    Clock, EPOCH, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
     end_report, exchange_reports, expect, hello, protocol,
 };
 use crate::api::{Knob, Progress};
@@ -30,6 +33,9 @@ use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
+use crate::transport::Link;
+use crate::transport::pace::Pacer;
+use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
 
 /// Threads that stat ahead of the walk.
@@ -39,11 +45,13 @@ enum Event {
     Done(SourceCompletion),
     Control(ControlEvent),
     Send(SendEvent),
+    Join(JoinEvent),
 }
 
-fn control_of(event: Event) -> Option<ControlEvent> {
+fn line_of(event: Event) -> Option<Heard> {
     match event {
-        Event::Control(event) => Some(event),
+        Event::Control(event) => Some(Heard::Control(event)),
+        Event::Join(event) => Some(Heard::Join(event)),
         Event::Done(_) | Event::Send(_) => None,
     }
 }
@@ -57,6 +65,10 @@ pub(crate) struct SourceRequest {
     /// Payload bytes in buffers, at most.
     pub(crate) memory: u64,
     pub(crate) readers: u16,
+    /// The limit on the rate.
+    pub(crate) pacer: Arc<Pacer>,
+    /// Why `memory`.
+    pub(crate) memory_why: String,
     /// Tells whether a change of a file could hide in the grain of its ctime.
     pub(crate) clock: WallClock,
 }
@@ -81,7 +93,13 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
             return Report::failed(failure);
         }
     };
-    let mut session = match Session::start(links.data, sender, request, &setup) {
+    let lines = {
+        let sender = sender.clone();
+        let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
+        let up = links.data.iter().map(|(stream, _)| *stream);
+        Lines::start(links.joins, EPOCH, up, links.patience, post)
+    };
+    let mut session = match Session::start(links.data, lines, sender, request, &setup) {
         Ok(session) => session,
         Err(failure) => {
             control.send(Message::Abort(failure.clone()));
@@ -106,8 +124,11 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
     chosen.extend(session.engine.report());
-    let (far, lost) = (session.far, session.lost);
-    let far = exchange_reports(&mailbox, &mut control, own, far, lost, control_of);
+    chosen.extend(session.net.report());
+    chosen.extend(session.lines.chosen());
+    // The sink has the last word; what this end still has to say is not worth waiting for.
+    let lines = (!session.lost).then_some((&mut session.lines, session.clock));
+    let far = exchange_reports(&mailbox, &mut control, lines, || false, own, session.far, line_of);
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }
 
@@ -163,7 +184,7 @@ impl Setup {
             size => asked(size.is_some(), "the default"),
         };
         let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
-        let memory = asked(options.memory.is_some(), "64 objects of 4 MiB, at most an eighth of the memory");
+        let memory = &request.memory_why;
         vec![
             text("object size", format!("{} bytes ({object})", self.object_size)),
             text("readers", format!("{} ({readers})", request.readers)),
@@ -181,7 +202,7 @@ fn set_up(
 ) -> Result<Setup, Failure> {
     let ours = hello(session, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, control, control_of, |message| match message {
+    let theirs = expect(mailbox, control, line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
         _ => Ok(None),
     })?;
@@ -193,7 +214,7 @@ fn set_up(
     let announced = origin.announced().map_err(walk_failure)?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     control.send(Message::Sources { roots: announced, policy });
-    let (wait, rename, resumed) = expect(mailbox, control, control_of, |message| match message {
+    let (wait, rename, resumed) = expect(mailbox, control, line_of, |message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
         _ => Ok(None),
     })?;
@@ -230,13 +251,22 @@ struct Session {
     not_kept: [u64; NotKept::COUNT],
     /// Both ends know sparse files.
     holes: bool,
-    /// The control stream is gone.
+    /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
     steering: Steering,
-    /// How the source is read, as it began.
+    /// The knobs as they were turned last; how many streams there are is the machine's to say.
+    turned: Knobs,
+    /// How the source is read, and the limit on the rate, as it began.
     reading: ReadConfig,
+    rate: Option<u64>,
     object_size: u32,
+    net: Net,
+    lines: Lines,
+    clock: Clock,
+    /// What new streams are made with.
+    sender: Sender<Event>,
+    pacer: Arc<Pacer>,
 }
 
 /// The engine for what the sources are.
@@ -257,9 +287,24 @@ fn start_engine(
     })
 }
 
+/// The thread of one data stream.
+fn start_sender(
+    link: Link,
+    (stream, epoch): (StreamId, SessionEpoch),
+    meter: &Arc<Meter>,
+    sender: &Sender<Event>,
+    pacer: &Arc<Pacer>,
+) -> Result<DataSender, Failure> {
+    let sender = sender.clone();
+    let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
+    let started = DataSender::spawn(link, stream, epoch, meter.clone(), post, pacer.clone());
+    started.map_err(|e| protocol(e.to_string()))
+}
+
 impl Session {
     fn start(
-        data: Vec<(StreamId, crate::transport::Link)>,
+        data: Vec<(StreamId, Link)>,
+        lines: Lines,
         sender: Sender<Event>,
         request: &SourceRequest,
         setup: &Setup,
@@ -285,17 +330,18 @@ impl Session {
             reads_max,
             wait: setup.wait,
             holes: setup.holes,
+            patience: lines.patience(),
         });
-        let mut senders = HashMap::new();
+        let clock = Clock::new();
+        let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.socket.clone()?)));
+        let net = Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), lines.can_join());
         // Frames that a stream's thread still holds when the machine has written them off.
         let frame_len = u64::from(setup.object_size).max(BUNDLE_LEN_MAX);
-        let slack = data.len() as u64 * u64::from(QUEUED_MAX) * credit_cost(frame_len);
+        let streams = if lines.can_join() { usize::from(STREAMS_MAX) } else { data.len() };
+        let slack = streams as u64 * u64::from(QUEUED_MAX) * credit_cost(frame_len);
+        let mut senders = HashMap::new();
         for (stream, link) in data {
-            let sender = sender.clone();
-            let post: Post<SendEvent> = Arc::new(move |event| drop(sender.send(Event::Send(event))));
-            let data_sender = DataSender::spawn(link, stream, EPOCH, meter.clone(), post)
-                .map_err(|e| protocol(e.to_string()))?;
-            senders.insert(stream, data_sender);
+            senders.insert(stream, start_sender(link, (stream, EPOCH), &meter, &sender, &request.pacer)?);
             machine.handle_stream_up(stream);
         }
         let object_size = setup.object_size;
@@ -328,27 +374,37 @@ impl Session {
             holes: setup.holes,
             lost: false,
             notices: Notices::new("source"),
-            steering: Steering::new(setup.knobs),
+            steering: Steering::new(setup.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
+            turned: Knobs::default(),
             reading: config,
+            rate: request.pacer.rate(),
             object_size: setup.object_size,
+            net,
+            lines,
+            clock,
+            sender,
+            pacer: request.pacer.clone(),
         })
     }
 
     fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {
-        let clock = Clock::new();
+        let clock = self.clock;
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
         self.join_control(watch);
         let nothing = never();
         loop {
-            self.handle_walk(watch);
+            // In the dark nothing new is begun: what is kept for the other end stays small.
+            if !self.lines.is_dark() {
+                self.handle_walk(watch);
+            }
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
             self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
-            self.notices.tell(watch, control, || self.engine.stuck());
+            self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
             let blocked = self.machine.is_blocked();
             self.meter.set_idle(Stage::SourceStorage, blocked);
             self.meter.set_idle(Stage::SourceHost, blocked);
@@ -357,10 +413,10 @@ impl Session {
             let walk = if self.ahead.is_empty() && !self.walked { self.walk.items() } else { &nothing };
             select! {
                 recv(mailbox) -> event => if let Ok(event) = event {
-                    self.handle(event, &clock, &mut pulse);
+                    self.handle(event, control, &mut pulse);
                     // What else has come is taken up before the machine is asked again.
                     while let Ok(event) = mailbox.try_recv() {
-                        self.handle(event, &clock, &mut pulse);
+                        self.handle(event, control, &mut pulse);
                     }
                 },
                 recv(walk) -> items => match items {
@@ -373,8 +429,14 @@ impl Session {
                 default(wait) => {}
             }
             self.machine.handle_tick(clock.now());
-            if let Err(text) = pulse.beat(control) {
-                self.machine.handle_control_lost(&text);
+            self.tend_network(clock.now(), control);
+            if let Err(text) = self.lines.beat(clock.now()) {
+                self.control_is_over(&text);
+            }
+            if !self.lines.is_dark()
+                && let Err(text) = pulse.beat(control)
+            {
+                self.silent(&text, control);
             }
             if stopping.begins(watch) {
                 self.walk.cancel();
@@ -388,38 +450,52 @@ impl Session {
 
     /// This end is in charge: says what can be turned in this session.
     fn join_control(&self, watch: &Watch) {
-        let streams = self.senders.len() as u16;
-        self.steering.join(watch, streams, |knob| knob != Knob::Writers, |_| None);
+        let streams = if self.lines.can_join() { STREAMS_MAX } else { self.senders.len() as u16 };
+        self.steering.join(watch, streams, |_| None);
     }
 
-    /// Applies what somebody turned, here or at the other end.
+    /// Applies what somebody turned, here or at the other end, and says how things stand.
     fn steer(&mut self, control: &ControlHandle, watch: &Watch) {
-        let Some(knobs) = self.steering.take(control, watch) else { return };
+        if let Some(knobs) = self.steering.take(control, watch) {
+            self.turn(knobs, control);
+        }
+        let (up, parked) = self.machine.streams();
+        let streams = u16::try_from(up - parked).unwrap_or(STREAMS_MAX).min(STREAMS_MAX);
+        self.steering.stands(Knobs { streams, ..self.turned }, control, watch);
+    }
+
+    fn turn(&mut self, knobs: Knobs, control: &ControlHandle) {
         self.machine.handle_pause(knobs.paused);
         self.meter.set_paused(knobs.paused);
-        self.want_streams(knobs.streams);
+        if knobs.streams > 0 {
+            self.net.pin_streams(knobs.streams);
+            self.want_streams(knobs.streams, control);
+        }
+        self.pacer.set(match knobs.rate {
+            0 => self.rate,
+            RATE_UNLIMITED => None,
+            rate => Some(rate),
+        });
         let width = self.engine.set_width((knobs.readers > 0).then_some(knobs.readers));
         let reading = match knobs.readers {
             0 => self.reading.clone(),
             _ => self.reading.with_width(width),
         };
         self.machine.handle_reads_max(reading.reads_max(self.object_size));
-        let open = self.senders.len() as u16;
-        let streams = if knobs.streams == 0 { open } else { open.min(knobs.streams) };
-        let rate = self.limit_rate(knobs.rate);
-        let stands = Knobs { rate, streams, readers: width, writers: 0, ..knobs };
-        self.steering.stands(stands, &[Knob::Rate, Knob::Streams, Knob::Readers], control, watch);
+        let rate = self.pacer.rate().unwrap_or(RATE_UNLIMITED);
+        self.turned = Knobs { paused: knobs.paused, rate, streams: 0, readers: width, writers: 0 };
     }
 
-    /// From now on at most so many payload bytes a second are sent; 0: no limit. Returns the limit that stands. (The
-    /// streams cannot be limited yet, so none does.)
-    fn limit_rate(&mut self, _rate: u64) -> u64 {
-        0
-    }
-
-    /// From now on so many data streams get new frames; 0: all that there are.
-    fn want_streams(&mut self, count: u16) {
-        self.machine.handle_streams_wanted(count);
+    /// Looks after the network: streams join and are parked as its samples say.
+    fn tend_network(&mut self, now: Time, control: &ControlHandle) {
+        // In darkness or a pause nothing flows, which says nothing of the path.
+        if self.lines.is_dark() || self.turned.paused {
+            return self.net.skip();
+        }
+        let machine = &self.machine;
+        if let Some(count) = self.net.tick(now, |stream| machine.is_parked(stream)) {
+            self.want_streams(count, control);
+        }
     }
 
     fn progress(&self, clock: &Clock) -> Progress {
@@ -434,8 +510,54 @@ impl Session {
             counting: !self.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
-            waiting: self.notices.waiting(&self.engine.stuck()),
+            waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             paused: false,
+        }
+    }
+
+    /// So many data streams shall carry frames, 1 to `STREAMS_MAX`: others are parked, and what is missing is dialled, or
+    /// asked for where the other end dials. Never blocks; new ones join as they come.
+    pub(super) fn want_streams(&mut self, streams: u16, control: &ControlHandle) {
+        let streams = streams.clamp(1, STREAMS_MAX);
+        if self.machine.use_streams(streams) > 0 && self.lines.can_join() {
+            self.lines.want(streams, control);
+        }
+    }
+
+    /// Control does not come back.
+    fn control_is_over(&mut self, text: &str) {
+        self.lost = true;
+        self.machine.handle_control_lost(text);
+    }
+
+    /// The other end says nothing: its link is cut, and joined again where that is possible.
+    fn silent(&mut self, text: &str, control: &ControlHandle) {
+        match self.lines.can_join() {
+            true => control.cut(text),
+            false => self.machine.handle_control_lost(text),
+        }
+    }
+
+    fn handle_join(&mut self, event: JoinEvent, control: &ControlHandle, pulse: &mut Pulse) {
+        let was_dark = self.lines.is_dark();
+        let joined = self.lines.handle(event, control, self.clock.now());
+        if was_dark && !self.lines.is_dark() {
+            pulse.rejoined();
+        }
+        let Some((stream, epoch, link)) = joined else { return };
+        let (closer, socket) = (link.closer.clone(), link.socket.clone());
+        match start_sender(link, (stream, epoch), &self.meter, &self.sender, &self.pacer) {
+            Ok(sender) => {
+                self.senders.insert(stream, sender);
+                if let Some(socket) = socket {
+                    self.net.add(stream, socket);
+                }
+                self.machine.handle_stream_up(stream);
+            }
+            Err(_) => {
+                closer();
+                self.lines.stream_lost(stream, self.clock.now());
+            }
         }
     }
 
@@ -478,7 +600,8 @@ impl Session {
         }
     }
 
-    fn handle(&mut self, event: Event, clock: &Clock, pulse: &mut Pulse) {
+    fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
+        let now = self.clock.now();
         match event {
             Event::Done(SourceCompletion { done, buffer }) => {
                 // A failed read gives its buffer back; the machine does not learn its id.
@@ -486,23 +609,31 @@ impl Session {
                 if let Some(buffer) = buffer.filter(|_| !failed) {
                     self.buffers.insert(buffer.id(), buffer);
                 }
-                self.machine.handle_done(done, clock.now());
+                self.machine.handle_done(done, now);
             }
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
             Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
                 pulse.heard();
+                self.lines.heard();
                 self.steering.hear(knobs);
             }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
+                self.lines.heard();
                 self.machine.handle_message(message);
             }
-            Event::Control(ControlEvent::Lost(text)) => {
-                self.lost = true;
-                self.machine.handle_control_lost(&text);
+            Event::Control(ControlEvent::Lost { epoch, why, how }) => {
+                if let Lost::Over(text) = self.lines.control_lost((epoch, why, how), control, now) {
+                    self.control_is_over(&text);
+                }
             }
+            Event::Join(event) => self.handle_join(event, control, pulse),
             Event::Send(SendEvent::Sent { stream, seq, .. }) => self.machine.handle_sent(stream, seq),
-            Event::Send(SendEvent::Lost { stream, .. }) => self.machine.handle_stream_lost(stream),
+            Event::Send(SendEvent::Lost { stream, .. }) => {
+                self.net.remove(stream);
+                self.lines.stream_lost(stream, now);
+                self.machine.handle_stream_lost(stream);
+            }
         }
     }
 
@@ -521,6 +652,8 @@ impl Session {
                 SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
                 SourceAction::Notice(text) => self.notices.hear(text),
                 SourceAction::CloseStream(stream) => {
+                    self.net.remove(stream);
+                    self.lines.stream_lost(stream, self.clock.now());
                     if let Some(mut sender) = self.senders.remove(&stream) {
                         sender.abort();
                     }

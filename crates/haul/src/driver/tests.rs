@@ -3,7 +3,7 @@
 //! [`evil`] is a second, tiny writer of the wire format in which every field can be set to anything. It plays
 //! a source against the real sink driver and a sink against the real source driver; a sentinel tree beside the
 //! destination must stay as it was. [`mutate`] replays recorded sessions with random damage. [`links`] runs
-//! both real drivers over links that damage, cut and stall.
+//! both real drivers over links that damage, cut and stall; [`rejoin`] over links that are replaced.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ use super::{Links, Report, Watch, sink, source};
 use crate::buffer::Pool;
 use crate::job::{Durability, Options, PathBytes, StorageOptions};
 use crate::storage::source::wall_clock;
+use crate::transport::rejoin::Joins;
 use crate::transport::{Link, memory};
 
 mod evil;
@@ -34,6 +35,7 @@ mod evil_source;
 mod knobs;
 mod links;
 mod mutate;
+mod rejoin;
 
 const SESSION: [u8; 16] = [7; 16];
 const MEMORY: u64 = 8 * 1024 * 1024;
@@ -202,7 +204,9 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         let now = wall_clock()();
         Timestamp { secs: now.secs + 10, ..now }
     });
-    SourceRequest { sources, options, home: None, memory: MEMORY, readers: 2, clock }
+    let pacer = Arc::new(crate::transport::pace::Pacer::new(None));
+    let memory_why = String::new();
+    SourceRequest { sources, options, home: None, memory: MEMORY, memory_why, readers: 2, pacer, clock }
 }
 
 /// `path/`: the contents of a directory.
@@ -218,7 +222,8 @@ fn link_pairs(streams: u16) -> Vec<(Link, Link)> {
 fn links_of(mut links: Vec<Link>) -> Links {
     let data = links.split_off(1).into_iter().zip(1..).map(|(link, n)| (StreamId(n), link)).collect();
     let control = links.pop().expect("control comes first");
-    Links { session: SESSION, control, data, strays: Arc::default() }
+    let (joins, patience) = (Joins::Never, Duration::ZERO);
+    Links { session: SESSION, control, data, joins, patience, strays: Arc::default() }
 }
 
 fn start_sink(links: Vec<Link>, request: SinkRequest) -> thread::JoinHandle<Report> {

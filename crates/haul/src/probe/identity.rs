@@ -8,12 +8,13 @@
 //! device. The mount is found by the number that the kernel gives for an open descriptor, for a path may lie
 //! below several mounts and a device number is not the mount's on btrfs.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, StatVfs};
 
 use super::{ProbeError, StorageIdentity};
+use crate::mounts::Mount;
 
 /// File systems that others share with us: over a network, or on a disk with several hosts at it.
 const NETWORK: [&str; 28] = [
@@ -47,16 +48,6 @@ const NETWORK: [&str; 28] = [
     "wekafs",
 ];
 
-/// A mount of this process's view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
-    id: u64,
-    device: (u32, u32),
-    mount_point: String,
-    kind: String,
-    source: String,
-}
-
 /// The file system that `path` lies on. A path that does not exist yet counts as its nearest parent that does.
 ///
 /// # Errors
@@ -64,16 +55,8 @@ struct Mount {
 pub fn identify(path: &Path) -> Result<StorageIdentity, ProbeError> {
     let (at, fd) = open_nearest(path)?;
     let stat = statvfs(&fd, &at)?;
-    let failed = |op, path: &str| {
-        let path = PathBuf::from(path);
-        move |source| ProbeError::Io { op, path, source }
-    };
-    let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
-    let info = std::fs::read_to_string(&info).map_err(failed("read", &info))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
-    let mounts = "/proc/self/mountinfo";
-    let mounts = std::fs::read_to_string(mounts).map_err(failed("read", mounts))?;
-    let mount = mounts.lines().filter_map(parse_mount).find(|mount| Some(mount.id) == id);
+    let failed = |source| ProbeError::Io { op: "read", path: PathBuf::from("/proc/self/mountinfo"), source };
+    let mount = Mount::of(&fd).map_err(failed)?;
     // A mount of another namespace, reached through a descriptor or a file below /proc.
     let mount = mount.unwrap_or_else(|| Mount {
         id: 0,
@@ -113,34 +96,6 @@ fn open_nearest(path: &Path) -> Result<(PathBuf, OwnedFd), ProbeError> {
             Err(e) => return Err(ProbeError::Io { op: "open", path: path.to_owned(), source: e.into() }),
         }
     }
-}
-
-/// A line of `/proc/self/mountinfo`: `id parent major:minor root mount-point options [tags] - kind source super-options`.
-fn parse_mount(line: &str) -> Option<Mount> {
-    let (place, system) = line.split_once(" - ")?;
-    let mut place = place.split(' ');
-    let id = place.next()?.parse().ok()?;
-    let (major, minor) = place.nth(1)?.split_once(':')?;
-    let device = (major.parse().ok()?, minor.parse().ok()?);
-    let mount_point = unescape(place.nth(1)?);
-    let mut system = system.split(' ');
-    let kind = unescape(system.next()?);
-    let source = unescape(system.next().unwrap_or("none"));
-    Some(Mount { id, device, mount_point, kind, source })
-}
-
-/// The kernel writes space, tab, line feed and backslash as `\040` and so on.
-fn unescape(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let octal = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
-        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(value.unwrap_or(bytes[at]));
-        at += if value.is_some() { 4 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// `fuse.glusterfs` is as much a network file system as `glusterfs`.
@@ -200,23 +155,11 @@ fn id_of(mount: &Mount, network: bool, uuid: Option<String>, fsid: u64) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mounts::parse_mount;
 
     const NFS: &str =
         r"41 27 0:52 / /mnt/big\040data rw,relatime shared:7 master:1 - nfs4 dtn1:/export/a\040b rw,vers=4.2";
     const EXT4: &str = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard";
-
-    /// Goal: lines of the kernel are read with any number of tags and with escaped names; others are refused.
-    #[test]
-    fn mounts_are_parsed() {
-        let nfs = parse_mount(NFS).unwrap();
-        assert_eq!((nfs.id, nfs.device), (41, (0, 52)));
-        assert_eq!((&*nfs.mount_point, &*nfs.source), ("/mnt/big data", "dtn1:/export/a b"));
-        assert_eq!(parse_mount(EXT4).unwrap().kind, "ext4");
-        for bad in ["", "41", "x 27 0:52 / / rw - nfs a b", "41 27 052 / / rw - nfs a b", "1 2 3:4 / / rw"] {
-            assert_eq!(parse_mount(bad), None, "{bad}");
-        }
-        assert_eq!(unescape(r"a\04\1345\"), r"a\04\5\");
-    }
 
     /// Goal: what is mounted over a network is known as such, whoever serves it, and a local one is not.
     #[test]

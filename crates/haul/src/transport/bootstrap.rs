@@ -11,8 +11,8 @@
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
 //! no path without protection (TLS, or ssh itself).
-//! Left out: the far end dialling the near one (for sites where only that direction is open); joining again
-//! after a lost connection.
+//! Later connections join by the same keys and the session's secret ([`super::rejoin`]); in the ssh pipe none can.
+//! Left out: the far end dialling the near one (for sites where only that direction is open).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +22,8 @@ use haul_core::ids::StreamId;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
 use crate::job::AgentRequest;
+use crate::transport::path::Plan;
+use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
 
 mod agent;
@@ -29,6 +31,7 @@ mod listener;
 mod message;
 mod near;
 mod push;
+mod redial;
 mod ssh;
 mod words;
 
@@ -65,8 +68,8 @@ pub struct RemoteSpec {
     pub ports: Option<(u16, u16)>,
     /// A person sits at a terminal: ssh may ask for a password. Without one nothing ever prompts.
     pub interactive: bool,
-    /// Data streams wanted, 1 to `STREAMS_MAX`.
-    pub streams: u16,
+    /// Data streams wanted, 1 to `STREAMS_MAX`; `None`: as many as the path needs.
+    pub streams: Option<u16>,
 }
 
 /// Which way the bytes go.
@@ -95,6 +98,8 @@ pub struct Connected {
     pub control: Link,
     /// Streams 1 to n, in order.
     pub data: Vec<(StreamId, Link)>,
+    /// How further streams come up, and control again.
+    pub joins: Joins,
     pub path: Path,
     /// [`Path::protect`].
     pub protect: &'static str,
@@ -102,6 +107,8 @@ pub struct Connected {
     pub protocol: u16,
     /// The far program's version, escaped.
     pub remote_version: String,
+    /// What was chosen for the path, and why.
+    pub plan: Plan,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }

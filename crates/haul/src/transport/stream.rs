@@ -22,10 +22,12 @@ use rustix::time::{ClockId, clock_gettime};
 use super::TransportError;
 
 mod control;
+mod loss;
 mod receive;
 mod send;
 
 pub use control::*;
+pub use loss::Loss;
 pub use receive::*;
 pub use send::*;
 

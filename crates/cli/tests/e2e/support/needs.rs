@@ -10,7 +10,7 @@ use super::disk::{self, Kind};
 
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
-/// The needs: `root`, `netns`, `sshd`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
+/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
 /// `xfs` and `ext4` (a loop device with it that can be shut down), `btrfs`, `prlimit`.
 macro_rules! need {
     ($($need:literal),+) => {
@@ -56,6 +56,7 @@ fn probe(need: &str) -> bool {
     match need {
         "root" => root,
         "sshd" => Path::new(super::sshd::SSHD).exists() && works("ssh", &["-V"]) && exists("ssh-keygen"),
+        "ss" => works("ss", &["-V"]),
         "netns" => root && exists("ip") && exists("nsenter") && probe_netns(),
         "strace" => works("strace", &["-qq", "-f", "-o", "/dev/null", "true"]),
         "tmpfs" => root && works("unshare", &["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]),

@@ -55,10 +55,18 @@ impl Sink {
         self.deferred.push_back(Frame { header, buffer, good });
     }
 
-    /// A data stream ended after `frames` data frames.
+    /// A data stream joined; false if it is over already: the source said so before its join was known here.
+    pub fn handle_stream_up(&mut self, stream: StreamId) -> bool {
+        !self.closed_streams.contains_key(&stream)
+    }
+
+    /// A data stream ended after `frames` data frames, or never came to be (0).
     pub fn handle_stream_lost(&mut self, stream: StreamId, frames: u64) {
         let told = self.closed_streams.insert(stream, true);
         if told != Some(true) {
+            // The source counts from what is said here.
+            self.frames.remove(&stream);
+            self.frames_told.remove(&stream);
             self.actions.push_back(SinkAction::Send(Message::StreamClosed { stream, frames }));
         }
     }

@@ -1,10 +1,9 @@
 //! What is on its way on each data stream, until the sink says that it took it.
 //!
-//! Invariant: a frame's buffer is counted as used until the network took it, and its credit until the sink
-//! took it or said that it never will.
+//! Invariants: a frame's buffer is counted as used until the network took it, and its credit until the sink
+//! took it or said that it never will; a stream id lives once.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::num::NonZeroU16;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::ids::{FileId, Generation, StreamId};
 use crate::wire::DataHeader;
@@ -29,32 +28,61 @@ struct Stream {
     received: u64,
     in_flight: VecDeque<InFlight>,
     lost: bool,
-    settled: bool,
+    /// It gets no frames; it stays open.
+    parked: bool,
 }
 
 /// The data streams of a session.
 #[derive(Default)]
 pub(super) struct Streams {
     streams: BTreeMap<StreamId, Stream>,
-    /// Streams that get frames, at most; `None`: all.
-    wanted: Option<NonZeroU16>,
+    /// So many get frames; `None`: nobody said, all.
+    wanted: Option<u16>,
+    /// Streams that are over: lost, and settled. At most as many as there are ids.
+    over: BTreeSet<StreamId>,
 }
 
 impl Streams {
-    pub(super) fn open(&mut self, id: StreamId) {
+    /// A stream is up; false if its id was used before, or the sink said already that it is closed.
+    pub(super) fn open(&mut self, id: StreamId) -> bool {
+        if self.over.contains(&id) || self.streams.contains_key(&id) {
+            return false;
+        }
         self.streams.insert(id, Stream::default());
+        self.arrange();
+        true
     }
 
-    /// Streams that get frames, at most; 0: all.
-    pub(super) fn set_wanted(&mut self, count: u16) {
-        self.wanted = NonZeroU16::new(count);
+    /// From now on so many streams get frames, the oldest; the others are parked. Returns how many are missing.
+    pub(super) fn want(&mut self, wanted: u16) -> u16 {
+        self.wanted = Some(wanted);
+        self.arrange();
+        wanted.saturating_sub(self.up().count() as u16)
     }
 
-    /// The stream with the fewest queued frames, if any of those that are wanted has room.
+    fn arrange(&mut self) {
+        if let Some(wanted) = self.wanted {
+            let up = self.streams.values_mut().filter(|s| !s.lost);
+            up.enumerate().for_each(|(i, stream)| stream.parked = i >= usize::from(wanted));
+        }
+    }
+
+    pub(super) fn set_parked(&mut self, id: StreamId, parked: bool) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.parked = parked;
+        }
+    }
+
+    /// Streams that are up, by id, and whether each is parked.
+    pub(super) fn up(&self) -> impl DoubleEndedIterator<Item = (StreamId, bool)> {
+        self.streams.iter().filter(|(_, s)| !s.lost).map(|(id, s)| (*id, s.parked))
+    }
+
+    /// The stream with the fewest queued frames, if any has room. Where all are parked, none is.
     pub(super) fn free(&self) -> Option<StreamId> {
-        let wanted = self.wanted.map_or(usize::MAX, |count| usize::from(count.get()));
-        let live = self.streams.iter().filter(|(_, s)| !s.lost).take(wanted);
-        let free = live.filter(|(_, s)| s.queued < QUEUED_MAX);
+        let parked = self.up().all(|(_, parked)| parked);
+        let free =
+            self.streams.iter().filter(|(_, s)| !s.lost && s.parked == parked && s.queued < QUEUED_MAX);
         free.min_by_key(|(_, s)| s.queued).map(|(id, _)| *id)
     }
 
@@ -69,7 +97,7 @@ impl Streams {
 
     /// The network took a frame; returns what its buffer counted.
     pub(super) fn sent(&mut self, id: StreamId, seq: u64) -> u64 {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| !s.settled) else { return 0 };
+        let Some(stream) = self.streams.get_mut(&id) else { return 0 };
         let Some(frame) = stream.in_flight.iter_mut().find(|f| f.seq == seq && !f.sent) else { return 0 };
         frame.sent = true;
         stream.queued -= 1;
@@ -91,21 +119,20 @@ impl Streams {
         match self.streams.get_mut(&id) {
             Some(stream) if !stream.lost => {
                 stream.lost = true;
+                self.arrange();
                 true
             }
             _ => false,
         }
     }
 
-    /// The sink took `frames` from a lost stream and will take no more. Returns the objects that it never
+    /// The sink took `frames` from a stream and will take no more: it is over. Returns the objects that it never
     /// got, and what their buffers and their credit counted.
     pub(super) fn settle(&mut self, id: StreamId, frames: u64) -> (Vec<(FileId, Generation, u64)>, u64, u64) {
-        let Some(stream) = self.streams.get_mut(&id).filter(|s| s.lost && !s.settled) else {
-            return (Vec::new(), 0, 0);
-        };
-        stream.settled = true;
+        self.over.insert(id);
+        let Some(stream) = self.streams.remove(&id) else { return (Vec::new(), 0, 0) };
         let (mut objects, mut buffers, mut credit) = (Vec::new(), 0, 0);
-        for frame in std::mem::take(&mut stream.in_flight) {
+        for frame in stream.in_flight {
             if !frame.sent {
                 buffers += frame.held;
             }
@@ -119,7 +146,7 @@ impl Streams {
 
     /// There were streams, and none is left.
     pub(super) fn all_lost(&self) -> bool {
-        !self.streams.is_empty() && self.streams.values().all(|s| s.lost)
+        !(self.streams.is_empty() && self.over.is_empty()) && self.streams.values().all(|s| s.lost)
     }
 }
 
@@ -135,12 +162,12 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// Goal: with fewer streams wanted only the first get frames, each up to its queue; a lost one makes room for the
-    /// next; with none named all do.
+    /// Goal: with fewer streams wanted only the oldest get frames, each up to its queue; a lost one makes room for the
+    /// next, one that joins fills a gap, and a parked one is used again when more are wanted.
     #[test]
     fn only_wanted_streams_get_frames() {
         let mut streams = Streams::default();
-        (1..=3).for_each(|id| streams.open(StreamId(id)));
+        (1..=3).for_each(|id| assert!(streams.open(StreamId(id))));
         let fill = |streams: &mut Streams| {
             let mut got = Vec::new();
             while let Some(id) = streams.free() {
@@ -149,14 +176,16 @@ mod tests {
             }
             got
         };
-        streams.set_wanted(2);
+        assert_eq!(streams.want(2), 0);
         assert_eq!(fill(&mut streams), [1, 2, 1, 2]);
         streams.lose(StreamId(1));
         assert_eq!(fill(&mut streams), [3, 3]);
         streams.sent(StreamId(3), 1);
-        streams.set_wanted(1);
+        assert_eq!(streams.want(1), 0);
         assert_eq!(fill(&mut streams), []);
-        streams.set_wanted(0);
+        assert_eq!(streams.want(4), 2, "two of four are missing");
         assert_eq!(fill(&mut streams), [3]);
+        assert!(streams.open(StreamId(4)));
+        assert_eq!(fill(&mut streams), [4, 4]);
     }
 }

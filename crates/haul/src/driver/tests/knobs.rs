@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use haul_core::wire::{Capability, Hello, Knobs, Message, capability};
+use haul_core::tune::rate::RATE_MIN;
+use haul_core::wire::{Capability, Hello, Knobs, Message, RATE_UNLIMITED, capability};
 
 use super::evil::{Evil, hello};
 use super::*;
 use crate::api::{Control, Event, Knob, Observer, Phase};
+
+/// The limit that the source's command named: more than the test's files need.
+const RATE_BEGAN: u64 = 1 << 30;
 
 struct Nobody;
 
@@ -26,7 +30,8 @@ fn knobs_of(message: &Message) -> Option<Knobs> {
 /// A source that is the far end, or with a control the near one.
 fn start(bench: &Bench, links: Vec<Link>, control: Option<&Control>) -> thread::JoinHandle<Report> {
     fs::write(bench.src().join("big"), bytes(9, 3 << 20)).unwrap();
-    let request = source_request(&[contents(&bench.src())]);
+    let mut request = source_request(&[contents(&bench.src())]);
+    request.pacer = Arc::new(crate::transport::pace::Pacer::new(Some(RATE_BEGAN)));
     let watch = match control {
         Some(control) => {
             Watch { observer: Some(Arc::new(Nobody)), control: control.clone(), ..Watch::silent() }
@@ -54,7 +59,14 @@ fn a_far_end_follows_and_answers() {
         evil.until(knobs_of).unwrap()
     };
     let asked = Knobs { paused: true, streams: 1, readers: 200, writers: 9, ..Knobs::default() };
-    assert_eq!(turn(asked), Knobs { writers: 0, ..asked }, "writers are the other end's");
+    let stands = Knobs { rate: RATE_BEGAN, writers: 0, ..asked };
+    assert_eq!(turn(asked), stands, "writers are the other end's");
+    let rate = |rate| Knobs { rate, ..asked };
+    for (asked, stands) in
+        [(200_000, 200_000), (1, RATE_MIN), (RATE_UNLIMITED, RATE_UNLIMITED), (0, RATE_BEGAN)]
+    {
+        assert_eq!(turn(rate(asked)).rate, stands, "{asked}");
+    }
     assert_eq!(turn(Knobs { streams: 16, ..Knobs::default() }).streams, 2, "it has two");
     assert_eq!(turn(Knobs::default()).readers, 2, "as it began");
     drop(evil);
@@ -78,18 +90,27 @@ fn a_near_end_tells_and_is_not_told() {
     let source = start(&bench, ours, Some(&control));
     evil.greet_source_as(knowing(), false);
     assert_eq!(evil.until(knobs_of), Some(Knobs::default()), "it begins with what stands");
-    evil.say(Message::Knobs(Knobs { paused: true, writers: 7, ..Knobs::default() }));
+    let lies = Knobs { paused: true, rate: 70_000, streams: 7, readers: 7, writers: 7 };
+    evil.say(Message::Knobs(lies));
     control.set(Knob::Writers, 5).unwrap();
     control.set(Knob::Readers, 1).unwrap();
-    let told = evil.until(|message| knobs_of(message).filter(|knobs| knobs.readers > 0 && knobs.writers > 0));
-    assert_eq!(told, Some(Knobs { readers: 1, writers: 5, ..Knobs::default() }));
+    control.set(Knob::Rate, 0).unwrap();
+    let told = evil.until(|message| knobs_of(message).filter(|knobs| knobs.rate > 0));
+    assert_eq!(told, Some(Knobs { rate: RATE_UNLIMITED, readers: 1, writers: 5, ..Knobs::default() }));
     let deadline = Instant::now() + PATIENCE;
     while control.state().knobs[Knob::Writers as usize].now != Some(7) {
         assert!(Instant::now() < deadline, "{:?}", control.state());
         thread::yield_now();
     }
+    // The wishes may be applied a turn after they were told.
+    while control.state().knobs[Knob::Rate as usize].now.is_some() {
+        assert!(Instant::now() < deadline, "{:?}", control.state());
+        thread::yield_now();
+    }
     let state = control.state();
-    assert_eq!((state.phase, state.knobs[Knob::Readers as usize].now), (Phase::Running, Some(1)));
+    assert_eq!(state.phase, Phase::Running);
+    let now = |knob: Knob| state.knobs[knob as usize].now;
+    assert_eq!((now(Knob::Readers), now(Knob::Streams)), (Some(1), Some(2)), "{state:?}");
     assert!(control.set(Knob::Streams, 3).is_err_and(|text| text.contains("has 2")));
     drop(evil);
     finish("told", source);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
 use haul_core::wire::{Failure, Stage};
 use rustix::io::{Errno, retry_on_intr};
@@ -53,6 +53,9 @@ pub struct OwnerInfo {
     pub since: u64,
     /// The command, for people.
     pub what: String,
+    /// The owner waits for a network that is down, and gives way to a run that is there.
+    #[serde(default)]
+    pub yields: bool,
 }
 
 /// Whether an owner lives.
@@ -109,8 +112,8 @@ pub struct Owner {
     epoch: u32,
     dev_ino: (u64, u64),
     released: AtomicBool,
-    /// Dropped to stop the beat.
-    beat: Mutex<Option<Sender<()>>>,
+    /// Tells whether the job is given away when somebody asks. Dropped to stop the beat.
+    beat: Mutex<Option<Sender<bool>>>,
 }
 
 impl JobDir {
@@ -156,7 +159,7 @@ impl JobDir {
                 }
             };
             let Some(seen) = self.look(highest)? else { continue };
-            let mut life = seen.info.as_ref().map_or(Life::Unknown, |info| judge(info, &self.here));
+            let mut life = seen.info.as_ref().map_or(Life::Unknown, |info| self.claims(info));
             if life == Life::Unknown {
                 life = match &watched {
                     Some((epoch, first, since)) if *epoch == highest && first.ino == seen.ino => {
@@ -186,6 +189,11 @@ impl JobDir {
             }
         }
         Err(self.fail("take the job in", &self.key.journal(), Errno::AGAIN))
+    }
+
+    /// Whether this owner keeps the job from us. One that gives it away is as good as dead.
+    fn claims(&self, info: &OwnerInfo) -> Life {
+        if info.yields { Life::Dead } else { judge(info, &self.here) }
     }
 
     /// The owners' epochs, lowest first.
@@ -286,7 +294,7 @@ impl JobDir {
         // A lower one that was not there when we looked: it could not know of us, so it may own the job.
         for lower in all.iter().filter(|lower| **lower < epoch && !known.contains(lower)) {
             if let Some(Seen { info: Some(info), .. }) = self.look(*lower)?
-                && judge(&info, &self.here) != Life::Dead
+                && self.claims(&info) != Life::Dead
             {
                 return Err(AcquireError::Held(Box::new(info)));
             }
@@ -295,10 +303,16 @@ impl JobDir {
         for lower in all.iter().filter(|lower| **lower < epoch) {
             let _ = self.jail.unlink(&self.fd, &self.key.owner(*lower));
         }
-        let (stop, stopped) = bounded(0);
+        // Two words at most wait, for each is told when it changes.
+        let (stop, told) = unbounded();
         let every = patience.beat;
         let spawned = std::thread::Builder::new().name("haul-owner".into()).spawn(move || {
-            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                match told.recv_timeout(every) {
+                    Ok(yields) => info.yields = yields,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
                 info.beat += 1;
                 // A beat that cannot be written looks like our death to others, and then we see that.
                 // Synced, for on network file systems it is not seen before.
@@ -335,6 +349,15 @@ impl Owner {
     /// Where the job keeps its files.
     pub fn place(&self) -> &JobDir {
         &self.place
+    }
+
+    /// From now on another run may take the job over at once, or may not. Does not wait. An owner that lost it so
+    /// finds out before it publishes anything more, like any other.
+    pub fn set_yields(&self, yields: bool) {
+        if let Some(beat) = &*lock(&self.beat) {
+            // Its thread is gone only with us.
+            let _ = beat.send(yields);
+        }
     }
 
     /// Whether the job is still ours: our file is there, and no higher one.

@@ -249,3 +249,25 @@ fn late_takers_yield() {
     assert_eq!(names(dir.path()).len(), 1);
     owner.still_owner().expect("ours");
 }
+
+/// Goal: an owner that waits in the dark gives the job to a run that is there, and publishes nothing more.
+/// Method: a live owner of this very process, which no judge holds for dead, says so.
+#[test]
+fn a_yielding_owner_is_taken_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = place(dir.path());
+    let first = place.acquire(0, "first", &short()).expect("nobody has it");
+    assert!(matches!(place.acquire(0, "second", &short()), Err(AcquireError::Held(_))));
+    first.set_yields(true);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let second = loop {
+        match place.acquire(0, "second", &short()) {
+            Ok(owner) => break owner,
+            Err(_) => assert!(Instant::now() < deadline, "it is never given away"),
+        }
+    };
+    assert!(second.epoch() > first.epoch() && second.still_owner().is_ok());
+    while first.still_owner().is_ok() {
+        assert!(Instant::now() < deadline, "it does not see that it lost the job");
+    }
+}

@@ -2,18 +2,18 @@
 //!
 //! In: the pipe to the near end, and the address that ssh's server was reached at. Out: the request and the
 //! joined streams.
-//! Invariants: the port is open only while streams are missing, at most [`JOIN_WAIT`]; until control is
-//! joined it dies with the pipe, after that the loss of ssh loses nothing.
+//! Invariants: until control is joined the port dies with the pipe, and all streams of the start must have joined after
+//! [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the loss of ssh loses nothing.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{after, bounded, never, select};
-use haul_core::ids::{SessionEpoch, StreamId};
+use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
 use super::listener::{Listener, Session};
@@ -22,8 +22,10 @@ use super::message::{
 };
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
-use crate::job::AgentRequest;
-use crate::transport::{Link, tls};
+use crate::job::{AgentRequest, Role};
+use crate::transport::path::EndFacts;
+use crate::transport::rejoin::Joins;
+use crate::transport::{Link, tcp, tls};
 
 /// How long the near end may take to join all streams, and to decide.
 const JOIN_WAIT: Duration = Duration::from_secs(30);
@@ -53,6 +55,8 @@ pub struct AgentConnected {
     pub control: Link,
     /// Streams 1 to n, in order.
     pub data: Vec<(StreamId, Link)>,
+    /// How further streams come up, and control again.
+    pub joins: Joins,
     pub path: Path,
     /// [`Path::protect`].
     pub protect: &'static str,
@@ -99,55 +103,67 @@ where
         let frame = message::encode(reply).map_err(lost)?;
         output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
     };
-    let streams = near.tickets.len().saturating_sub(1);
-    let streams = match u16::try_from(streams) {
-        Ok(n @ 1..=STREAMS_MAX) if (VERSION_MIN..=VERSION).contains(&near.protocol) => n,
+    let streams = match near.streams {
+        n @ 1..=STREAMS_MAX if (VERSION_MIN..=VERSION).contains(&near.protocol) => n,
         _ => {
-            let what = format!("protocol {} with {streams} data streams is not possible", near.protocol);
+            let what =
+                format!("protocol {} with {} data streams is not possible", near.protocol, near.streams);
             say(&AgentReply::Error(what.clone()))?;
             return Err(BootstrapError::new(BootstrapKind::Peer, what));
         }
     };
+    if let (Some(name), Role::Source) = (&near.request.options.congestion, near.request.role)
+        && let Err(error) = tcp::usable(name)
+    {
+        say(&AgentReply::Error(error.to_string()))?;
+        return Err(BootstrapError::new(BootstrapKind::Usage, error.to_string()));
+    }
     let identity = tls::Identity::generate()?;
     let key = Bytes(identity.public());
-    let session = Session {
-        id: near.session.0,
-        epoch: SessionEpoch(0),
-        tickets: near.tickets.iter().map(|t| t.0).collect(),
-    };
+    let session = Session { id: near.session.0, secret: near.secret.0 };
     let strays = Arc::new(AtomicU64::new(0));
     let (client, server) = addresses(env.ssh_connection.as_deref());
     let listener = match near.via.or(server) {
         None => Err("the address that ssh reached is not known; name one with --via".to_string()),
         Some(address) => {
             let pin = tls::Pin(near.key.0);
-            Listener::open(address, near.ports, session.clone(), identity, pin, Arc::clone(&strays)).map_err(
-                |e| {
-                    let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
-                    format!("cannot listen on {address}{ports}: {e}")
-                },
-            )
+            // A receive buffer must be fixed before connections are made; only the sink's matters.
+            let window = near.request.options.window.filter(|_| near.request.role == Role::Sink);
+            let strays = Arc::clone(&strays);
+            let opened =
+                Listener::open(address, near.ports, (session, streams), identity, pin, strays, window);
+            opened.map_err(|e| {
+                let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
+                format!("cannot listen on {address}{ports}: {e}")
+            })
         }
     };
     let listening = match &listener {
         Ok(l) => Ok(Listening { address: l.addr.ip(), port: env.hooks.port.unwrap_or(l.addr.port()) }),
         Err(why) => Err(NotListening { why: why.clone() }),
     };
-    say(&AgentReply::Ready { key, streams, listening, client })?;
+    let facts = Some(EndFacts::here(near.request.options.memory));
+    say(&AgentReply::Ready { key, streams, listening, client, facts })?;
 
-    let (links, path) = match gather(listener.ok(), usize::from(streams) + 1, input)? {
-        Gathered::Direct { addr, links } => (links, Path::Direct { addr }),
+    let (gathered, streams) = gather(listener.ok(), streams, input)?;
+    let (links, joins, path) = match gathered {
+        Gathered::Direct { listener, links } => {
+            let path = Path::Direct { addr: listener.addr };
+            (links, Joins::Accept(Arc::new(listener)), path)
+        }
         Gathered::Mux { input } => {
-            (super::share_pipe(input, Box::new(output), streams, &near.request)?, Path::Ssh)
+            let links = super::share_pipe(input, Box::new(output), streams, &near.request)?;
+            (links, Joins::Never, Path::Ssh)
         }
     };
     let mut links = links.into_iter();
     let control = links.next().expect("there is always a control stream");
     let program: String = near.program.chars().take(PROGRAM_LEN_MAX).collect();
     let connected = AgentConnected {
-        session: session.id,
+        session: near.session.0,
         control,
         data: (1..).map(StreamId).zip(links).collect(),
+        joins,
         path,
         protect: path.protect(),
         protocol: near.protocol,
@@ -169,7 +185,7 @@ fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
 enum Gathered {
     /// In the order of their stream ids.
     Direct {
-        addr: std::net::SocketAddr,
+        listener: Listener,
         links: Vec<Link>,
     },
     Mux {
@@ -177,30 +193,42 @@ enum Gathered {
     },
 }
 
-/// Waits for `wanted` streams and for the near end's decision. The listener is closed when this returns.
-fn gather<R>(listener: Option<Listener>, wanted: usize, mut input: R) -> Result<Gathered, BootstrapError>
+/// Waits for the near end's decision, and for the data streams that it says, at most `most`, and control. What there is
+/// comes back with the number of data streams. Without a direct path the listener is closed when this returns.
+fn gather<R>(
+    mut listener: Option<Listener>,
+    most: u16,
+    mut input: R,
+) -> Result<(Gathered, u16), BootstrapError>
 where
     R: Read + Send + 'static,
 {
     let deadline = Instant::now() + JOIN_WAIT;
     let gone = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
-    let (sender, decided) = bounded(1);
+    // The number of streams and the decision.
+    let (sender, decided) = bounded(2);
     thread::Builder::new()
         .name("haul-decision".into())
         .spawn(move || {
-            let decision = message::read_frame::<Decision>(&mut input);
-            let _ = sender.send((decision, input));
+            let mut decision = message::read_frame::<Decision>(&mut input);
+            if let Ok(Decision::Streams(_)) = decision {
+                let _ = sender.send((decision, None));
+                decision = message::read_frame::<Decision>(&mut input);
+            }
+            let _ = sender.send((decision, Some(input)));
         })
         .map_err(|e| BootstrapError::local("cannot start a thread", e))?;
-    let mut links: Vec<Option<Link>> = (0..wanted).map(|_| None).collect();
+    let mut streams = most;
+    let mut links: Vec<Option<Link>> = (0..=most).map(|_| None).collect();
     // The pipe has nothing more to say: it said `Direct`, or it is gone while control is up.
     let mut pipe_done = false;
     loop {
-        if let Some(l) = &listener
-            && pipe_done
-            && links.iter().all(Option::is_some)
+        if pipe_done
+            && links[..=usize::from(streams)].iter().all(Option::is_some)
+            && let Some(listener) = listener.take()
         {
-            return Ok(Gathered::Direct { addr: l.addr, links: links.into_iter().flatten().collect() });
+            let links = links.into_iter().take(usize::from(streams) + 1).flatten().collect();
+            return Ok((Gathered::Direct { listener, links }, streams));
         }
         let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
         let decided = if pipe_done { never() } else { decided.clone() };
@@ -210,10 +238,24 @@ where
                 Err(_) => return Err(gone("the listener ended")),
             },
             recv(decided) -> answer => match answer {
-                Ok((Ok(Decision::Mux), input)) => return Ok(Gathered::Mux { input: Box::new(input) }),
-                Ok((Ok(Decision::Direct), _)) if listener.is_some() => pipe_done = true,
+                Ok((Ok(Decision::Streams(n)), None)) if (1..=most).contains(&n) => streams = n,
+                Ok((Ok(Decision::Mux), Some(input))) => {
+                    return Ok((Gathered::Mux { input: Box::new(input) }, streams));
+                }
+                Ok((Ok(Decision::Direct), Some(input))) if listener.is_some() => {
+                    pipe_done = true;
+                    if let Some(l) = &listener {
+                        watch_pipe(input, Arc::clone(&l.orphaned));
+                    }
+                }
                 Ok((Ok(Decision::Direct), _)) => return Err(gone("the near end wants a port where there is none")),
-                Ok((Err(_), _)) | Err(_) if listener.as_ref().is_some_and(Listener::has_control) => pipe_done = true,
+                Ok((Ok(Decision::Streams(_) | Decision::Mux), _)) => {
+                    return Err(gone("the near end named a number of streams that is not possible"));
+                }
+                Ok((Err(_), _)) | Err(_) if listener.as_ref().is_some_and(Listener::has_control) => {
+                    pipe_done = true;
+                    listener.iter().for_each(|l| l.orphaned.store(true, Ordering::Release));
+                }
                 Ok((Err(_), _)) | Err(_) => return Err(gone("ssh ended before the near end had connected")),
             },
             recv(after(deadline.saturating_duration_since(Instant::now()))) -> _ => {
@@ -221,6 +263,17 @@ where
             },
         }
     }
+}
+
+/// Notes the end of the pipe: ssh is gone, or the near end with it. The session does not end by that alone.
+fn watch_pipe(mut input: impl Read + Send + 'static, orphaned: Arc<AtomicBool>) {
+    let watch = move || {
+        // The near end says nothing more here; should it, it is not meant for us.
+        let _ = std::io::copy(&mut input, &mut std::io::sink());
+        orphaned.store(true, Ordering::Release);
+    };
+    // Without the thread a dead near end is waited for a little longer.
+    let _ = thread::Builder::new().name("haul-ssh-watch".into()).spawn(watch);
 }
 
 #[cfg(test)]
@@ -246,7 +299,7 @@ mod tests {
     }
 
     /// Plays a near end up to the agent's reply; the agent runs on a thread.
-    fn near_end(tickets: usize) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
+    fn near_end(streams: u16) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
         let (mut near, far) = UnixStream::pair().unwrap();
         let env = AgentEnv {
             ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
@@ -268,7 +321,8 @@ mod tests {
             },
             session: message::Fixed([1; 16]),
             key: Bytes(identity.public()),
-            tickets: vec![message::Fixed([2; 32]); tickets],
+            secret: message::Fixed([2; 32]),
+            streams,
             ports: None,
             via: None,
         };
@@ -280,7 +334,7 @@ mod tests {
     /// Goal: until control is up, the port dies with the pipe.
     #[test]
     fn port_dies_with_the_pipe() {
-        let (near, reply, agent, _) = near_end(3);
+        let (near, reply, agent, _) = near_end(2);
         let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
         assert!(TcpStream::connect((at.address, at.port)).is_ok());
         drop(near);
@@ -292,14 +346,14 @@ mod tests {
     /// Goal: once control is up, the end of the pipe loses nothing: the data streams still join.
     #[test]
     fn pipe_may_end_when_control_is_up() {
-        let (near, reply, agent, identity) = near_end(3);
+        let (near, reply, agent, identity) = near_end(2);
         let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
-        let session = Session { id: [1; 16], epoch: SessionEpoch(0), tickets: vec![[2; 32]; 3] };
+        let session = Session { id: [1; 16], secret: [2; 32] };
         let join = |stream| {
             let socket = TcpStream::connect((at.address, at.port)).unwrap();
             let wait = listener::HANDSHAKE_WAIT;
-            listener::join(socket, &identity, &tls::Pin(key.0.clone()), &session, StreamId(stream), wait)
-                .unwrap()
+            let name = (StreamId(stream), listener::FIRST_EPOCH);
+            listener::join(socket, &identity, &tls::Pin(key.0.clone()), &session, name, wait).unwrap()
         };
         let _control = join(0);
         drop(near);
@@ -307,13 +361,15 @@ mod tests {
         let connected = agent.join().unwrap().unwrap().1;
         assert_eq!(connected.data.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(connected.protect, "tls");
+        let Joins::Accept(door) = &connected.joins else { panic!("nothing can join later") };
+        assert!(door.is_orphaned());
     }
 
     /// Goal: a near end that asks for what is not possible is told so.
     #[test]
     fn impossible_wishes_are_refused() {
-        for tickets in [0, 1, usize::from(STREAMS_MAX) + 2] {
-            let (_near, reply, agent, _) = near_end(tickets);
+        for streams in [0, STREAMS_MAX + 1] {
+            let (_near, reply, agent, _) = near_end(streams);
             assert!(matches!(reply, AgentReply::Error(_)));
             assert!(agent.join().unwrap().is_err());
         }
@@ -322,7 +378,7 @@ mod tests {
     /// Goal: a near end that goes over to the pipe gets a listener that is closed and streams in the pipe.
     #[test]
     fn decision_for_the_pipe_closes_the_port() {
-        let (mut near, reply, agent, _) = near_end(3);
+        let (mut near, reply, agent, _) = near_end(2);
         let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
         near.write_all(&message::encode(&Decision::Mux).unwrap()).unwrap();
         let connected = agent.join().unwrap().unwrap().1;

@@ -1,28 +1,37 @@
 //! The far end's one port: who comes in, and who does not.
 //!
-//! In: an address, a [`Session`] with its tickets, the near end's key. Out: joined streams, each once.
-//! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to name its
-//! stream with that stream's ticket. Whoever fails is closed and counted, and learns nothing.
-//! Invariants: at most [`PREAUTH_MAX`] strangers at a time; the port is closed when the listener is dropped.
+//! In: an address, a [`Session`] with its secret, the near end's key. Out: joined streams, each once; first those of the
+//! start, then, once the driver has opened the door, others and control again.
+//! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to prove which
+//! stream it is. Whoever fails is closed and counted, and learns nothing.
+//! Invariants: at most [`PREAUTH_MAX`] strangers at a time, and [`LIVE_MAX`] streams that are ours; a stream id is taken
+//! once; control only under an epoch above all before, data only under control's; the port is closed when the listener is
+//! dropped.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::ids::{SessionEpoch, StreamId};
-use haul_core::wire::{JOIN_LEN, JOINED_LEN, Join, Joined};
+use haul_core::wire::{JOIN_LEN, JOINED_LEN, Join, Joined, STREAMS_MAX};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::message::LINKS_MAX;
-use crate::transport::{Link, TransportError, tls};
+use crate::transport::rejoin::{Door, JoinEvent, bound_stalls};
+use crate::transport::{Link, Post, TransportError, tcp, tls};
 
 /// Most connections at a time that have not shown who they are; one more is closed at once.
 pub(super) const PREAUTH_MAX: usize = 64;
+/// Most data streams of ours that are open at a time. The end that dials replaces one that this end has not yet seen go.
+const LIVE_MAX: usize = 2 * STREAMS_MAX as usize;
+/// The epoch of a session's start.
+pub(super) const FIRST_EPOCH: SessionEpoch = SessionEpoch(1);
 /// How long a connection may take to show who it is.
 pub(super) const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
 /// Rest after the system had no descriptor or memory for a connection.
@@ -32,33 +41,23 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct Session {
     pub id: [u8; 16],
-    pub epoch: SessionEpoch,
-    /// One per stream, control first. At most [`LINKS_MAX`].
-    pub tickets: Vec<[u8; 32]>,
+    /// Each join is proved with it ([`Join::prove`]); it came through ssh.
+    pub secret: [u8; 32],
 }
 
 impl Session {
-    /// A session with random names for control and `streams` data streams.
-    pub(super) fn new(streams: u16) -> io::Result<Session> {
-        let random =
-            |bytes: &mut [u8]| aws_lc_rs::rand::fill(bytes).map_err(|_| io::Error::other("no entropy"));
-        let mut id = [0; 16];
-        random(&mut id)?;
-        let mut tickets = vec![[0; 32]; usize::from(streams) + 1];
-        tickets.iter_mut().try_for_each(|t| random(t))?;
-        Ok(Session { id, epoch: SessionEpoch(0), tickets })
+    /// A session with random names.
+    pub(super) fn new() -> io::Result<Session> {
+        let mut session = Session { id: [0; 16], secret: [0; 32] };
+        random(&mut session.id)?;
+        random(&mut session.secret)?;
+        Ok(session)
     }
+}
 
-    /// Is this a stream of ours, and does it know its ticket?
-    fn admits(&self, join: &Join) -> Joined {
-        let Some(ticket) = self.tickets.get(usize::from(join.stream.0)) else { return Joined::BadStream };
-        let known = aws_lc_rs::constant_time::verify_slices_are_equal(ticket, &join.ticket).is_ok();
-        match known && join.session == self.id {
-            false => Joined::UnknownSession,
-            true if join.epoch != self.epoch => Joined::StaleEpoch,
-            true => Joined::Accepted,
-        }
-    }
+/// Fills `bytes` from the kernel.
+pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    aws_lc_rs::rand::fill(bytes).map_err(|_| io::Error::other("no entropy"))
 }
 
 /// The near end's half: TLS, then the stream's name, then the far end's word that it is joined. All within
@@ -68,7 +67,7 @@ pub(super) fn join(
     identity: &tls::Identity,
     pin: &tls::Pin,
     session: &Session,
-    stream: StreamId,
+    (stream, epoch): (StreamId, SessionEpoch),
     wait: Duration,
 ) -> Result<Link, TransportError> {
     let failed = |what: &str, e: io::Error| TransportError { what: what.into(), source: Some(e) };
@@ -76,8 +75,9 @@ pub(super) fn join(
     let timer = prepare(&socket, wait).map_err(|e| failed("prepare a connection", e))?;
     let mut link = tls::client(socket, identity, pin, wait)?;
     set_timeouts(&timer, Some(wait)).map_err(|e| failed("prepare a connection", e))?;
-    let ticket = session.tickets[usize::from(stream.0)];
-    let name = Join { session: session.id, ticket, stream, epoch: session.epoch };
+    let mut nonce = [0; 16];
+    random(&mut nonce).map_err(|e| failed("join a session", e))?;
+    let name = Join::prove(&session.secret, session.id, stream, epoch, nonce);
     let mut answer = [0; JOINED_LEN];
     (|| {
         link.writer.write_all(&name.encode())?;
@@ -86,13 +86,13 @@ pub(super) fn join(
     })()
     .map_err(|e| failed("join a session", e))?;
     match Joined::decode(&answer) {
-        Ok((Joined::Accepted, s, e)) if (s, e) == (stream, session.epoch) => {}
+        Ok((Joined::Accepted, s, e)) if (s, e) == (stream, epoch) => {}
         answer => {
             let what = format!("the far end did not take stream {stream}: {answer:?}");
             return Err(TransportError { what, source: None });
         }
     }
-    set_timeouts(&timer, None).map_err(|e| failed("prepare a connection", e))?;
+    settle(&timer).map_err(|e| failed("prepare a connection", e))?;
     Ok(link)
 }
 
@@ -110,13 +110,57 @@ fn set_timeouts(socket: &TcpStream, wait: Option<Duration>) -> io::Result<()> {
     socket.set_write_timeout(wait)
 }
 
+/// Joined: reads wait as long as it takes, but the connection may not stand still.
+fn settle(socket: &TcpStream) -> io::Result<()> {
+    set_timeouts(socket, None)?;
+    bound_stalls(socket)
+}
+
+/// Who came, and who may come.
+struct Guests {
+    /// The highest epoch of control; 0: control has not joined yet.
+    epoch: SessionEpoch,
+    /// Ids that came; never more than there are ids.
+    used: BTreeSet<StreamId>,
+    live: BTreeSet<StreamId>,
+    /// Data streams of the start.
+    streams: u16,
+    /// Where joins go when the session runs; before that only those of the start are taken, into a channel.
+    post: Option<Post<JoinEvent>>,
+}
+
+impl Guests {
+    /// May this stream join? If so, it has.
+    fn admit(&mut self, join: &Join, session: &Session) -> Joined {
+        if join.session != session.id || !join.is_proved_by(&session.secret) {
+            return Joined::UnknownSession;
+        }
+        let at_start = self.post.is_none();
+        if join.stream == StreamId(0) {
+            if join.epoch <= self.epoch || (at_start && join.epoch != FIRST_EPOCH) {
+                return Joined::StaleEpoch;
+            }
+            self.epoch = join.epoch;
+            return Joined::Accepted;
+        }
+        if join.epoch != self.epoch {
+            return Joined::StaleEpoch;
+        }
+        let too_many = if at_start { join.stream.0 > self.streams } else { self.live.len() >= LIVE_MAX };
+        if too_many || !self.used.insert(join.stream) {
+            return Joined::BadStream;
+        }
+        self.live.insert(join.stream);
+        Joined::Accepted
+    }
+}
+
 /// What the threads of one listener share.
 struct Desk {
     session: Session,
     identity: tls::Identity,
     pin: tls::Pin,
-    /// Streams that came already.
-    taken: Arc<Mutex<[bool; LINKS_MAX]>>,
+    guests: Mutex<Guests>,
     strangers: AtomicUsize,
     strays: Arc<AtomicU64>,
     joined: Sender<(StreamId, Link)>,
@@ -125,27 +169,30 @@ struct Desk {
 /// An open port. Dropping it closes the port; connections in their handshake end by themselves.
 pub(super) struct Listener {
     pub addr: SocketAddr,
-    /// Streams as they join. Each stream comes at most once.
+    /// Streams of the start as they join. Each stream comes at most once.
     pub joined: Receiver<(StreamId, Link)>,
-    taken: Arc<Mutex<[bool; LINKS_MAX]>>,
+    desk: Arc<Desk>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    /// The pipe of ssh has ended.
+    pub orphaned: Arc<AtomicBool>,
 }
 
 impl Listener {
-    /// Listens on `address`, on the first free port of `ports` (inclusive; `None`: any).
+    /// Listens on `address`, on the first free port of `ports` (inclusive; `None`: any). `window`: bytes under way that each
+    /// connection's receive buffer shall hold.
     ///
     /// # Errors
     /// The system's answer, for the last port of the range.
     pub(super) fn open(
         address: IpAddr,
         ports: Option<(u16, u16)>,
-        session: Session,
+        (session, streams): (Session, u16),
         identity: tls::Identity,
         pin: tls::Pin,
         strays: Arc<AtomicU64>,
+        window: Option<u64>,
     ) -> io::Result<Listener> {
-        assert!(session.tickets.len() <= LINKS_MAX);
         let (first, last) = ports.unwrap_or((0, 0));
         let mut result = Err(io::ErrorKind::InvalidInput.into());
         for port in first..=last {
@@ -156,34 +203,51 @@ impl Listener {
         }
         let socket = result?;
         socket.set_nonblocking(true)?;
+        if let Some(window) = window {
+            tcp::fix_receive(&socket, window.saturating_mul(2))?;
+        }
         let addr = socket.local_addr()?;
         // Room for every stream there can be: a joined one never waits here.
         let (sender, joined) = bounded(LINKS_MAX);
-        let taken = Arc::new(Mutex::new([false; LINKS_MAX]));
+        let (used, live) = (BTreeSet::new(), BTreeSet::new());
+        let guests = Guests { epoch: SessionEpoch(0), used, live, streams, post: None };
         let desk = Arc::new(Desk {
             session,
             identity,
             pin,
-            taken: Arc::clone(&taken),
+            guests: Mutex::new(guests),
             strangers: AtomicUsize::new(0),
             strays,
             joined: sender,
         });
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let thread = {
-            let stop = Arc::clone(&stop);
+            let (stop, desk) = (Arc::clone(&stop), Arc::clone(&desk));
             thread::Builder::new()
                 .name("haul-listen".into())
                 .spawn(move || accept_loop(&socket, &stop, &desk))?
         };
-        Ok(Listener { addr, joined, taken, stop, thread: Some(thread) })
+        let orphaned = Arc::new(AtomicBool::new(false));
+        Ok(Listener { addr, joined, desk, stop, thread: Some(thread), orphaned })
     }
 }
 
 impl Listener {
     /// Was control taken in? True before the near end can know it; its link may still be on the way here.
     pub(super) fn has_control(&self) -> bool {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)[0]
+        self.desk.guests().epoch >= FIRST_EPOCH
+    }
+}
+
+impl Door for Listener {
+    fn open(&self, post: Post<JoinEvent>) {
+        self.desk.guests().post = Some(post);
+    }
+    fn left(&self, stream: StreamId) {
+        self.desk.guests().live.remove(&stream);
+    }
+    fn is_orphaned(&self) -> bool {
+        self.orphaned.load(Ordering::Acquire)
     }
 }
 
@@ -241,6 +305,10 @@ fn receive(socket: TcpStream, desk: &Arc<Desk>) {
 }
 
 impl Desk {
+    fn guests(&self) -> MutexGuard<'_, Guests> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes a stream in; `None` if it is not ours.
     fn admit(&self, socket: TcpStream) -> Option<()> {
         let timer = prepare(&socket, HANDSHAKE_WAIT).ok()?;
@@ -249,24 +317,26 @@ impl Desk {
         let mut name = [0; JOIN_LEN];
         link.reader.read_exact(&mut name).ok()?;
         let name = Join::decode(&name).ok()?;
-        let mut answer = self.session.admits(&name);
-        if answer == Joined::Accepted {
-            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            if std::mem::replace(&mut taken[usize::from(name.stream.0)], true) {
-                answer = Joined::BadStream;
-            }
-        }
+        let answer = self.guests().admit(&name, &self.session);
         if answer == Joined::Accepted {
             self.strays.fetch_sub(1, Ordering::Relaxed);
         }
-        link.writer.write_all(&answer.encode(name.stream, name.epoch)).ok()?;
-        link.writer.flush().ok()?;
+        let said = link.writer.write_all(&answer.encode(name.stream, name.epoch));
+        let said = said.and_then(|()| link.writer.flush()).and_then(|()| settle(&timer));
         if answer != Joined::Accepted {
             return None;
         }
-        set_timeouts(&timer, None).ok()?;
-        // Fails only if the listener is gone, and the session with it.
-        let _ = self.joined.try_send((name.stream, link));
+        let mut guests = self.guests();
+        if said.is_err() {
+            guests.live.remove(&name.stream);
+            return None;
+        }
+        match (&guests.post, name.stream) {
+            // Fails only if the start is over and failed.
+            (None, stream) => drop(self.joined.try_send((stream, link))),
+            (Some(post), StreamId(0)) => post(JoinEvent::Control { epoch: name.epoch, link }),
+            (Some(post), stream) => post(JoinEvent::Stream { stream, epoch: name.epoch, link }),
+        }
         Some(())
     }
 }
@@ -289,12 +359,13 @@ mod tests {
     impl Bench {
         fn new() -> Bench {
             let (near, far) = (tls::Identity::generate().unwrap(), tls::Identity::generate().unwrap());
-            let session = Session::new(2).unwrap();
+            let session = Session::new().unwrap();
             let strays = Arc::new(AtomicU64::new(0));
             let (pin_near, pin_far) = (tls::Pin(near.public()), tls::Pin(far.public()));
             let here = Ipv4Addr::LOCALHOST.into();
             let listener =
-                Listener::open(here, None, session.clone(), far, pin_near, Arc::clone(&strays)).unwrap();
+                Listener::open(here, None, (session.clone(), 2), far, pin_near, Arc::clone(&strays), None)
+                    .unwrap();
             Bench { listener, strays, session, near, far: pin_far }
         }
         fn socket(&self) -> TcpStream {
@@ -306,7 +377,17 @@ mod tests {
             session: &Session,
             stream: u16,
         ) -> Result<Link, TransportError> {
-            join(self.socket(), identity, &self.far, session, StreamId(stream), HANDSHAKE_WAIT)
+            self.join_at(identity, session, stream, 1)
+        }
+        fn join_at(
+            &self,
+            identity: &tls::Identity,
+            session: &Session,
+            stream: u16,
+            epoch: u32,
+        ) -> Result<Link, TransportError> {
+            let name = (StreamId(stream), SessionEpoch(epoch));
+            join(self.socket(), identity, &self.far, session, name, HANDSHAKE_WAIT)
         }
         /// Waits until all handshakes are over.
         fn settle(&self, strays: u64) {
@@ -317,7 +398,7 @@ mod tests {
         }
     }
 
-    /// Goal: only streams of this session, with its keys and tickets, each once, come out; all else is
+    /// Goal: only streams of this session, with its keys and its secret, each once, come out; all else is
     /// counted, and does not keep ours from joining.
     /// Method: each kind of stranger there is, before, between and after the streams.
     #[test]
@@ -335,17 +416,12 @@ mod tests {
                 change(&mut session);
                 session
             };
-            for wrong in [
-                other(&|s| s.tickets[2][31] ^= 1),
-                other(&|s| s.tickets.swap(1, 2)),
-                other(&|s| s.id[0] ^= 1),
-                other(&|s| s.epoch = SessionEpoch(1)),
-            ] {
+            for wrong in [other(&|s| s.secret[31] ^= 1), other(&|s| s.id[0] ^= 1)] {
                 assert!(bench.join(&bench.near, &wrong, 2).is_err());
             }
-            let mut more = bench.session.clone();
-            more.tickets.push([0; 32]);
-            assert!(bench.join(&bench.near, &more, 3).is_err());
+            assert!(bench.join_at(&bench.near, &bench.session, 2, 2).is_err(), "an epoch that is not");
+            assert!(bench.join_at(&bench.near, &bench.session, 0, 0).is_err(), "an epoch before the first");
+            assert!(bench.join(&bench.near, &bench.session, 3).is_err(), "more than were asked for");
             drop((half_open, junk));
             strays += 8;
             bench.settle(strays);
@@ -386,5 +462,48 @@ mod tests {
         let addr = bench.listener.addr;
         drop(bench.listener);
         assert_eq!(TcpStream::connect(addr).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    /// Goal: once the door is open, streams join under new ids and control under higher epochs; what was used, what is
+    /// older, and more than there may be, is refused.
+    /// Method: a join of each kind, and then a flood of them.
+    #[test]
+    fn later_joins_are_new_and_bounded() {
+        let bench = Bench::new();
+        let mut kept: Vec<Link> =
+            (0..=2).map(|stream| bench.join(&bench.near, &bench.session, stream).unwrap()).collect();
+        let (post, events) = crossbeam_channel::unbounded();
+        bench.listener.open(Arc::new(move |event| drop(post.send(event))));
+        let join = |stream, epoch| bench.join_at(&bench.near, &bench.session, stream, epoch);
+        kept.push(join(3, 1).unwrap());
+        assert!(matches!(events.recv().unwrap(), JoinEvent::Stream { stream: StreamId(3), .. }));
+        for (stream, epoch, why) in [
+            (3, 1, "an id that is used"),
+            (2, 1, "an id of the start"),
+            (0, 1, "control under its present epoch"),
+            (4, 2, "data ahead of control"),
+        ] {
+            assert!(join(stream, epoch).is_err(), "{why}");
+        }
+        kept.push(join(0, 5).unwrap());
+        let control = |event| matches!(event, JoinEvent::Control { epoch: SessionEpoch(5), .. });
+        assert!(control(events.recv().unwrap()));
+        for (stream, epoch, why) in
+            [(0, 5, "control twice"), (0, 4, "an older control"), (4, 1, "data of an older epoch")]
+        {
+            assert!(join(stream, epoch).is_err(), "{why}");
+        }
+        let wrong = Session { secret: [0; 32], ..bench.session.clone() };
+        assert!(bench.join_at(&bench.near, &wrong, 4, 5).is_err(), "a wrong proof");
+        let mut next = 4;
+        while let Ok(link) = join(next, 5) {
+            kept.push(link);
+            next += 1;
+        }
+        assert_eq!(usize::from(next) - 1, LIVE_MAX, "so many are open");
+        assert!(join(next + 1, 5).is_err());
+        bench.listener.left(StreamId(3));
+        kept.push(join(next + 2, 5).unwrap());
+        assert!(join(next + 3, 5).is_err());
     }
 }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::job::AgentRequest;
+use crate::transport::path::EndFacts;
 
 /// Begins the agent's speech, and the near end's.
 pub(super) const MAGIC: &[u8] = b"HAUL\x01";
@@ -23,7 +24,7 @@ pub(super) const FRAME_LEN_MAX: usize = 1 << 20;
 pub(super) const KEY_LEN_MAX: usize = 256;
 /// Longest version string of a program that is shown.
 pub(super) const PROGRAM_LEN_MAX: usize = 100;
-/// Control and data streams of one session.
+/// Control and data streams of a session's start.
 pub(super) const LINKS_MAX: usize = STREAMS_MAX as usize + 1;
 
 /// Agent to near end, right after the magic.
@@ -45,8 +46,10 @@ pub(super) struct NearHello {
     pub session: Fixed<16>,
     /// The near end's public key (SPKI).
     pub key: Bytes,
-    /// One per stream, control first. A connection proves with it which stream it is.
-    pub tickets: Vec<Fixed<32>>,
+    /// A connection proves with it which stream it is.
+    pub secret: Fixed<32>,
+    /// Data streams wanted.
+    pub streams: u16,
     pub ports: Option<(u16, u16)>,
     pub via: Option<IpAddr>,
 }
@@ -63,6 +66,9 @@ pub(super) enum AgentReply {
         listening: Result<Listening, NotListening>,
         /// The near end's address as the far end's ssh server sees it.
         client: Option<IpAddr>,
+        /// What the far end is like, from which the number of streams follows.
+        #[serde(default)]
+        facts: Option<EndFacts>,
     },
     Error(String),
 }
@@ -79,10 +85,13 @@ pub(super) struct NotListening {
     pub why: String,
 }
 
-/// Near end to agent: which way the streams go. The last frame on the ssh pipe.
+/// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct` or `Mux`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Decision {
+    /// Of the streams that have tickets only so many data streams will come. Said at most once, and only if the path
+    /// decides.
+    Streams(u16),
     /// All streams are joined.
     Direct,
     /// Subframes on this pipe from here on.

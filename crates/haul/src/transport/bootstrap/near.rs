@@ -1,27 +1,33 @@
 //! The near end: runs ssh, agrees with the agent on keys, and dials.
 //!
 //! In: a [`RemoteSpec`] and an [`AgentRequest`]. Out: [`Connected`].
-//! Invariants: the direct path is all streams or none; what the far end says about addresses is only where
+//! Invariants: the direct path is all streams or none (others may join later: `redial`); what the far end says about addresses is only where
 //! to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_core::ids::StreamId;
+use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::listener::{self, Session};
+use super::listener::{self, FIRST_EPOCH, Session};
 use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
+use super::redial::{Redial, Redialler};
 use super::ssh::{Ssh, dial_name};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
-use crate::job::AgentRequest;
+use crate::job::{AgentRequest, Role};
+use crate::transport::path::{self, EndFacts, Plan};
+use crate::transport::rejoin::Joins;
+use crate::transport::tcp::{self, HostLimits};
 use crate::transport::{Link, tls};
 
 /// How long the far end may be silent once it has said its first word.
@@ -34,6 +40,8 @@ const DIAL_WAIT: Duration = Duration::from_secs(3);
 const DATA_WAIT: Duration = Duration::from_secs(10);
 /// Head start of the address that the far end named over what the host's name means here.
 const HEAD_START: Duration = Duration::from_millis(250);
+/// Streams in one ssh connection: they share its window, so that more bring nothing.
+const MUX_STREAMS: u16 = 4;
 /// Most addresses that are dialled.
 const CANDIDATES_MAX: usize = 8;
 /// Suggested to the firewall office when the user gave no `--port`.
@@ -51,10 +59,11 @@ pub fn connect(
     request: &AgentRequest,
     notes: &mut dyn FnMut(String),
 ) -> Result<Connected, BootstrapError> {
-    if !(1..=STREAMS_MAX).contains(&spec.streams) {
+    let tickets = spec.streams.unwrap_or(STREAMS_MAX);
+    if !(1..=STREAMS_MAX).contains(&tickets) {
         return Err(BootstrapError::new(
             BootstrapKind::Usage,
-            format!("{} data streams, 1 to {STREAMS_MAX} are possible", spec.streams),
+            format!("{tickets} data streams, 1 to {STREAMS_MAX} are possible"),
         ));
     }
     if spec.ports.is_some_and(|(a, b)| a == 0 || a > b) {
@@ -74,22 +83,25 @@ pub fn connect(
     let remote_version = escape(program.as_bytes());
     let protocol = agree(&hello, &remote_version, ssh.host())?;
     let identity = tls::Identity::generate()?;
-    let session = Session::new(spec.streams).map_err(|e| BootstrapError::local("no random numbers", e))?;
+    let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
     let near = NearHello {
         protocol,
         program: env!("CARGO_PKG_VERSION").into(),
         request: request.clone(),
         session: Fixed(session.id),
         key: Bytes(identity.public()),
-        tickets: session.tickets.iter().copied().map(Fixed).collect(),
+        secret: Fixed(session.secret),
+        streams: tickets,
         ports: spec.ports,
         via: spec.via,
     };
     let frame =
         message::encode(&near).map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
     ssh.send(&[MAGIC, &frame].concat(), notes)?;
-    let (key, streams, listening, client) = match ssh.read_frame(notes)? {
-        AgentReply::Ready { key, streams, listening, client } => (key, streams, listening, client),
+    let (key, most, listening, client, facts) = match ssh.read_frame(notes)? {
+        AgentReply::Ready { key, streams, listening, client, facts } => {
+            (key, streams, listening, client, facts)
+        }
         AgentReply::Error(why) => {
             let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
             return Err(BootstrapError::new(
@@ -98,17 +110,63 @@ pub fn connect(
             ));
         }
     };
-    if !(1..=spec.streams).contains(&streams) {
+    if !(1..=tickets).contains(&most) {
         return Err(BootstrapError::new(
             BootstrapKind::Peer,
-            format!("haul on {} offered {streams} data streams for {}", ssh.host(), spec.streams),
+            format!("haul on {} offered {most} data streams for {tickets}", ssh.host()),
         ));
     }
+    let plan_for = |rtt| {
+        let here = EndFacts::here(request.options.memory);
+        let there = facts.unwrap_or(EndFacts { limits: HostLimits::default(), ..here });
+        // The role is the agent's.
+        let (source, sink) = match request.role {
+            Role::Sink => (&here, &there),
+            Role::Source => (&there, &here),
+        };
+        let mut plan = path::plan(rtt, source, sink, request.options.window, spec.streams);
+        plan.streams.value = plan.streams.value.min(most);
+        plan
+    };
+    // What the far end counts on so far.
+    let mut agreed = most;
+    let tell_streams = |ssh: &mut Ssh, streams: u16, notes: &mut dyn FnMut(String)| {
+        if streams == most {
+            return Ok(());
+        }
+        let frame = message::encode(&Decision::Streams(streams))
+            .map_err(|e| BootstrapError::local("cannot tell the number of streams", e))?;
+        // If the far end is gone, that shows at the next word.
+        ssh.send(&frame, notes).map(drop)
+    };
 
+    let id = session.id;
     let direct = match listening {
         Ok(at) => {
-            let dialled = dial(spec, &session, streams, &at, &identity, &tls::Pin(key.0));
-            dialled.map_err(|why| notes(firewall_note(spec, ssh.host(), &at, why, client))).ok()
+            let pin = tls::Pin(key.0);
+            // A receive buffer must be fixed before the connection is made.
+            let window = request.options.window.filter(|_| request.role == Role::Source);
+            let dialled = match dial_control(spec, &session, &at, &identity, &pin) {
+                Ok((addr, control)) => {
+                    let plan = plan_for(path::rtt(&control));
+                    agreed = plan.streams.value;
+                    tell_streams(&mut ssh, agreed, notes)?;
+                    dial_data(addr, &session, agreed, &identity, &pin, window)
+                        .map(|data| (addr, std::iter::once(control).chain(data).collect::<Vec<_>>(), plan))
+                }
+                Err(why) => Err(why),
+            };
+            match dialled {
+                Ok((addr, links, plan)) => {
+                    let name = dial_name(spec).to_string();
+                    let redial = Redial { name, at, session, identity, pin, window, addr: Mutex::new(addr) };
+                    Some((addr, links, plan, Joins::Dial(Arc::new(Redialler(Arc::new(redial))))))
+                }
+                Err(why) => {
+                    notes(firewall_note(spec, ssh.host(), &at, why, client));
+                    None
+                }
+            }
         }
         Err(no) => {
             let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
@@ -122,27 +180,37 @@ pub fn connect(
     };
     let decision = if direct.is_some() { Decision::Direct } else { Decision::Mux };
     let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
+    if direct.is_none() && spec.streams.is_none() && agreed == most {
+        agreed = MUX_STREAMS.min(most);
+        tell_streams(&mut ssh, agreed, notes)?;
+    }
     let told = ssh.send(&frame, notes)?;
-    let (addr, mut links, guard) = match direct {
+    let (addr, mut links, plan, joins, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
-        Some((addr, links)) => (Some(addr), links, ssh.into_guard()),
+        Some((addr, links, plan, joins)) => (Some(addr), links, plan, joins, ssh.into_guard()),
         None if !told => return Err(ssh.ended(notes)),
         None => {
             let (reader, writer, guard) = ssh.into_pipe()?;
-            (None, super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?, guard)
+            let why = if spec.streams.is_some() { "as asked" } else { "all share the ssh connection" };
+            let streams = agreed;
+            let plan = Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
+            let links = super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?;
+            (None, links, plan, Joins::Never, guard)
         }
     };
     let control = links.remove(0);
     let data = (1..).map(StreamId).zip(links).collect();
     let path = addr.map_or(Path::Ssh, |addr| Path::Direct { addr });
     Ok(Connected {
-        session: session.id,
+        session: id,
         control,
         data,
+        joins,
         path,
         protect: path.protect(),
         protocol,
         remote_version,
+        plan,
         guard,
     })
 }
@@ -167,18 +235,17 @@ fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, Bootstrap
     .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
 }
 
-/// All streams over own connections; else what is wrong with the port.
-fn dial(
+/// Control over a connection of its own; else what is wrong with the port.
+fn dial_control(
     spec: &RemoteSpec,
     session: &Session,
-    streams: u16,
     at: &Listening,
     identity: &tls::Identity,
     pin: &tls::Pin,
-) -> Result<(SocketAddr, Vec<Link>), &'static str> {
+) -> Result<(SocketAddr, Link), &'static str> {
     let deadline = Instant::now() + DIAL_WAIT;
     let sockets = dial_candidates(dial_name(spec).to_string(), at, deadline);
-    let (addr, control) = loop {
+    loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let (addr, socket) = match sockets.recv_timeout(left) {
             Ok(found) => found,
@@ -189,31 +256,41 @@ fn dial(
             // The name may mean a stranger here; one who is silent must not cost the others their turn.
             left /= 2;
         }
-        if let Ok(link) = listener::join(socket, identity, pin, session, StreamId(0), left) {
-            break (addr, link);
+        if let Ok(link) = listener::join(socket, identity, pin, session, (StreamId(0), FIRST_EPOCH), left) {
+            return Ok((addr, link));
         }
-    };
+    }
+}
+
+/// All data streams at once, or none.
+fn dial_data(
+    addr: SocketAddr,
+    session: &Session,
+    streams: u16,
+    identity: &tls::Identity,
+    pin: &tls::Pin,
+    window: Option<u64>,
+) -> Result<Vec<Link>, &'static str> {
     let deadline = Instant::now() + DATA_WAIT;
     let data: Vec<Option<Link>> = thread::scope(|scope| {
         let join = |stream: u16| {
             move || {
                 let left = || deadline.saturating_duration_since(Instant::now());
-                let socket = TcpStream::connect_timeout(&addr, left()).ok()?;
-                listener::join(socket, identity, pin, session, StreamId(stream), left()).ok()
+                let socket = tcp::connect(&addr, window, left()).ok()?;
+                listener::join(socket, identity, pin, session, (StreamId(stream), FIRST_EPOCH), left()).ok()
             }
         };
         let threads: Vec<_> = (1..=streams).map(|stream| scope.spawn(join(stream))).collect();
         threads.into_iter().map(|t| t.join().ok().flatten()).collect()
     });
     let data: Option<Vec<Link>> = data.into_iter().collect();
-    let data = data.ok_or("took only a part of our connections")?;
-    Ok((addr, std::iter::once(control).chain(data).collect()))
+    data.ok_or("took only a part of our connections")
 }
 
 /// Dials the address that the agent named, and after a head start what the host's name means here (the far
 /// end may know itself by an address that is not reachable from here). Each in a thread of its own, for
 /// resolving a name cannot be interrupted. Connected sockets come out; closed when none is left to come.
-fn dial_candidates(
+pub(super) fn dial_candidates(
     name: String,
     at: &Listening,
     deadline: Instant,

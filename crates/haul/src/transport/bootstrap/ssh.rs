@@ -536,7 +536,7 @@ mod tests {
             via: None,
             ports: None,
             interactive: false,
-            streams: 1,
+            streams: Some(1),
         }
     }
 

@@ -1,19 +1,26 @@
-//! The control stream: messages both ways, a writing and a reading thread.
+//! The control stream: messages both ways, over one connection after another.
+//!
+//! In: messages to send, links (a first one, and others under higher epochs when it was lost). Out: the peer's messages,
+//! each once and in order, and the word that a link was lost. Each link has a writing and a reading thread.
+//! Invariants: nothing that a link of an older epoch brings has any effect once another was attached (one lock holds the
+//! epoch and the numbers); what was sent is kept until the peer said that it came, and sent again where it did not
+//! (`haul_core::resend`); sending never blocks.
 
 use std::io::{BufReader, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 use haul_core::ids::{SessionEpoch, StreamId};
-use haul_core::wire::{CONTROL_LEN_MAX, Decoded, Message, decode_message, encode_frame};
+use haul_core::resend::{Incoming, Kept, Outgoing};
+use haul_core::wire::{
+    CONTROL_LEN_MAX, Decoded, FrameHeader, Message, RESUME_LEN, ResumeFrom, decode_message, encode_message,
+};
 
+use super::loss::{Loss, Witness};
 use super::{bad_frame, check_seq, guarded, read_exact, read_header, spawn, write_failed};
 use crate::transport::{Link, Post, TransportError};
 
-/// Most control messages that wait to be written. A peer that lets so many pile up has stopped reading.
-pub const CONTROL_QUEUE_MAX: usize = 4096;
 /// Control frames are written together up to this many bytes (one more frame may go over it).
 const BATCH_LEN: usize = 256 * 1024;
 /// How long a control stream that is being closed waits for what was sent to be written, and then for the
@@ -25,8 +32,12 @@ const CLOSE_PEER_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug, PartialEq, Eq)]
 pub enum ControlEvent {
     Message(Message),
-    /// The stream is over, and why. The last event.
-    Lost(String),
+    /// The link of this epoch is lost, and why. Nothing comes until another one is attached.
+    Lost {
+        epoch: SessionEpoch,
+        why: String,
+        how: Loss,
+    },
 }
 
 /// Starts control streams.
@@ -34,32 +45,56 @@ pub struct ControlStream;
 
 /// The sending side of a control stream. Dropping it cuts the stream.
 pub struct ControlHandle {
-    shared: Arc<ControlShared>,
-    queue: Option<Sender<Message>>,
-    written: Receiver<()>,
-    read: Receiver<()>,
-    /// Both directions ended in good order: nothing is left to cut.
+    shared: Arc<Shared>,
     ended: bool,
 }
 
-struct ControlShared {
+struct Shared {
     post: Post<ControlEvent>,
-    closer: Arc<dyn Fn() + Send + Sync>,
-    /// `Lost` was posted, or this end closed: no `Lost` any more.
-    over: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
     stale: AtomicU64,
 }
 
-impl ControlShared {
-    fn lose(&self, why: String) {
-        self.end(why);
-        (self.closer)();
+struct State {
+    out: Outgoing,
+    into: Incoming,
+    epoch: SessionEpoch,
+    /// Cuts the present link; `None`: it is lost.
+    closer: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// The peer said where to go on; before that nothing is sent.
+    ready: bool,
+    /// No message is taken any more; what waits is written.
+    closing: bool,
+    /// A message could not be kept: no link mends that.
+    broken: bool,
+    /// The present link's threads are over.
+    write_over: bool,
+    read_over: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells that the stream is over and cuts nothing: what waits to be written still can be.
-    fn end(&self, why: String) {
-        if !self.over.swap(true, Ordering::AcqRel) {
-            (self.post)(ControlEvent::Lost(why));
+    /// The link of `epoch` is lost. Told once, and not at all when this end closes or has another link. `cut`: nothing
+    /// more can be written either.
+    fn lose(&self, epoch: SessionEpoch, why: String, how: Loss, cut: bool) {
+        let mut state = self.lock();
+        if state.epoch != epoch {
+            return;
+        }
+        let closer = if cut { state.closer.take() } else { state.closer.clone() };
+        let tell = !state.closing && !state.read_over;
+        state.read_over = true;
+        drop(state);
+        self.changed.notify_all();
+        if let Some(closer) = closer.filter(|_| cut) {
+            closer();
+        }
+        if tell {
+            (self.post)(ControlEvent::Lost { epoch, why, how });
         }
     }
 }
@@ -74,48 +109,115 @@ impl ControlStream {
         epoch: SessionEpoch,
         post: Post<ControlEvent>,
     ) -> Result<ControlHandle, TransportError> {
-        let Link { reader, writer, closer } = link;
-        let shared =
-            Arc::new(ControlShared { post, closer, over: AtomicBool::new(false), stale: AtomicU64::new(0) });
-        let (queue, jobs) = crossbeam_channel::bounded(CONTROL_QUEUE_MAX);
-        // Nothing is ever sent on these two: their ends are dropped when the threads end.
-        let (write_alive, written) = crossbeam_channel::bounded(0);
-        let (read_alive, read) = crossbeam_channel::bounded(0);
-        let handle =
-            ControlHandle { shared: shared.clone(), queue: Some(queue), written, read, ended: false };
-        {
-            let shared = shared.clone();
-            spawn("haul-ctl-write".into(), move || {
-                if let Err(why) = guarded(|| write_control(writer, &jobs, epoch)) {
-                    shared.lose(why);
-                }
-                drop(write_alive);
-            })?;
-        }
-        spawn("haul-ctl-read".into(), move || {
-            let result = guarded(|| read_control(reader, epoch, &shared));
-            match result {
-                // The peer says no more, but may still read: it waits for our end (see `close`).
-                Ok(()) => shared.end("the peer closed the control stream".into()),
-                Err(why) => shared.lose(why),
-            }
-            drop(read_alive);
-        })?;
+        let state = State {
+            out: Outgoing::default(),
+            into: Incoming::default(),
+            epoch,
+            closer: Some(link.closer.clone()),
+            ready: true,
+            closing: false,
+            broken: false,
+            write_over: false,
+            read_over: false,
+        };
+        let shared = Arc::new(Shared {
+            post,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            stale: AtomicU64::new(0),
+        });
+        let handle = ControlHandle { shared: shared.clone(), ended: false };
+        start(&shared, link, epoch, false)?;
         Ok(handle)
     }
 }
 
-impl ControlHandle {
-    /// Queues a message. Never blocks; after the stream was lost or closed the message is dropped.
-    ///
-    /// Edge: when [`CONTROL_QUEUE_MAX`] messages wait already, the stream is lost.
-    pub fn send(&self, message: Message) {
-        let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(_)) = queue.try_send(message) {
-            self.shared.lose(format!(
-                "the peer does not read: {CONTROL_QUEUE_MAX} control messages wait to be sent"
-            ));
+/// The two threads of one link.
+fn start(shared: &Arc<Shared>, link: Link, epoch: SessionEpoch, again: bool) -> Result<(), TransportError> {
+    let witness = Witness::default();
+    let (reader, writer) = (witness.reader(link.reader), witness.writer(link.writer));
+    {
+        let (shared, witness) = (shared.clone(), witness.clone());
+        spawn("haul-ctl-write".into(), move || {
+            if let Err(why) = guarded(|| write_control(writer, epoch, again, &shared)) {
+                shared.lose(epoch, why, witness.loss(), true);
+            }
+            let mut state = shared.lock();
+            if state.epoch == epoch {
+                state.write_over = true;
+            }
+            drop(state);
+            shared.changed.notify_all();
+        })?;
+    }
+    let shared = shared.clone();
+    spawn("haul-ctl-read".into(), move || {
+        match guarded(|| read_control(reader, epoch, again, &shared)) {
+            // The peer says no more, but may still read: it waits for our end (see `close`).
+            Ok(()) => shared.lose(epoch, "the peer closed the control stream".into(), Loss::Ended, false),
+            Err(why) => shared.lose(epoch, why, witness.loss(), true),
         }
+    })
+}
+
+impl ControlHandle {
+    /// Queues a message. Never blocks; after the stream was closed the message is dropped. While the link is lost it
+    /// waits for the next.
+    ///
+    /// Edge: when the peer leaves more untaken than `haul_core::resend` keeps, the link is lost for good.
+    pub fn send(&self, message: Message) {
+        let mut body = Vec::new();
+        let kind = encode_message(&message, &mut body);
+        let mut state = self.shared.lock();
+        if state.closing || state.broken {
+            return;
+        }
+        let pushed = state.out.push(Kept { kind, body });
+        let (epoch, closer) = (state.epoch, state.closer.take_if(|_| pushed.is_err()));
+        state.broken = pushed.is_err();
+        state.read_over |= state.broken;
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(closer) = closer {
+            closer();
+        }
+        if let Err(error) = pushed {
+            (self.shared.post)(ControlEvent::Lost { epoch, why: error.to_string(), how: Loss::Broken });
+        }
+    }
+
+    /// Goes on over another link, whose epoch must be higher than all before; else the link is dropped. Whatever the
+    /// link before it still brings has no effect.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn attach(&self, link: Link, epoch: SessionEpoch) -> Result<(), TransportError> {
+        let mut state = self.shared.lock();
+        if epoch <= state.epoch || state.closing || state.broken {
+            drop(state);
+            (link.closer)();
+            return Ok(());
+        }
+        let before = state.closer.replace(link.closer.clone());
+        state.epoch = epoch;
+        (state.ready, state.write_over, state.read_over) = (false, false, false);
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(closer) = before {
+            closer();
+        }
+        start(&self.shared, link, epoch, true)
+    }
+
+    /// Cuts the present link, because its peer is silent. `Lost` follows.
+    pub fn cut(&self, why: &str) {
+        let epoch = self.epoch();
+        self.shared.lose(epoch, why.into(), Loss::Silent, true);
+    }
+
+    /// The epoch of the present link, or of the last one.
+    pub fn epoch(&self) -> SessionEpoch {
+        self.shared.lock().epoch
     }
 
     /// Frames of another epoch that were dropped.
@@ -124,62 +226,118 @@ impl ControlHandle {
     }
 
     /// Writes what was sent, says goodbye, gives the peer a moment to end too, and closes. Takes at most
-    /// 7 s, and no time when the peer closes as well. Messages may still be posted meanwhile; `Lost` is not.
+    /// 7 s, and no time when the peer closes as well or the link is lost. Messages may still be posted meanwhile;
+    /// `Lost` is not.
     pub fn close(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        // Before the queue's end is dropped: from then on the peer may hear of the end and answer it.
-        self.shared.over.store(true, Ordering::Release);
-        drop(queue);
-        // Nothing is ever sent on these two: disconnected means that the thread ended and dropped its half.
-        let ended = |thread: &Receiver<()>, wait| {
-            matches!(thread.recv_timeout(wait), Err(RecvTimeoutError::Disconnected))
+        let mut state = self.shared.lock();
+        if std::mem::replace(&mut state.closing, true) {
+            return;
+        }
+        self.shared.changed.notify_all();
+        let wait = |mut state: MutexGuard<'_, State>, wait, over: fn(&State) -> bool| {
+            let deadline = Instant::now() + wait;
+            while state.closer.is_some() && !over(&state) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return false;
+                }
+                let waited = self.shared.changed.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            over(&state)
         };
         // To end both at once would tear up what is still on its way to the peer; so only when it must be.
-        self.ended = ended(&self.written, CLOSE_WRITE_WAIT) && ended(&self.read, CLOSE_PEER_WAIT);
+        self.ended = wait(state, CLOSE_WRITE_WAIT, |state| state.write_over)
+            && wait(self.shared.lock(), CLOSE_PEER_WAIT, |state| state.read_over);
         if !self.ended {
-            (self.shared.closer)();
+            self.end();
+        }
+    }
+
+    fn end(&self) {
+        let mut state = self.shared.lock();
+        state.closing = true;
+        let closer = state.closer.take();
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(closer) = closer {
+            closer();
         }
     }
 }
 
 impl Drop for ControlHandle {
     fn drop(&mut self) {
-        if self.ended {
-            return;
+        if !self.ended {
+            self.end();
         }
-        self.shared.over.store(true, Ordering::Release);
-        (self.shared.closer)();
     }
 }
 
 fn write_control(
     mut writer: Box<dyn Write + Send>,
-    jobs: &Receiver<Message>,
     epoch: SessionEpoch,
+    again: bool,
+    shared: &Shared,
 ) -> Result<(), String> {
-    let mut seq = 0;
+    if again {
+        let received = shared.lock().into.last();
+        let resume = ResumeFrom { epoch, received }.encode();
+        writer.write_all(&resume).and_then(|()| writer.flush()).map_err(write_failed)?;
+    }
     let mut batch = Vec::new();
-    while let Ok(first) = jobs.recv() {
-        let mut next = Some(first);
-        while let Some(message) = next {
-            seq += 1;
-            batch.extend_from_slice(&encode_frame(&message, StreamId(0), epoch, seq));
-            next = if batch.len() < BATCH_LEN { jobs.try_recv().ok() } else { None };
+    loop {
+        let mut state = shared.lock();
+        loop {
+            if state.epoch != epoch || state.closer.is_none() {
+                return Ok(());
+            }
+            while state.ready
+                && batch.len() < BATCH_LEN
+                && let Some((seq, kept)) = state.out.take_next()
+            {
+                let (len, kind, stream) = (kept.body.len() as u32, kept.kind, StreamId(0));
+                batch.extend_from_slice(&FrameHeader { len, kind, flags: 0, stream, epoch, seq }.encode());
+                batch.extend_from_slice(&kept.body);
+            }
+            if !batch.is_empty() {
+                break;
+            }
+            if state.closing && state.out.is_written() {
+                return Ok(());
+            }
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        drop(state);
         writer.write_all(&batch).and_then(|()| writer.flush()).map_err(write_failed)?;
         batch.clear();
     }
-    Ok(())
 }
 
 fn read_control(
     reader: Box<dyn Read + Send>,
     epoch: SessionEpoch,
-    shared: &ControlShared,
+    again: bool,
+    shared: &Shared,
 ) -> Result<(), String> {
     let mut reader = BufReader::with_capacity(64 * 1024, reader);
+    if again {
+        let mut bytes = [0; RESUME_LEN];
+        read_exact(&mut reader, &mut bytes)?;
+        let resume = ResumeFrom::decode(&bytes).map_err(bad_frame)?;
+        if resume.epoch != epoch {
+            return Err(format!("the peer resumes epoch {} on a link of {epoch}", resume.epoch));
+        }
+        let mut state = shared.lock();
+        if state.epoch != epoch {
+            return Ok(());
+        }
+        state.out.resume(resume.received).map_err(|e| e.to_string())?;
+        state.ready = true;
+        drop(state);
+        shared.changed.notify_all();
+    }
     let mut body = Vec::new();
-    let mut seq = 0;
     while let Some(header) = read_header(&mut reader)? {
         if !header.is_message() || header.stream != StreamId(0) {
             return Err(format!(
@@ -195,11 +353,28 @@ fn read_control(
             shared.stale.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        seq += 1;
-        check_seq(header.seq, seq)?;
-        match decode_message(header.kind, &body).map_err(bad_frame)? {
+        let decoded = decode_message(header.kind, &body).map_err(bad_frame)?;
+        let mut state = shared.lock();
+        if state.epoch != epoch {
+            // Another link took over: the peer sends this again there.
+            return Ok(());
+        }
+        check_seq(header.seq, state.into.last() + 1)?;
+        state.into.take(header.seq, len).map_err(|e| e.to_string())?;
+        match decoded {
+            Decoded::Message(Message::Received(number)) => {
+                state.out.received(number).map_err(|e| e.to_string())?;
+            }
+            // Under the lock, so that nothing is told after another link took over.
             Decoded::Message(message) => (shared.post)(ControlEvent::Message(message)),
             Decoded::Ignored => {}
+        }
+        if let Some(number) = state.into.to_tell() {
+            let mut body = Vec::new();
+            let kind = encode_message(&Message::Received(number), &mut body);
+            state.out.push(Kept { kind, body }).map_err(|e| e.to_string())?;
+            drop(state);
+            shared.changed.notify_all();
         }
     }
     Ok(())

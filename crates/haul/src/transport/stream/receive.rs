@@ -55,7 +55,7 @@ impl DataReceiver {
         meter: Arc<Meter>,
         post: Post<RecvEvent>,
     ) -> Result<DataReceiver, TransportError> {
-        let Link { reader, writer, closer } = link;
+        let Link { reader, writer, closer, .. } = link;
         let shared = Arc::new(RecvShared {
             stream,
             epoch,

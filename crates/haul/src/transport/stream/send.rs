@@ -1,6 +1,6 @@
 //! A data stream at the source: one thread that writes frames.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use haul_core::wire::{DataHeader, encode_data_header};
 use super::{Lap, guarded, spawn, write_failed};
 use crate::buffer::Buffer;
 use crate::meter::Meter;
+use crate::transport::pace::Pacer;
 use crate::transport::{Link, Post, TransportError};
 
 /// Most data frames that wait on one stream. Grants and the pool bound them well below.
@@ -45,6 +46,7 @@ struct SendShared {
     closer: Arc<dyn Fn() + Send + Sync>,
     over: AtomicBool,
     queued: AtomicUsize,
+    pacer: Arc<Pacer>,
 }
 
 struct SendJob {
@@ -63,7 +65,7 @@ impl SendShared {
 }
 
 impl DataSender {
-    /// Sends data frames over `link` from a thread of its own.
+    /// Sends data frames over `link` from a thread of its own, not faster than `pacer` allows.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -73,8 +75,9 @@ impl DataSender {
         epoch: SessionEpoch,
         meter: Arc<Meter>,
         post: Post<SendEvent>,
+        pacer: Arc<Pacer>,
     ) -> Result<DataSender, TransportError> {
-        let Link { reader, writer, closer } = link;
+        let Link { reader, writer, closer, .. } = link;
         let shared = Arc::new(SendShared {
             stream,
             epoch,
@@ -83,6 +86,7 @@ impl DataSender {
             closer,
             over: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
+            pacer,
         });
         // Counted by `queued`; a bounded channel would make room for all at once.
         let (queue, jobs) = crossbeam_channel::unbounded();
@@ -168,7 +172,12 @@ fn send_frames(
         let payload = buffer.as_ref().map_or(&[][..], Buffer::as_slice);
         assert_eq!(payload.len() as u64, header.payload_len(), "a buffer holds the payload of its entries");
         let head = encode_data_header(&header, shared.stream, shared.epoch, seq);
-        writer.write_all(&head).and_then(|()| writer.write_all(payload)).map_err(write_failed)?;
+        writer.write_all(&head).map_err(write_failed)?;
+        if shared.pacer.rate().is_none() {
+            writer.write_all(payload).map_err(write_failed)?;
+        } else {
+            shared.write_paced(&mut *writer, payload, &mut lap).map_err(write_failed)?;
+        }
         pending_len += head.len() + payload.len();
         pending.push((seq, buffer.as_ref().map(Buffer::id)));
         drop(buffer);
@@ -177,6 +186,19 @@ fn send_frames(
 }
 
 impl SendShared {
+    /// Writes `payload` in pieces, each when its turn comes.
+    fn write_paced(&self, writer: &mut dyn Write, mut payload: &[u8], lap: &mut Lap) -> io::Result<()> {
+        while !payload.is_empty() {
+            self.count_write(lap.lap());
+            let len = self.pacer.take(payload.len(), || self.over.load(Ordering::Acquire));
+            self.count_wait(lap.lap());
+            let (piece, rest) = payload.split_at(len);
+            // Flushed, for what the link holds back would leave in one burst later.
+            writer.write_all(piece).and_then(|()| writer.flush())?;
+            payload = rest;
+        }
+        Ok(())
+    }
     fn count_wait(&self, (wall, _): (Duration, Duration)) {
         self.meter.add_idle(Stage::Network, wall);
         self.meter.add_idle(Stage::SourceHost, wall);

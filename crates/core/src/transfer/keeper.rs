@@ -1,0 +1,210 @@
+//! Keeps as many streams as are wanted, and control: which is dialled, and when.
+//!
+//! In: streams that came up, were lost or could not be joined; control that went dark and came back; time. Out: ids to
+//! dial. Only the end that dials has one.
+//! Invariants: an id is used once; what fails is tried again after a rest that doubles up to [`REST_MAX`], with jitter,
+//! so that many ends that lost the same router do not come back at once; at most [`DIALS_MAX`] are dialled at a time,
+//! and none while control is dark.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::ids::{StreamId, Time};
+use crate::wire::STREAMS_MAX;
+
+/// Streams that are dialled at a time, at most.
+pub const DIALS_MAX: usize = 8;
+/// The rest after the first failure, and the longest.
+const REST_MIN: Duration = Duration::from_millis(100);
+const REST_MAX: Duration = Duration::from_secs(5);
+/// The longest rest after a stream that did come up and was soon lost.
+const REST_LOST_MAX: Duration = Duration::from_secs(1);
+/// A stream that lived so long was no failure.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// A rest that doubles with each failure, between half of it and all of it.
+#[derive(Debug)]
+pub struct Backoff {
+    failures: u32,
+    random: u64,
+}
+
+impl Backoff {
+    /// `seed`: what the jitter begins with.
+    pub fn new(seed: u64) -> Backoff {
+        // Seeds that are close begin far apart; it is never zero.
+        Backoff { failures: 0, random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32) | 1 }
+    }
+
+    /// It failed (again): how long to rest.
+    pub fn failed(&mut self) -> Duration {
+        let full = REST_MIN.saturating_mul(1 << self.failures.min(16)).min(REST_MAX);
+        self.failures = self.failures.saturating_add(1);
+        // xorshift64: jitter needs no more.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        full / 2 + (full / 2).mul_f64((self.random >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    /// It worked.
+    pub fn worked(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// Decides when streams are dialled.
+#[derive(Debug)]
+pub struct Keeper {
+    wanted: u16,
+    up: BTreeMap<StreamId, Time>,
+    dialling: BTreeSet<StreamId>,
+    /// The next id; `None`: all were used.
+    next: Option<u16>,
+    backoff: Backoff,
+    not_before: Time,
+    dark: bool,
+}
+
+impl Keeper {
+    /// `up`: the streams of the start. `seed`: what the jitter begins with.
+    pub fn new(up: impl IntoIterator<Item = StreamId>, seed: u64) -> Keeper {
+        let up: BTreeMap<StreamId, Time> = up.into_iter().map(|id| (id, Time(0))).collect();
+        let next = up.keys().next_back().map_or(Some(1), |id| id.0.checked_add(1));
+        let wanted = up.len() as u16;
+        let (dialling, backoff) = (BTreeSet::new(), Backoff::new(seed));
+        Keeper { wanted, up, dialling, next, backoff, not_before: Time(0), dark: false }
+    }
+
+    /// So many streams shall be up: 1 to [`STREAMS_MAX`]. None is closed because fewer are wanted.
+    pub fn want(&mut self, streams: u16) {
+        self.wanted = streams.clamp(1, STREAMS_MAX);
+    }
+
+    /// Control was lost, or is back.
+    pub fn set_dark(&mut self, dark: bool, now: Time) {
+        if self.dark && !dark {
+            self.backoff.worked();
+            self.not_before = now;
+        }
+        self.dark = dark;
+    }
+
+    /// A stream that was dialled is up.
+    pub fn joined(&mut self, id: StreamId, now: Time) {
+        if self.dialling.remove(&id) {
+            self.up.insert(id, now);
+        }
+    }
+
+    /// A stream that the other end dialled is up.
+    pub fn came(&mut self, id: StreamId, now: Time) {
+        self.up.insert(id, now);
+    }
+
+    /// A stream that was dialled did not come up.
+    pub fn failed(&mut self, id: StreamId, now: Time) {
+        if self.dialling.remove(&id) {
+            self.rest(now, REST_MAX);
+        }
+    }
+
+    /// A stream that was up is lost.
+    pub fn lost(&mut self, id: StreamId, now: Time) {
+        let Some(since) = self.up.remove(&id) else { return };
+        match now.since(since) >= STEADY {
+            true => self.backoff.worked(),
+            false => self.rest(now, REST_LOST_MAX),
+        }
+    }
+
+    fn rest(&mut self, now: Time, max: Duration) {
+        self.not_before = self.not_before.max(now.after(self.backoff.failed().min(max)));
+    }
+
+    /// The next stream to dial now, if any is missing.
+    pub fn poll_dial(&mut self, now: Time) -> Option<StreamId> {
+        if !self.is_short() || now < self.not_before {
+            return None;
+        }
+        let id = self.next?;
+        self.next = id.checked_add(1);
+        self.dialling.insert(StreamId(id));
+        Some(StreamId(id))
+    }
+
+    fn is_short(&self) -> bool {
+        let all = self.up.len() + self.dialling.len();
+        !self.dark && self.dialling.len() < DIALS_MAX && all < usize::from(self.wanted)
+    }
+
+    /// When [`Keeper::poll_dial`] has something, if nothing else happens before.
+    pub fn next_deadline(&self) -> Option<Time> {
+        (self.is_short() && self.next.is_some()).then_some(self.not_before)
+    }
+
+    /// Streams that are up.
+    pub fn up(&self) -> usize {
+        self.up.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn dials(keeper: &mut Keeper, now: Time) -> Vec<u16> {
+        std::iter::from_fn(|| keeper.poll_dial(now).map(|id| id.0)).collect()
+    }
+
+    /// Goal: what is missing is dialled under new ids, at once where a stream had lived, and never in the dark.
+    #[test]
+    fn what_is_missing_is_dialled() {
+        let mut keeper = Keeper::new((1..=3).map(StreamId), 7);
+        assert_eq!(dials(&mut keeper, Time(0)), []);
+        let now = Time(10 * SECOND);
+        keeper.lost(StreamId(2), now);
+        keeper.lost(StreamId(2), now);
+        keeper.lost(StreamId(9), now);
+        assert_eq!(keeper.next_deadline(), Some(Time(0)));
+        assert_eq!(dials(&mut keeper, now), [4]);
+        keeper.joined(StreamId(4), now);
+        keeper.want(STREAMS_MAX + 9);
+        assert_eq!(dials(&mut keeper, now).len(), DIALS_MAX);
+        (5..=12).for_each(|id| keeper.joined(StreamId(id), now));
+        keeper.set_dark(true, now);
+        assert_eq!((dials(&mut keeper, now), keeper.next_deadline()), (vec![], None));
+        keeper.set_dark(false, now);
+        assert_eq!(dials(&mut keeper, now).first(), Some(&13));
+        keeper.want(0);
+        (13..=20).for_each(|id| keeper.joined(StreamId(id), now));
+        assert_eq!(dials(&mut keeper, now), [], "none is closed, none is dialled");
+    }
+
+    /// Goal: failures rest longer and longer, within a bound and with jitter; success ends that; ids run out.
+    #[test]
+    fn failures_rest() {
+        let mut keeper = Keeper::new([StreamId(1)], 3);
+        let mut now = Time(SECOND);
+        keeper.lost(StreamId(1), now);
+        let mut rests = Vec::new();
+        for _ in 0..12 {
+            let due = keeper.next_deadline().expect("one is missing").max(now);
+            rests.push(due.since(now));
+            assert!(due == now || keeper.poll_dial(Time(due.0 - 1)).is_none());
+            now = due;
+            let [id] = dials(&mut keeper, now)[..] else { panic!("one is dialled") };
+            keeper.failed(StreamId(id), now);
+        }
+        assert_eq!(rests[0], Duration::ZERO, "it had lived for a second");
+        assert!(rests[1..].iter().all(|rest| (REST_MIN / 2..=REST_MAX).contains(rest)), "{rests:?}");
+        assert!(rests[11] >= REST_MAX / 2 && rests[10] != rests[11], "{rests:?}");
+        let mut other = Backoff::new(99);
+        assert_ne!(Backoff::new(3).failed(), other.failed(), "jitter follows the seed");
+        let mut keeper = Keeper::new([StreamId(u16::MAX)], 3);
+        keeper.lost(StreamId(u16::MAX), now);
+        assert_eq!((keeper.poll_dial(now), keeper.next_deadline()), (None, None));
+    }
+}

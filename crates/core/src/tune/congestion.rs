@@ -1,0 +1,162 @@
+//! Which congestion control a path gets.
+//!
+//! In: the names that this host may use, the default, the round-trip time, the share of bytes that had to be sent again.
+//! Out: a name and why. Only the sender's control matters, so the source decides, of itself.
+//!
+//! The rule, from what was measured: on loopback and in one room cubic moves twice what bbr does, for bbr paces; on a
+//! long path that loses packets by itself bbr keeps the rate where cubic and reno halve it at each loss. A long path
+//! without loss keeps the default.
+
+use std::time::Duration;
+
+use super::{Choice, LOCAL_RTT, show_ms};
+use crate::ids::Time;
+
+/// More than this share of the bytes sent again, in each of [`LOSSY_TIMES`] looks one after the other, is the path's own
+/// loss: what a stream loses by filling the buffer itself comes in bursts with rest between them.
+pub const LOSS: f64 = 3e-5;
+/// See [`LOSS`].
+pub const LOSSY_TIMES: u32 = 3;
+/// Below this round-trip time a loss is made good before it matters.
+const LONG_RTT: Duration = Duration::from_millis(5);
+
+/// Controls that pace, best first: at home on long paths.
+const PACED: [&str; 3] = ["bbr3", "bbr2", "bbr"];
+/// Controls that do not, best first.
+const UNPACED: [&str; 2] = ["cubic", "reno"];
+
+/// What is known when the control is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// What this process may use.
+    pub usable: &'a [String],
+    /// What the streams have now.
+    pub current: &'a str,
+    /// The shortest round trip.
+    pub rtt: Duration,
+    /// [`LossMeter::is_lossy`].
+    pub lossy: bool,
+}
+
+/// The control to use from now on, and why; `None`: the one that is.
+pub fn choose(facts: &Facts<'_>) -> Option<Choice<String>> {
+    let first =
+        |names: &[&str]| names.iter().find(|n| facts.usable.iter().any(|u| u == *n)).map(|n| n.to_string());
+    let is_paced = PACED.contains(&facts.current);
+    if facts.rtt < LOCAL_RTT {
+        let value = first(&UNPACED).filter(|_| is_paced)?;
+        let why = format!(
+            "the path is {} long, where {} loses more by pacing than it gains",
+            show_ms(facts.rtt),
+            facts.current
+        );
+        return Some(Choice { value, why });
+    }
+    if facts.lossy && facts.rtt >= LONG_RTT && !is_paced {
+        let value = first(&PACED)?;
+        let why = format!(
+            "the path loses packets over {}, which {} takes for congestion",
+            show_ms(facts.rtt),
+            facts.current
+        );
+        return Some(Choice { value, why });
+    }
+    None
+}
+
+/// Tells a path that loses packets from streams that fill a buffer now and then.
+#[derive(Clone, Debug, Default)]
+pub struct LossMeter {
+    at: Time,
+    sent: u64,
+    again: u64,
+    times: u32,
+    share: f64,
+}
+
+/// Bytes sent between two looks, at least: fewer than this say nothing of one loss in 30,000 packets.
+const LOOK_LEN: u64 = 64 << 20;
+/// And so much time: what streams lose by their own start is sent again within a few round trips.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+
+impl LossMeter {
+    /// Bytes sent so far on all streams, and how many of them were sent again. Counts that go back (a stream is gone)
+    /// begin a new look.
+    pub fn handle_sent(&mut self, now: Time, sent: u64, again: u64) {
+        let (Some(more), Some(more_again)) = (sent.checked_sub(self.sent), again.checked_sub(self.again))
+        else {
+            (self.at, self.sent, self.again) = (now, sent, again);
+            return;
+        };
+        if more < LOOK_LEN || now.since(self.at) < LOOK_TIME {
+            return;
+        }
+        self.share = more_again as f64 / more as f64;
+        self.times = if self.share > LOSS { self.times + 1 } else { 0 };
+        (self.at, self.sent, self.again) = (now, sent, again);
+    }
+    /// The path itself loses packets.
+    pub fn is_lossy(&self) -> bool {
+        self.times >= LOSSY_TIMES
+    }
+    /// Share of the bytes of the last look that were sent again.
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(usable: &[&str], current: &str, rtt_us: u64, lossy: bool) -> Option<String> {
+        let usable: Vec<String> = usable.iter().map(|s| s.to_string()).collect();
+        let rtt = Duration::from_micros(rtt_us);
+        choose(&Facts { usable: &usable, current, rtt, lossy }).map(|choice| choice.value)
+    }
+
+    /// Goal: each row of the rule, and nothing that is not allowed.
+    #[test]
+    fn the_rule_by_facts() {
+        let all = ["reno", "bbr", "cubic"];
+        assert_eq!(chosen(&all, "bbr", 30, false).as_deref(), Some("cubic"));
+        assert_eq!(chosen(&["reno", "bbr"], "bbr", 30, true).as_deref(), Some("reno"));
+        assert_eq!(chosen(&["bbr"], "bbr", 30, false), None);
+        for current in ["cubic", "reno", "dctcp", "nonesuch"] {
+            assert_eq!(chosen(&all, current, 30, true), None);
+            assert_eq!(chosen(&all, current, 128_000, false), None);
+            assert_eq!(chosen(&all, current, 128_000, true).as_deref(), Some("bbr"));
+            assert_eq!(chosen(&["reno", "cubic"], current, 128_000, true), None);
+            assert_eq!(chosen(&all, current, 2_000, true), None);
+        }
+        assert_eq!(chosen(&all, "bbr", 128_000, true), None);
+        assert_eq!(chosen(&["bbr", "bbr3"], "cubic", 128_000, true).as_deref(), Some("bbr3"));
+    }
+
+    /// Goal: steady loss is noticed, a burst is not, and a count that goes back harms nothing.
+    #[test]
+    fn bursts_are_no_loss_of_the_path() {
+        let gib = 1_u64 << 30;
+        let at = |i: u64| Time(i * 3_000_000_000);
+        let mut steady = LossMeter::default();
+        for i in 1..=3 {
+            assert!(!steady.is_lossy());
+            steady.handle_sent(at(i), i * gib, i * gib / 10_000);
+        }
+        assert!(steady.is_lossy() && (0.9e-4..1.1e-4).contains(&steady.share()));
+        steady.handle_sent(at(4), 0, 0);
+        steady.handle_sent(at(5), gib, 0);
+        assert!(!steady.is_lossy());
+        let mut bursts = LossMeter::default();
+        for i in 1..=100 {
+            bursts.handle_sent(at(i), i * gib, i.div_ceil(3) * gib / 1000);
+            assert!(!bursts.is_lossy(), "{i}");
+        }
+        // The start of a fast path: much is lost, and soon over.
+        let mut start = LossMeter::default();
+        for i in 1..=40 {
+            start.handle_sent(Time(i * 100_000_000), i * gib, i.min(20) * gib / 1000);
+            assert!(!start.is_lossy(), "{i}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The network side of a source: its sockets set and sampled, and what was chosen for them.
+//!
+//! In: the sockets of the data streams, the user's options, the time. Out: sockets with the congestion control and the
+//! buffers that fit the path, the number of streams that would be best, and all of it in words for the report.
+//!
+//! Nothing here can end a session: a socket that cannot be asked is left out, one that cannot be set stays as it is and
+//! the report says so. Where streams have no sockets of their own (in one process, through ssh), nothing is chosen.
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_core::ids::{StreamId, Time};
+use haul_core::tune::congestion::{self, Facts, LossMeter};
+use haul_core::tune::start::RATE_DEFAULT;
+use haul_core::tune::streams::{Flow, Sample, Streams};
+use haul_core::tune::{show_ms, show_rate, show_size};
+use haul_core::wire::STREAMS_MAX;
+
+use crate::job::Options;
+use crate::transport::pace::Pacer;
+use crate::transport::tcp::{self, HostLimits, TcpSample};
+
+/// Sockets are asked this often.
+const SAMPLE_EVERY: Duration = Duration::from_millis(200);
+
+struct Watched {
+    socket: Arc<TcpStream>,
+    last: Option<TcpSample>,
+}
+
+/// The data streams of a source, as the kernel sees them.
+pub(crate) struct Net {
+    flows: BTreeMap<StreamId, Watched>,
+    sampled: Option<Time>,
+    /// Nothing flowed since then, for a reason that is none of the path.
+    skipped: bool,
+    /// Bytes that streams delivered which are gone; likewise bytes sent and sent again.
+    gone: (u64, u64, u64),
+    streams: Option<Streams>,
+    /// The number that the user named while data flowed.
+    asked: Option<u16>,
+    /// The user named a congestion control, or another than what there is cannot be set.
+    pinned: bool,
+    pacer: Arc<Pacer>,
+    /// What the pacer had waited in all at the last sample.
+    waited: Duration,
+    usable: Vec<String>,
+    control: String,
+    why: String,
+    loss: LossMeter,
+    /// Bytes sent, and sent again, in all.
+    sent: (u64, u64),
+    rtt: Duration,
+    buffers: Option<String>,
+}
+
+impl Net {
+    /// Watches `sockets` and sets them as the path wants it. `movable`: streams can join and part while data flows.
+    pub(crate) fn start(
+        now: Time,
+        sockets: impl IntoIterator<Item = (StreamId, Arc<TcpStream>)>,
+        options: &Options,
+        pacer: Arc<Pacer>,
+        movable: bool,
+    ) -> Net {
+        let mut net = Net {
+            flows: BTreeMap::new(),
+            sampled: None,
+            skipped: false,
+            gone: (0, 0, 0),
+            streams: None,
+            asked: None,
+            pinned: options.congestion.is_some(),
+            pacer,
+            waited: Duration::ZERO,
+            usable: Vec::new(),
+            control: String::new(),
+            why: "the system's default".into(),
+            loss: LossMeter::default(),
+            sent: (0, 0),
+            rtt: Duration::ZERO,
+            buffers: None,
+        };
+        for (stream, socket) in sockets {
+            net.add(stream, socket);
+        }
+        let Some(first) = net.flows.values().next() else { return net };
+        net.usable = tcp::controls();
+        net.control = tcp::control(&*first.socket).unwrap_or_default();
+        let samples = net.flows.values().filter_map(|flow| tcp::sample_of(Some(&flow.socket)));
+        net.rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min().unwrap_or_default();
+        match &options.congestion {
+            Some(name) => net.set_control(name.clone(), "as asked".into()),
+            None => net.choose_control(),
+        }
+        net.size_buffers(options.window);
+        let count = u16::try_from(net.flows.len()).unwrap_or(STREAMS_MAX);
+        // A number that the user named stays.
+        let search = movable && options.streams.is_none();
+        net.streams = search.then(|| Streams::new(now, count, STREAMS_MAX, net.rtt));
+        net
+    }
+
+    /// A stream came: it is watched from now on, and set as the others are.
+    pub(crate) fn add(&mut self, stream: StreamId, socket: Arc<TcpStream>) {
+        if !self.control.is_empty() {
+            // As for the others: what cannot be set stays.
+            let _ = tcp::set_control(&*socket, &self.control);
+        }
+        self.flows.insert(stream, Watched { socket, last: None });
+    }
+
+    /// A stream is over.
+    pub(crate) fn remove(&mut self, stream: StreamId) {
+        if let Some(sample) = self.flows.remove(&stream).and_then(|flow| flow.last) {
+            self.gone.0 += sample.bytes_acked.unwrap_or(0);
+            self.gone.1 += sample.bytes_sent.unwrap_or(0);
+            self.gone.2 += sample.bytes_retrans.unwrap_or(0);
+        }
+    }
+
+    /// The user named a number of streams: it stays, and no other is looked for.
+    pub(crate) fn pin_streams(&mut self, count: u16) {
+        self.streams = None;
+        self.asked = Some(count);
+    }
+
+    /// Nothing flows now, and that says nothing of the path: somebody paused, or the network is away.
+    pub(crate) fn skip(&mut self) {
+        self.skipped = true;
+    }
+
+    /// Asks the sockets, about five times a second, and changes what has to be. `Some`: so many streams would be best from
+    /// now on; whoever can open and park streams does so. Never `Some` where the user named a number.
+    /// Parked streams are open and idle: what they delivered counts, how they fare does not.
+    pub(crate) fn tick(&mut self, now: Time, is_parked: impl Fn(StreamId) -> bool) -> Option<u16> {
+        let since = self.sampled.map(|then| now.since(then));
+        if self.flows.is_empty() || since.is_some_and(|since| since < SAMPLE_EVERY) {
+            return None;
+        }
+        self.sampled = Some(now);
+        let span = since.unwrap_or(SAMPLE_EVERY).as_secs_f64();
+        let mut flows = Vec::with_capacity(self.flows.len());
+        let (mut delivered, mut sent, mut again) = self.gone;
+        for (stream, flow) in &mut self.flows {
+            let Some(sample) = tcp::sample_of(Some(&flow.socket)) else { continue };
+            delivered += sample.bytes_acked.unwrap_or(0);
+            sent += sample.bytes_sent.unwrap_or(0);
+            again += sample.bytes_retrans.unwrap_or(0);
+            if let Some(rtt) = sample.min_rtt {
+                self.rtt = self.rtt.min(rtt);
+            }
+            if !is_parked(*stream) {
+                flows.push(fared(&flow.last.unwrap_or_default(), &sample, span));
+            }
+            flow.last = Some(sample);
+        }
+        self.sent = (sent, again);
+        self.loss.handle_sent(now, sent, again);
+        if !self.pinned {
+            self.choose_control();
+        }
+        let waited = self.pacer.waited();
+        // The streams spent more than a fifth of their time waiting for the user's limit.
+        let rate_limited = (waited - self.waited).as_secs_f64() > 0.2 * span * flows.len() as f64;
+        self.waited = waited;
+        let sample = Sample { now, delivered, flows: &flows, rate_limited };
+        let streams = self.streams.as_mut()?;
+        if std::mem::take(&mut self.skipped) {
+            // What the sockets say is of a time in which they had to be idle.
+            streams.handle_gap(now);
+            return None;
+        }
+        streams.handle_sample(&sample)
+    }
+
+    /// The congestion control, the buffers, and what the streams were found to be worth, with reasons.
+    pub(crate) fn report(&self) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        if self.control.is_empty() {
+            return lines;
+        }
+        let text = |name: &str, value: String| (name.to_owned(), value);
+        lines.push(text("congestion control", format!("{} ({})", self.control, self.why)));
+        let loss = match self.sent {
+            (sent @ 1.., again @ 1..) => format!(", {:.4} % sent again", again as f64 / sent as f64 * 100.0),
+            _ => String::new(),
+        };
+        lines.push(text("round trip", format!("{}{loss}", show_ms(self.rtt))));
+        lines.extend(self.buffers.clone().map(|buffers| text("socket buffers", buffers)));
+        if let Some(rate) = self.pacer.rate() {
+            lines.push(text("rate", format!("{} at most (as asked)", show_rate(rate as f64))));
+        }
+        if let Some(asked) = self.asked {
+            lines.push(text("streams asked for", format!("{asked} (while it ran, by haul ctl)")));
+        }
+        if let Some(streams) = self.streams.as_ref().filter(|streams| !streams.why().is_empty()) {
+            lines.push(text("streams found", streams.why().to_owned()));
+        }
+        lines
+    }
+
+    fn choose_control(&mut self) {
+        if self.rtt.is_zero() {
+            return;
+        }
+        let lossy = self.loss.is_lossy();
+        let facts = Facts { usable: &self.usable, current: &self.control, rtt: self.rtt, lossy };
+        if let Some(choice) = congestion::choose(&facts) {
+            self.set_control(choice.value, choice.why);
+        }
+    }
+
+    /// All streams alike, also while data flows: the kernel goes on from the window that there is.
+    fn set_control(&mut self, name: String, why: String) {
+        for flow in self.flows.values() {
+            if let Err(error) = tcp::set_control(&*flow.socket, &name) {
+                self.why = format!("the system's default; {error}");
+                // It would fail each time.
+                self.pinned = true;
+                return;
+            }
+        }
+        (self.control, self.why) = (name, why);
+    }
+
+    /// The kernel's own growth is left alone, unless it ends too early and more can be had.
+    fn size_buffers(&mut self, window: Option<u64>) {
+        let count = self.flows.len().max(1) as u128;
+        let product = u128::from(RATE_DEFAULT) * self.rtt.as_nanos() / 1_000_000_000;
+        let each = u64::try_from(product / count).unwrap_or(u64::MAX);
+        let (bytes, why) = match window {
+            Some(window) => (Some(window.saturating_mul(2)), "as asked"),
+            None => (HostLimits::here().fixed_send(each), "more than the system's own growth allows"),
+        };
+        let Some(bytes) = bytes else { return };
+        // The kernel may give less.
+        let given = self.flows.values().filter_map(|flow| tcp::fix_send(&*flow.socket, bytes).ok()).min();
+        self.buffers = given.map(|given| match given < bytes {
+            true => format!(
+                "{} to send from ({why} {}, the most that is allowed)",
+                show_size(given),
+                show_size(bytes)
+            ),
+            false => format!("{} to send from ({why})", show_size(given)),
+        });
+    }
+}
+
+/// How a stream fared between two samples, `span` seconds apart.
+fn fared(then: &TcpSample, now: &TcpSample, span: f64) -> Flow {
+    let share = |then: Option<Duration>, now: Option<Duration>| {
+        let time = now.unwrap_or_default().saturating_sub(then.unwrap_or_default());
+        (time.as_secs_f64() / span).min(1.0)
+    };
+    let more =
+        |then: Option<u64>, now: Option<u64>| now.unwrap_or(0).saturating_sub(then.unwrap_or(0)) as f64;
+    // A kernel that does not count the time says at least whether there was enough to send.
+    let busy = match now.busy {
+        Some(_) => share(then.busy, now.busy),
+        None => f64::from(u8::from(!now.app_limited)),
+    };
+    Flow {
+        busy,
+        rwnd_limited: share(then.rwnd_limited, now.rwnd_limited),
+        sndbuf_limited: share(then.sndbuf_limited, now.sndbuf_limited),
+        lost: more(then.bytes_retrans, now.bytes_retrans) / more(then.bytes_sent, now.bytes_sent).max(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Goal: sockets are set as asked and watched, a pinned control stays, and what one delivered before it ended counts.
+    /// Method: three loopback connections in virtual time; one is removed.
+    #[test]
+    fn sockets_are_set_and_watched() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = Vec::new();
+        let near: Vec<_> = (1..=3)
+            .map(|i| {
+                let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                far.push(listener.accept().unwrap().0);
+                (StreamId(i), Arc::new(near))
+            })
+            .collect();
+        let options =
+            Options { congestion: Some("reno".into()), window: Some(100_000), ..Options::default() };
+        let pacer = Arc::new(Pacer::new(Some(10_000_000)));
+        let mut net = Net::start(Time(0), near.clone(), &options, pacer, true);
+        for (_, socket) in &near {
+            assert_eq!(tcp::control(&**socket).unwrap(), "reno");
+            assert_eq!(rustix::net::sockopt::socket_send_buffer_size(&**socket).unwrap(), 200_000);
+        }
+        let echo: Vec<_> =
+            far.into_iter().map(|mut far| thread::spawn(move || far.read_exact(&mut [0; 50_000]))).collect();
+        for (_, socket) in &near {
+            (&**socket).write_all(&[0; 50_000]).unwrap();
+        }
+        for echo in echo {
+            echo.join().unwrap().unwrap();
+        }
+        let second = 1_000_000_000;
+        assert_eq!(net.tick(Time(second), |_| false), None);
+        assert_eq!(net.flows.values().filter(|flow| flow.last.is_some()).count(), 3);
+        assert_eq!(net.tick(Time(second + 1), |_| false), None);
+        net.remove(StreamId(2));
+        assert!(net.gone.1 >= 50_000, "{:?}", net.gone);
+        net.tick(Time(2 * second), |_| false);
+        let lines = net.report();
+        let line = |name: &str| lines.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        assert_eq!(line("congestion control"), Some("reno (as asked)"));
+        assert_eq!(line("rate"), Some("10 MB/s at most (as asked)"));
+        assert!(
+            line("socket buffers").unwrap().contains("as asked") && line("round trip").is_some(),
+            "{lines:?}"
+        );
+        let none = Net::start(Time(0), [], &options, Arc::new(Pacer::new(None)), true);
+        assert_eq!(none.report(), []);
+    }
+
+    /// Goal: a control that paces is not kept on loopback, whatever the system's default is.
+    #[test]
+    fn loopback_is_not_paced() {
+        let usable = tcp::controls();
+        let Some(paced) = usable.iter().find(|name| name.starts_with("bbr")) else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _far = listener.accept().unwrap();
+        tcp::set_control(&near, paced).unwrap();
+        let near = Arc::new(near);
+        let net = Net::start(
+            Time(0),
+            [(StreamId(1), near.clone())],
+            &Options::default(),
+            Arc::new(Pacer::new(None)),
+            false,
+        );
+        let now = tcp::control(&*near).unwrap();
+        assert!(!now.starts_with("bbr") && now == net.control, "{now}");
+        assert!(net.why.contains("pacing"), "{}", net.why);
+    }
+}

@@ -1,0 +1,259 @@
+//! The lines to the other end over the life of a session: streams that join later, and control that comes back.
+//!
+//! In: what the streams' threads and the transport tell. Out: links for new streams, dials, or the word that the session
+//! is over. Either end has one; the end that dialled dials again, the other waits.
+//! Invariants: control that was lost is waited for as long as the user's patience, and the machines do not learn of it
+//! before that is over; what breaks the protocol is not waited for; an end whose peer is certainly dead waits no longer.
+//! Left out: what is sent again (`transport::stream::control`), which streams get frames (the source's machine).
+
+use std::time::{Duration, Instant};
+
+use haul_core::ids::{SessionEpoch, StreamId, Time};
+use haul_core::transfer::keeper::{Backoff, Keeper};
+use haul_core::wire::Message;
+
+use crate::transport::rejoin::{JoinEvent, Joins};
+use crate::transport::stream::{ControlHandle, Loss};
+use crate::transport::{Link, Post};
+
+/// How long darkness is waited out if the user did not say.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// The end that listens waits so much longer, so that the other is the one to give up.
+const MARGIN: Duration = Duration::from_secs(10);
+/// So many refusals one after another: the program at the other end is gone.
+const REFUSALS_MAX: u32 = 3;
+/// An end whose peer's connections and ssh all ended waits so long for one of them to come after all; and so long where
+/// data streams still seem to be up, for an end that sends nothing does not see them go.
+const ORPHAN_WAIT: Duration = Duration::from_millis(200);
+const ORPHAN_WAIT_STREAMS: Duration = Duration::from_secs(3);
+/// The other end of a re-join has this long to say where to go on, and to say anything at all.
+const RESUME_MAX: Duration = Duration::from_secs(20);
+
+/// Control is lost.
+struct Dark {
+    since: Instant,
+    why: String,
+    how: Loss,
+    /// When control is dialled next; `None`: it is being dialled.
+    next: Option<Instant>,
+    refusals: u32,
+}
+
+/// See the module.
+pub(crate) struct Lines {
+    joins: Joins,
+    keeper: Keeper,
+    post: Post<JoinEvent>,
+    patience: Duration,
+    dark: Option<Dark>,
+    /// Control is joined again, and nothing was heard over it yet: the darkness that is over then.
+    trial: Option<Dark>,
+    backoff: Backoff,
+    /// The highest epoch that was tried.
+    tried: SessionEpoch,
+    /// Data streams and control connections that replaced others.
+    rejoined: u64,
+}
+
+/// What became of a lost control.
+pub(crate) enum Lost {
+    /// It is waited for.
+    Waits,
+    /// The session is over, and why.
+    Over(String),
+}
+
+impl Lines {
+    /// `up`: the data streams of the start.
+    pub(crate) fn start(
+        joins: Joins,
+        epoch: SessionEpoch,
+        up: impl IntoIterator<Item = StreamId>,
+        patience: Duration,
+        post: Post<JoinEvent>,
+    ) -> Lines {
+        if let Joins::Accept(door) = &joins {
+            door.open(post.clone());
+        }
+        let mut seed = [0; 8];
+        // Jitter without randomness is still a rest.
+        let _ = aws_lc_rs::rand::fill(&mut seed);
+        let seed = u64::from_le_bytes(seed);
+        let keeper = Keeper::new(up, seed);
+        let backoff = Backoff::new(seed.rotate_left(32));
+        Lines { joins, keeper, post, patience, dark: None, trial: None, backoff, tried: epoch, rejoined: 0 }
+    }
+
+    /// Streams can come up later, and the user wants to wait.
+    pub(crate) fn can_join(&self) -> bool {
+        !matches!(self.joins, Joins::Never) && !self.patience.is_zero()
+    }
+
+    /// How long the machine may be without any stream: longer than without control, whose loss says more.
+    pub(crate) fn patience(&self) -> Duration {
+        if self.can_join() { self.patience + 2 * MARGIN } else { Duration::ZERO }
+    }
+
+    /// Control is lost and waited for.
+    pub(crate) fn is_dark(&self) -> bool {
+        self.dark.is_some()
+    }
+
+    /// How long control has been away.
+    pub(crate) fn dark_for(&self) -> Option<Duration> {
+        self.dark.as_ref().map(|dark| dark.since.elapsed())
+    }
+
+    /// What the report says of it: connections that replaced others.
+    pub(crate) fn chosen(&self) -> Option<(String, String)> {
+        let text = format!("{} (others were lost)", self.rejoined);
+        (self.rejoined > 0).then(|| ("connections joined later".into(), text))
+    }
+
+    /// So many data streams shall be up. Where this end does not dial, the other is asked.
+    pub(crate) fn want(&mut self, streams: u16, control: &ControlHandle) {
+        self.keeper.want(streams);
+        if let Joins::Accept(_) = self.joins {
+            control.send(Message::Streams(streams));
+        }
+    }
+
+    /// The other end, which does not dial, wants so many.
+    pub(crate) fn asked_for(&mut self, streams: u16) {
+        self.keeper.want(streams);
+    }
+
+    /// The link of control is lost.
+    pub(crate) fn control_lost(
+        &mut self,
+        (epoch, why, how): (SessionEpoch, String, Loss),
+        control: &ControlHandle,
+        now: Time,
+    ) -> Lost {
+        if epoch != control.epoch() {
+            return Lost::Waits;
+        }
+        if !self.can_join() || how == Loss::Broken {
+            return Lost::Over(why);
+        }
+        let rest = self.backoff.failed();
+        let next = Some(Instant::now() + rest / 2);
+        // One that never worked again ended no darkness.
+        let before = self.dark.take().or_else(|| self.trial.take());
+        let since = before.map_or_else(Instant::now, |dark| dark.since);
+        self.dark = Some(Dark { since, why, how, next, refusals: 0 });
+        self.keeper.set_dark(true, now);
+        Lost::Waits
+    }
+
+    /// A data stream is lost.
+    pub(crate) fn stream_lost(&mut self, stream: StreamId, now: Time) {
+        self.keeper.lost(stream, now);
+        if let Joins::Accept(door) = &self.joins {
+            door.left(stream);
+        }
+    }
+
+    /// Something joined, or did not. Returns a new data stream.
+    pub(crate) fn handle(
+        &mut self,
+        event: JoinEvent,
+        control: &ControlHandle,
+        now: Time,
+    ) -> Option<(StreamId, SessionEpoch, Link)> {
+        match event {
+            JoinEvent::Stream { stream, epoch, link } => {
+                match &self.joins {
+                    Joins::Dial(_) => self.keeper.joined(stream, now),
+                    Joins::Accept(_) | Joins::Never => self.keeper.came(stream, now),
+                }
+                self.rejoined += 1;
+                return Some((stream, epoch, link));
+            }
+            JoinEvent::Control { epoch, link } => {
+                let higher = epoch > control.epoch();
+                match control.attach(link, epoch) {
+                    Ok(()) if higher => {
+                        self.rejoined += 1;
+                        self.trial = self.dark.take().or_else(|| self.trial.take());
+                        self.keeper.set_dark(false, now);
+                    }
+                    Ok(()) => {}
+                    Err(e) => self.redial(&e.to_string(), false),
+                }
+            }
+            JoinEvent::Failed { stream: StreamId(0), why, refused } => self.redial(&why, refused),
+            JoinEvent::Failed { stream, .. } => self.keeper.failed(stream, now),
+        }
+        None
+    }
+
+    /// Control could not be joined: later again.
+    fn redial(&mut self, why: &str, refused: bool) {
+        if let Some(dark) = &mut self.dark {
+            dark.refusals = if refused { dark.refusals + 1 } else { 0 };
+            dark.why = format!("{} ({why})", dark.why.split(" (").next().unwrap_or_default());
+            dark.next = Some(Instant::now() + self.backoff.failed());
+        }
+    }
+
+    /// Messages came over control: it works.
+    pub(crate) fn heard(&mut self) {
+        if self.dark.is_none() {
+            self.trial = None;
+            self.backoff.worked();
+        }
+    }
+
+    /// Dials what is due.
+    ///
+    /// # Errors
+    /// Control was waited for long enough, or its peer is dead: why.
+    pub(crate) fn beat(&mut self, now: Time) -> Result<(), String> {
+        if let Some(dark) = &mut self.dark {
+            let waited = dark.since.elapsed();
+            let (limit, why) = match &self.joins {
+                Joins::Accept(door) if dark.how == Loss::Ended && door.is_orphaned() => {
+                    let wait = if self.keeper.up() == 0 { ORPHAN_WAIT } else { ORPHAN_WAIT_STREAMS };
+                    (wait.min(self.patience), "the other end is gone")
+                }
+                Joins::Accept(_) => (self.patience + MARGIN, "nobody came back"),
+                Joins::Dial(_) | Joins::Never if dark.refusals >= REFUSALS_MAX => {
+                    (Duration::ZERO, "the haul at the other end is gone")
+                }
+                Joins::Dial(_) | Joins::Never => (self.patience, "the network did not come back"),
+            };
+            if waited >= limit {
+                let waited = waited.as_secs();
+                return Err(format!("{}; {why} (waited {waited} s)", dark.why));
+            }
+            if let Joins::Dial(dial) = &self.joins
+                && dark.next.is_some_and(|next| next <= Instant::now())
+            {
+                dark.next = None;
+                // Never one that was tried: the other end may have taken it and its answer been lost.
+                self.tried = SessionEpoch(self.tried.0.saturating_add(1));
+                dial.dial(StreamId(0), self.tried, self.post.clone());
+            }
+        }
+        if let Joins::Dial(dial) = &self.joins
+            && self.can_join()
+        {
+            while let Some(stream) = self.keeper.poll_dial(now) {
+                dial.dial(stream, self.tried, self.post.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// What to show while control, or every stream, is away.
+    pub(crate) fn waiting(&self) -> Option<String> {
+        let dark = self.dark.as_ref()?;
+        Some(format!("waiting {} s for the network", dark.since.elapsed().as_secs()))
+    }
+
+    /// How long the other end may be silent after a re-join.
+    pub(crate) fn resume_max() -> Duration {
+        RESUME_MAX
+    }
+}

@@ -1,0 +1,348 @@
+//! Both real drivers over links that are cut again and again, with a network that joins new ones, or is down.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use haul_core::ids::{SessionEpoch, StreamId};
+use haul_core::transfer::SessionEnd;
+
+use super::{
+    Bench, Links, Report, SESSION, Watch, bytes, contents, failure, finish, sink, sink_request, source,
+    source_request, spawn_end,
+};
+use crate::api::{Control, Event, Observer};
+use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins};
+use crate::transport::{Link, Post, memory};
+
+type Closer = Arc<dyn Fn() + Send + Sync>;
+
+/// A network in memory: it makes links, cuts them, and may be down, or have lost the other end.
+#[derive(Default)]
+struct Net {
+    down: AtomicBool,
+    refuses: AtomicBool,
+    orphaned: AtomicBool,
+    door: Mutex<Option<Post<JoinEvent>>>,
+    closers: Mutex<Vec<(StreamId, Closer)>>,
+    joined: AtomicU64,
+    /// Each link is cut after about so many bytes: of data, and of control.
+    budgets: Mutex<Option<(fastrand::Rng, u64, u64)>>,
+}
+
+/// Counts what passes, and cuts the link when its budget is used up.
+struct Meter<T> {
+    inner: T,
+    left: Arc<AtomicU64>,
+    closer: Closer,
+}
+
+impl<T> Meter<T> {
+    /// How much of `len` may pass.
+    fn pass(&self, len: usize) -> io::Result<usize> {
+        match self.left.load(Ordering::SeqCst) {
+            0 => {
+                // What has passed gets its chance to arrive, as in a network.
+                thread::sleep(Duration::from_millis(3));
+                (self.closer)();
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+            left => Ok(len.min(left as usize)),
+        }
+    }
+    fn passed(&self, bytes: usize) {
+        let less = |left: u64| Some(left.saturating_sub(bytes as u64));
+        let _ = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+}
+
+impl<T: Read> Read for Meter<T> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let len = self.pass(out.len())?;
+        let n = self.inner.read(&mut out[..len])?;
+        self.passed(n);
+        Ok(n)
+    }
+}
+
+impl<T: Write> Write for Meter<T> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let len = self.pass(data.len())?;
+        let n = self.inner.write(&data[..len])?;
+        self.passed(n);
+        Ok(n)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Waits until data is written: the set-up, which survives no cut, is over.
+fn begun(bench: &Bench) {
+    let deadline = Instant::now() + super::PATIENCE;
+    let is_part = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("large"))
+    };
+    while !fs::read_dir(bench.dst()).is_ok_and(|mut entries| entries.any(is_part)) {
+        assert!(Instant::now() < deadline, "nothing is written");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Net {
+    /// Both ends of a new link.
+    fn link(&self, stream: StreamId) -> (Link, Link) {
+        let (near, far) = memory::pair(256 * 1024);
+        let closer = near.closer.clone();
+        self.closers.lock().unwrap().push((stream, closer.clone()));
+        let mut budgets = self.budgets.lock().unwrap();
+        let Some((rng, data, control)) = &mut *budgets else { return (near, far) };
+        let mean = if stream == StreamId(0) { *control } else { *data };
+        let left = Arc::new(AtomicU64::new(rng.u64(mean / 10..mean * 2)));
+        let reader = |inner| Box::new(Meter { inner, left: left.clone(), closer: closer.clone() });
+        let writer = Meter { inner: near.writer, left: left.clone(), closer: closer.clone() };
+        let near =
+            Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None };
+        (near, far)
+    }
+
+    /// The reports of source and sink. When one end is gone its port is closed, and its pipe ends.
+    fn finish(
+        &self,
+        case: &str,
+        source: thread::JoinHandle<Report>,
+        sink: thread::JoinHandle<Report>,
+    ) -> (Report, Report) {
+        let deadline = Instant::now() + 2 * super::PATIENCE;
+        while !source.is_finished() && !sink.is_finished() {
+            assert!(
+                Instant::now() < deadline,
+                "{case}: after {} joins neither end is over",
+                self.joined.load(Ordering::SeqCst)
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.refuses.store(true, Ordering::SeqCst);
+        self.orphaned.store(true, Ordering::SeqCst);
+        *self.budgets.lock().unwrap() = None;
+        (finish(case, source), finish(case, sink))
+    }
+
+    fn cut_all(&self) {
+        for (_, closer) in self.closers.lock().unwrap().drain(..) {
+            closer();
+        }
+    }
+
+    fn cut(&self, control: bool) {
+        let mut closers = self.closers.lock().unwrap();
+        closers.retain(|(stream, closer)| {
+            let this = (*stream == StreamId(0)) == control;
+            if this {
+                closer();
+            }
+            !this
+        });
+    }
+}
+
+struct Dialler(Arc<Net>);
+
+impl Dial for Dialler {
+    fn dial(&self, stream: StreamId, epoch: SessionEpoch, post: Post<JoinEvent>) {
+        let net = self.0.clone();
+        thread::spawn(move || {
+            let event = |link| match stream {
+                StreamId(0) => JoinEvent::Control { epoch, link },
+                _ => JoinEvent::Stream { stream, epoch, link },
+            };
+            let refused = net.refuses.load(Ordering::SeqCst);
+            if net.down.load(Ordering::SeqCst) || refused {
+                return post(JoinEvent::Failed { stream, why: "the net is down".into(), refused });
+            }
+            let (near, far) = net.link(stream);
+            net.joined.fetch_add(1, Ordering::SeqCst);
+            // The listening end knows first.
+            if let Some(door) = &*net.door.lock().unwrap() {
+                door(event(far));
+            }
+            post(event(near));
+        });
+    }
+}
+
+impl Door for Net {
+    fn open(&self, post: Post<JoinEvent>) {
+        *self.door.lock().unwrap() = Some(post);
+    }
+    fn left(&self, _: StreamId) {}
+    fn is_orphaned(&self) -> bool {
+        self.orphaned.load(Ordering::SeqCst)
+    }
+}
+
+/// Remembers what the progress line waits for.
+#[derive(Default)]
+struct Seen(Mutex<Vec<String>>);
+
+impl Observer for Seen {
+    fn event(&self, event: Event) {
+        if let Event::Progress(progress) = event {
+            self.0.lock().unwrap().extend(progress.waiting);
+        }
+    }
+}
+
+/// A copy over `net`; `pull`: the sink dials. `during` runs while it does. Reports of source and sink.
+fn copy(
+    case: &str,
+    bench: &Bench,
+    net: &Arc<Net>,
+    pull: bool,
+    patience: Duration,
+    during: impl FnOnce(),
+) -> (Report, Report) {
+    let (mut dialled, mut accepted): (Vec<_>, Vec<_>) =
+        (0..=3).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
+    let links = |mut all: Vec<(StreamId, Link)>, joins| {
+        let (_, control) = all.remove(0);
+        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default() }
+    };
+    let dialling = links(std::mem::take(&mut dialled), Joins::Dial(Arc::new(Dialler(net.clone()))));
+    let listening = links(std::mem::take(&mut accepted), Joins::Accept(net.clone()));
+    let (at_source, at_sink) = if pull { (listening, dialling) } else { (dialling, listening) };
+    let mut request = source_request(&[contents(&bench.src())]);
+    request.options.object_size = Some(64 * 1024);
+    let source = spawn_end("source", move || source::run(at_source, &request, &Watch::silent()));
+    let request = sink_request(&bench.dst());
+    let sink = spawn_end("sink", move || sink::run(at_sink, &request, &Watch::silent()));
+    during();
+    let reports = net.finish(case, source, sink);
+    bench.check(case);
+    bench.no_wrong_bytes();
+    reports
+}
+
+fn complete(case: &str, bench: &Bench, (source, sink): &(Report, Report)) {
+    assert_eq!((&source.end, &sink.end), (&SessionEnd::Complete, &SessionEnd::Complete), "{case}");
+    bench.same();
+}
+
+fn plant(bench: &Bench, large: usize, small: usize) {
+    fs::write(bench.src().join("large"), bytes(1, large)).unwrap();
+    for i in 0..small {
+        let dir = bench.src().join(format!("d{}", i % 7));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(i.to_string()), bytes(i as u64, 100 + i * 37 % 9000)).unwrap();
+    }
+}
+
+/// Goal: streams and control that are lost at any point are replaced, whichever end dials, and the copy is exact.
+/// Method: every link has a budget of bytes after which it is cut, also in the middle of a frame, and each that joins
+/// has one again; several seeds, so that the cuts lie anywhere.
+#[test]
+fn links_that_are_cut_are_replaced() {
+    for seed in 0..8 {
+        let (bench, net) = (Bench::new(), Arc::new(Net::default()));
+        plant(&bench, 12_000_000, 300);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        // Links that are all shorter than one frame (300 announcements take 30 KB) would never get it across.
+        let control = rng.u64(20_000..60_000);
+        let data = rng.u64(600_000..3_000_000);
+        let case = format!("seed {seed}");
+        let pull = seed % 2 == 1;
+        let reports = copy(&case, &bench, &net, pull, Duration::from_secs(20), || {
+            begun(&bench);
+            *net.budgets.lock().unwrap() = Some((rng, data, control));
+            net.cut_all();
+        });
+        complete(&case, &bench, &reports);
+        assert!(net.joined.load(Ordering::SeqCst) >= 4, "{case}: nothing was replaced");
+    }
+}
+
+/// Goal: control alone, or the data streams alone, can go and come back.
+#[test]
+fn either_kind_is_replaced_alone() {
+    for (control, pull) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (bench, net) = (Bench::new(), Arc::new(Net::default()));
+        plant(&bench, 30_000_000, 100);
+        let case = format!("control {control}, pull {pull}");
+        let reports = copy(&case, &bench, &net, pull, Duration::from_secs(20), || {
+            begun(&bench);
+            for _ in 0..3 {
+                net.cut(control);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        complete(&case, &bench, &reports);
+        assert!(net.joined.load(Ordering::SeqCst) >= 1, "{case}: nothing was replaced");
+    }
+}
+
+/// Goal: darkness is waited out, and the end that people watch says so.
+/// Method: everything is cut and nothing joins for a while.
+#[test]
+fn darkness_is_waited_out_and_shown() {
+    let (bench, net) = (Bench::new(), Arc::new(Net::default()));
+    plant(&bench, 20_000_000, 50);
+    let seen = Arc::new(Seen::default());
+    let (a, b): (Vec<_>, Vec<_>) =
+        (0..=2).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
+    let patience = Duration::from_secs(20);
+    let links = |mut all: Vec<(StreamId, Link)>, joins| {
+        let (_, control) = all.remove(0);
+        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default() }
+    };
+    let (a, b) =
+        (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));
+    let watch =
+        Watch { observer: Some(seen.clone()), control: Control::new(), verbose: false, manifest: None };
+    let mut request = source_request(&[contents(&bench.src())]);
+    request.options.object_size = Some(64 * 1024);
+    let source = spawn_end("source", move || source::run(a, &request, &watch));
+    let request = sink_request(&bench.dst());
+    let sink = spawn_end("sink", move || sink::run(b, &request, &Watch::silent()));
+    begun(&bench);
+    net.down.store(true, Ordering::SeqCst);
+    net.cut_all();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let told = || seen.0.lock().unwrap().iter().any(|text| text.ends_with("s for the network"));
+    while !told() {
+        assert!(Instant::now() < deadline && !source.is_finished(), "{:?}", seen.0.lock().unwrap());
+        thread::sleep(Duration::from_millis(10));
+    }
+    net.down.store(false, Ordering::SeqCst);
+    let reports = net.finish("dark", source, sink);
+    complete("dark", &bench, &reports);
+    assert!(told());
+}
+
+/// Goal: a network that does not come back ends both ends after the user's patience, one that lost the other end at
+/// once; the same copy again completes, and sends nothing again that was on media.
+#[test]
+fn patience_ends() {
+    for (refuses, pull) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (bench, net) = (Bench::new(), Arc::new(Net::default()));
+        plant(&bench, 40_000_000, 20);
+        let case = format!("refuses {refuses}, pull {pull}");
+        let patience = Duration::from_secs(if refuses { 600 } else { 1 });
+        let (source, sink) = copy(&case, &bench, &net, pull, patience, || {
+            begun(&bench);
+            net.down.store(true, Ordering::SeqCst);
+            net.refuses.store(refuses, Ordering::SeqCst);
+            net.orphaned.store(refuses, Ordering::SeqCst);
+            net.cut_all();
+        });
+        for (end, report) in [("source", &source), ("sink", &sink)] {
+            let text = failure(report).unwrap_or_else(|| panic!("{case}: {end} did not fail"));
+            assert!(text.contains("gone") || text.contains("back"), "{case}: {end}: {text}");
+        }
+        let again = Arc::new(Net::default());
+        let reports = copy(&case, &bench, &again, pull, patience, || {});
+        complete(&case, &bench, &reports);
+        assert!(reports.1.resumed, "{case}");
+    }
+}

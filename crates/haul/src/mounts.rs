@@ -1,0 +1,81 @@
+//! What is mounted where, as this process sees it.
+//!
+//! In: an open descriptor. Out: its mount, from `/proc/self/fdinfo` and `/proc/self/mountinfo`: a path may lie below
+//! several mounts, and a device number is not the mount's on btrfs.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// A mount of this process's view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) id: u64,
+    pub(crate) device: (u32, u32),
+    pub(crate) mount_point: String,
+    pub(crate) kind: String,
+    pub(crate) source: String,
+}
+
+impl Mount {
+    /// The mount that an open file or directory (`O_PATH` will do) was reached through; `None` for one that is not in this
+    /// process's view: of another namespace, or a file below `/proc`.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub(crate) fn of(fd: impl AsFd) -> io::Result<Option<Mount>> {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        Ok(mounts.lines().filter_map(parse_mount).find(|mount| Some(mount.id) == id))
+    }
+}
+
+/// A line of `/proc/self/mountinfo`: `id parent major:minor root mount-point options [tags] - kind source super-options`.
+pub(crate) fn parse_mount(line: &str) -> Option<Mount> {
+    let (place, system) = line.split_once(" - ")?;
+    let mut place = place.split(' ');
+    let id = place.next()?.parse().ok()?;
+    let (major, minor) = place.nth(1)?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let mount_point = unescape(place.nth(1)?);
+    let mut system = system.split(' ');
+    let kind = unescape(system.next()?);
+    let source = unescape(system.next().unwrap_or("none"));
+    Some(Mount { id, device, mount_point, kind, source })
+}
+
+/// The kernel writes space, tab, line feed and backslash as `\040` and so on.
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(value.unwrap_or(bytes[at]));
+        at += if value.is_some() { 4 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NFS: &str =
+        r"41 27 0:52 / /mnt/big\040data rw,relatime shared:7 master:1 - nfs4 dtn1:/export/a\040b rw,vers=4.2";
+    const EXT4: &str = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard";
+
+    /// Goal: lines of the kernel are read with any number of tags and with escaped names; others are refused.
+    #[test]
+    fn mounts_are_parsed() {
+        let nfs = parse_mount(NFS).unwrap();
+        assert_eq!((nfs.id, nfs.device), (41, (0, 52)));
+        assert_eq!((&*nfs.mount_point, &*nfs.source), ("/mnt/big data", "dtn1:/export/a b"));
+        assert_eq!(parse_mount(EXT4).unwrap().kind, "ext4");
+        for bad in ["", "41", "x 27 0:52 / / rw - nfs a b", "41 27 052 / / rw - nfs a b", "1 2 3:4 / / rw"] {
+            assert_eq!(parse_mount(bad), None, "{bad}");
+        }
+        assert_eq!(unescape(r"a\04\1345\"), r"a\04\5\");
+    }
+}

@@ -1,0 +1,222 @@
+//! What was measured: all runs as they were, and the figures that are made of them.
+//!
+//! In: runs, one after the other. Out: median and spread for each combination.
+//! Invariant: nothing is left out. Who could not run, failed or took too long is here, with the reason.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::build::Build;
+use super::file::{Figure, Plot};
+use super::machine::Machine;
+
+/// A result file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    pub name: String,
+    pub title: String,
+    pub question: String,
+    pub reference: Option<String>,
+    pub note: Option<String>,
+    pub plot: Plot,
+    pub ratio: Vec<String>,
+    /// The limit of a run, as in the file.
+    pub limit: String,
+    pub rounds: u32,
+    pub quick: bool,
+    /// Whoever measured did not care whether the machine was quiet.
+    pub busy: bool,
+    pub seed: u64,
+    /// Repeats it.
+    pub command: String,
+    pub date: String,
+    pub machine: Machine,
+    pub build: Build,
+    pub source: String,
+    pub sink: String,
+    /// What each network was seen to be.
+    pub networks: BTreeMap<String, Value>,
+    pub competitors: Vec<Contender>,
+    /// Every combination, in the order of the experiment.
+    pub cells: Vec<Key>,
+    pub runs: Vec<Run>,
+}
+
+/// Who was measured, or why not.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Contender {
+    pub label: String,
+    pub peer: String,
+    pub about: String,
+    pub version: Option<String>,
+    /// Why it could not run here.
+    pub absent: Option<String>,
+}
+
+/// What a run is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    pub network: String,
+    pub workload: String,
+    pub competitor: String,
+    pub axes: BTreeMap<String, String>,
+}
+
+impl Key {
+    /// Its value of `network`, `workload`, `competitor` or an axis.
+    pub fn get(&self, dimension: &str) -> Option<&str> {
+        match dimension {
+            "network" => Some(&self.network),
+            "workload" => Some(&self.workload),
+            "competitor" => Some(&self.competitor),
+            axis => self.axes.get(axis).map(String::as_str),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Ok,
+    Failed,
+    /// It took longer than the limit and was ended.
+    Over,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    pub round: u32,
+    /// Its place in the round.
+    pub place: usize,
+    #[serde(flatten)]
+    pub key: Key,
+    pub settings: BTreeMap<String, String>,
+    pub outcome: Outcome,
+    /// What it said of its failure.
+    pub error: Option<String>,
+    /// From its start to its end.
+    pub wall_seconds: f64,
+    /// Those that count for the rate: of the wall, or what it said itself where it moves no files.
+    pub seconds: f64,
+    pub bytes: u64,
+    pub files: u64,
+    /// Of the whole machine without emulators, during `seconds`.
+    pub cpu_seconds: f64,
+    /// Of the processes that play networks and storage.
+    pub emulator_seconds: f64,
+    /// The machine was not quiet when it began.
+    pub began_busy: bool,
+    /// Every byte at the far end was held against the source.
+    pub checked: bool,
+    /// What the network says of it.
+    pub network_stats: Value,
+    /// What the program says of it.
+    pub said: Value,
+}
+
+impl Run {
+    /// In the unit of [`Figure::unit`].
+    pub fn figure(&self, figure: Figure) -> f64 {
+        let gigabytes = (self.bytes as f64 / 1e9).max(f64::MIN_POSITIVE);
+        match figure {
+            Figure::Rate => gigabytes * 1e3 / self.seconds,
+            Figure::Cpu => self.cpu_seconds / gigabytes,
+            Figure::Seconds => self.seconds,
+            // Without files it has no such figure.
+            Figure::Files if self.files == 0 => f64::NAN,
+            Figure::Files => self.files as f64 / self.seconds,
+        }
+    }
+}
+
+impl Figure {
+    pub fn unit(self) -> &'static str {
+        match self {
+            Figure::Rate => "MB/s",
+            Figure::Cpu => "CPU s/GB",
+            Figure::Seconds => "s",
+            Figure::Files => "files/s",
+        }
+    }
+
+    /// For a plot's axis.
+    pub fn title(self) -> &'static str {
+        match self {
+            Figure::Rate => "rate, MB/s",
+            Figure::Cpu => "processor time, s/GB",
+            Figure::Seconds => "time, s",
+            Figure::Files => "files/s",
+        }
+    }
+}
+
+/// Median and spread of some figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub lowest: f64,
+    pub highest: f64,
+    pub n: usize,
+}
+
+impl Spread {
+    /// None of no figures.
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut all: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
+        all.sort_by(f64::total_cmp);
+        let (lowest, highest) = (*all.first()?, *all.last()?);
+        let middle = all.len() / 2;
+        let median = if all.len() % 2 == 1 { all[middle] } else { (all[middle - 1] + all[middle]) / 2.0 };
+        Some(Spread { median, lowest, highest, n: all.len() })
+    }
+}
+
+/// All runs of one combination.
+pub struct Group<'a> {
+    pub key: &'a Key,
+    pub runs: Vec<&'a Run>,
+}
+
+impl Group<'_> {
+    pub fn spread(&self, figure: Figure) -> Option<Spread> {
+        let good = self.runs.iter().filter(|run| run.outcome == Outcome::Ok);
+        Spread::of(good.map(|run| run.figure(figure)))
+    }
+}
+
+impl Results {
+    /// Runs by combination, in the order of the experiment; one that was never run has none.
+    pub fn groups(&self) -> Vec<Group<'_>> {
+        let runs = |key: &Key| self.runs.iter().filter(|run| run.key == *key).collect();
+        self.cells.iter().map(|key| Group { key, runs: runs(key) }).collect()
+    }
+
+    /// Whether anything failed: then the whole ends with an error, whatever was written.
+    pub fn failures(&self) -> usize {
+        self.runs.iter().filter(|run| run.outcome == Outcome::Failed).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: medians of odd and even counts, extremes, and nothing of nothing.
+    /// Method: a table.
+    #[test]
+    fn medians_and_spreads() {
+        let spread = |figures: &[f64]| Spread::of(figures.iter().copied());
+        assert_eq!(spread(&[]), None);
+        assert_eq!(spread(&[f64::NAN]), None);
+        assert_eq!(spread(&[3.0]), Some(Spread { median: 3.0, lowest: 3.0, highest: 3.0, n: 1 }));
+        assert_eq!(spread(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, lowest: 1.0, highest: 9.0, n: 3 }));
+        assert_eq!(
+            spread(&[10.0, 4.0, 1.0, 2.0]),
+            Some(Spread { median: 3.0, lowest: 1.0, highest: 10.0, n: 4 })
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! The rounds of a measurement: every combination once in each, in an order that is drawn anew.
+//!
+//! In: an experiment. Out: [`Results`]. What changes over time (the machine, its caches, its neighbours) so meets all
+//! combinations alike. Nothing is written here.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::build::Build;
+use super::file::{Cell, Competitor, Experiment, Figure};
+use super::machine::{self, Machine};
+use super::once::{self, End};
+use super::result::{Contender, Key, Outcome, Results, Run};
+use super::site::{Site, Sites};
+use super::words::scalar;
+use super::{RunArgs, own};
+use crate::peers::Job;
+use crate::{host, process, wan};
+
+/// A measurement.
+pub struct Session<'a> {
+    pub name: String,
+    pub experiment: &'a Experiment,
+    pub args: &'a RunArgs,
+    pub root: &'a Path,
+}
+
+/// The order of `cells` combinations in each round.
+pub fn schedule(cells: usize, rounds: u32, seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let round = |_| {
+        let mut order: Vec<usize> = (0..cells).collect();
+        rng.shuffle(&mut order);
+        order
+    };
+    (0..rounds).map(round).collect()
+}
+
+impl Session<'_> {
+    /// Measures.
+    ///
+    /// # Errors
+    /// The machine is busy; the set-up cannot be made; the build changed; somebody wants to stop. All is removed then.
+    pub fn run(self) -> anyhow::Result<Results> {
+        let (experiment, args) = (self.experiment, self.args);
+        process::hear_signals()?;
+        if !args.busy {
+            machine::wait_for_quiet(args.wait.unwrap_or_default(), &process::interrupted)?;
+        }
+        let haul = host::haul();
+        let build = Build::look(&haul, self.root)?;
+        let contenders: Vec<Contender> =
+            experiment.competitors.iter().map(contender).collect::<anyhow::Result<_>>()?;
+        let cells = experiment.cells()?;
+        eprintln!("lab: {}: {} combinations, {} rounds", self.name, cells.len(), experiment.rounds);
+        let sites = Sites::up(experiment, args.dir.as_deref(), &haul)?;
+        let seed = args.seed.unwrap_or_else(|| fastrand::u64(1..1_000_000));
+        let date = machine::date();
+        let mut runs: Vec<Run> = Vec::new();
+        for (round, order) in (1..).zip(schedule(cells.len(), experiment.rounds, seed)) {
+            for (place, index) in order.into_iter().enumerate() {
+                let cell = &cells[index];
+                let key = self.key(cell);
+                let too_long = |run: &Run| run.outcome == Outcome::Over && run.key == key;
+                // Not tried again: it would take as long as everything else together.
+                if contenders[cell.competitor].absent.is_some() || runs.iter().any(too_long) {
+                    continue;
+                }
+                build.same(&Build::look(&haul, self.root)?)?;
+                let run = self.one(cell, key, &sites.sites[cell.network], round, place)?;
+                eprintln!("lab: {}", line(&run, experiment.rounds));
+                runs.push(run);
+            }
+        }
+        build.same(&Build::look(&haul, self.root)?)?;
+        let networks = sites.sites.iter().map(|site| (site.name.clone(), site.seen.clone())).collect();
+        drop(sites);
+        Ok(Results {
+            command: self.command(seed),
+            name: self.name.clone(),
+            title: experiment.title.clone(),
+            question: experiment.question.clone(),
+            reference: experiment.reference.clone(),
+            note: experiment.note.clone(),
+            plot: experiment.plot.clone(),
+            ratio: experiment.ratio.clone(),
+            limit: experiment.limit.clone(),
+            rounds: experiment.rounds,
+            quick: args.quick,
+            busy: args.busy,
+            seed,
+            date,
+            machine: Machine::look(),
+            build,
+            source: experiment.source.to_string(),
+            sink: experiment.sink.to_string(),
+            networks,
+            competitors: contenders,
+            cells: cells.iter().map(|cell| self.key(cell)).collect(),
+            runs,
+        })
+    }
+
+    fn one(&self, cell: &Cell, key: Key, site: &Site, round: u32, place: usize) -> anyhow::Result<Run> {
+        let competitor = &self.experiment.competitors[cell.competitor];
+        let peer = own::find(&competitor.peer).context("the peer is gone")?;
+        let workload = self.experiment.workloads[cell.workload].workload()?;
+        let from = &site.from[cell.workload];
+        site.clear()?;
+        let patience = if self.args.busy { Duration::ZERO } else { machine::QUIET_WAIT };
+        let began_busy = !machine::quiet_between(patience, &process::interrupted)?;
+        if process::interrupted() {
+            return Err(process::Interrupted.into());
+        }
+        if let Some(network) = &site.network {
+            wan::stats(network, true)?;
+        }
+        let job = Job {
+            bench: &site.bench,
+            workload: &workload,
+            from,
+            to: &site.to,
+            settings: &cell.settings,
+            limit: self.experiment.limit()?,
+        };
+        let mut end = once::run(peer, &job, &site.emulators)?;
+        let network_stats =
+            site.network.as_deref().map(|name| wan::stats(name, true)).transpose()?.unwrap_or(Value::Null);
+        let to_check = end.outcome == Outcome::Ok && !end.memory_only;
+        if to_check && let Err(error) = workload.check(from, &site.to) {
+            end = End {
+                outcome: Outcome::Failed,
+                error: Some(format!("the bytes at the far end are wrong: {error:#}")),
+                ..end
+            };
+        }
+        // Space and memory are the next one's, also while it is waited for.
+        site.clear()?;
+        Ok(Run {
+            round,
+            place,
+            key,
+            settings: cell.settings.clone(),
+            outcome: end.outcome,
+            error: end.error,
+            wall_seconds: end.wall_seconds,
+            seconds: end.seconds,
+            bytes: end.bytes,
+            files: if end.memory_only { 0 } else { workload.files },
+            cpu_seconds: end.cpu_seconds,
+            emulator_seconds: end.emulator_seconds,
+            began_busy,
+            checked: to_check && end.outcome == Outcome::Ok,
+            network_stats,
+            said: end.said,
+        })
+    }
+
+    fn key(&self, cell: &Cell) -> Key {
+        Key {
+            network: self.experiment.networks[cell.network].clone(),
+            workload: self.experiment.workloads[cell.workload].name(),
+            competitor: self.experiment.competitors[cell.competitor].label().to_owned(),
+            axes: cell.axes.clone(),
+        }
+    }
+
+    /// Repeats the measurement, in the same order.
+    fn command(&self, seed: u64) -> String {
+        let mut words = vec!["lab/lab run".to_owned(), self.args.experiment.clone()];
+        words.extend(self.args.quick.then(|| "--quick".to_owned()));
+        words.push(format!("--rounds {} --seed {seed}", self.experiment.rounds));
+        words.extend(self.args.dir.as_ref().map(|dir| format!("--dir {}", dir.display())));
+        words.join(" ")
+    }
+}
+
+fn contender(competitor: &Competitor) -> anyhow::Result<Contender> {
+    let peer = own::find(&competitor.peer).context("the peer is gone")?;
+    let (version, absent) = match peer.version() {
+        Ok(version) => (Some(version), None),
+        Err(error) if error.downcast_ref::<process::Interrupted>().is_some() => return Err(error),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    if let Some(why) = &absent {
+        eprintln!("lab: {} cannot run here: {why}", competitor.label());
+    }
+    let text = |(key, value)| Ok(format!("{key} = {}", scalar(value)?));
+    let settings = competitor.settings.iter().map(text).collect::<anyhow::Result<Vec<_>>>()?;
+    let settings =
+        if settings.is_empty() { String::new() } else { format!("; with {}", settings.join(", ")) };
+    Ok(Contender {
+        label: competitor.label().to_owned(),
+        peer: competitor.peer.clone(),
+        about: peer.about().to_owned() + &settings,
+        version,
+        absent,
+    })
+}
+
+/// For whoever watches.
+fn line(run: &Run, rounds: u32) -> String {
+    let key = &run.key;
+    let axes: String = key.axes.iter().map(|(name, value)| format!(" {name} {value}")).collect();
+    let what = format!(
+        "round {} of {rounds}: {} {} {}{axes}:",
+        run.round, key.network, key.workload, key.competitor
+    );
+    match run.outcome {
+        Outcome::Ok => {
+            let rate = run.figure(Figure::Rate);
+            let busy = if run.began_busy { ", began busy" } else { "" };
+            format!("{what} {rate:.0} MB/s in {:.2} s{busy}", run.seconds)
+        }
+        _ => format!("{what} {}", run.error.as_deref().unwrap_or("failed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: every round has every combination once, in an order of its own, and the seed says which.
+    /// Method: many rounds; sorted, each is all of them; the same seed twice, and another.
+    #[test]
+    fn rounds_are_interleaved_and_repeat_by_seed() {
+        let rounds = schedule(12, 20, 7);
+        assert_eq!(rounds.len(), 20);
+        for round in &rounds {
+            let mut sorted = round.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..12).collect::<Vec<_>>());
+        }
+        let mut different = rounds.clone();
+        different.sort();
+        different.dedup();
+        assert!(different.len() > 15, "the rounds are alike");
+        assert_eq!(schedule(12, 20, 7), rounds);
+        assert_ne!(schedule(12, 20, 8), rounds);
+        assert_eq!(schedule(12, 3, 7), rounds[..3], "more rounds do not change the first ones");
+    }
+}

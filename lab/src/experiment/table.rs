@@ -1,0 +1,275 @@
+//! Results as a page: what was asked, the table, and all that is needed to believe or to repeat it.
+//!
+//! In: [`Results`]. Out: Markdown. Every figure is a median with its extremes and how many runs it is of.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::file::Figure;
+use super::result::{Group, Outcome, Results, Run, Spread};
+
+/// Words of a failure in the table; the JSON file has more.
+const WORDS_MAX: usize = 200;
+
+/// The whole page. `picture` says that NAME.svg lies beside it.
+pub fn page(results: &Results, picture: bool) -> String {
+    let mut page = format!("# {}\n\n", results.title);
+    if results.quick {
+        page += "**A quick run: one round of fewer cells. These figures are no results.**\n\n";
+    }
+    if results.busy {
+        page += "**Measured without regard to who else used the machine (--busy).**\n\n";
+    }
+    let _ = writeln!(page, "{}\n", results.question.trim());
+    if let Some(reference) = &results.reference {
+        let _ = writeln!(page, "After: {}\n", reference.trim());
+    }
+    if let Some(note) = &results.note {
+        let _ = writeln!(page, "{}\n", note.trim());
+    }
+    if picture {
+        let _ = writeln!(page, "![{}]({}.svg)\n", results.title.replace(['[', ']'], ""), results.name);
+    }
+    page += &table(results);
+    page += "\nMedian (lowest .. highest) of n runs. ";
+    page += "Processor time is that of the whole machine during the run, without the emulators of networks and storage.\n";
+    page += &remarks(results);
+    page += &set_up(results);
+    page
+}
+
+/// The table alone, for a terminal too.
+pub fn table(results: &Results) -> String {
+    let workloads = varies(results, "workload");
+    let networks = varies(results, "network");
+    let axes = axes(results);
+    let files = results.runs.iter().any(|run| run.files > 1);
+    let mut head: Vec<String> = Vec::new();
+    head.extend(workloads.then(|| "workload".to_owned()));
+    head.extend(networks.then(|| "network".to_owned()));
+    head.push("competitor".into());
+    head.extend(axes.iter().cloned());
+    head.push(Figure::Rate.unit().into());
+    head.extend(files.then(|| Figure::Files.unit().to_owned()));
+    head.push(Figure::Cpu.unit().into());
+    let emulated = results.runs.iter().any(|run| run.emulator_seconds > 0.0);
+    head.extend(emulated.then(|| "emulator, CPUs".to_owned()));
+    head.extend(results.ratio.iter().map(|label| format!("of {label}")));
+    head.push("n".into());
+    head.push("remarks".into());
+    let groups = results.groups();
+    let rows = groups.iter().map(|group| {
+        let key = group.key;
+        let mut row: Vec<String> = Vec::new();
+        row.extend(workloads.then(|| key.workload.clone()));
+        row.extend(networks.then(|| key.network.clone()));
+        row.push(key.competitor.clone());
+        row.extend(axes.iter().map(|axis| key.get(axis).unwrap_or_default().to_owned()));
+        row.push(spread(group.spread(Figure::Rate)));
+        row.extend(files.then(|| spread(group.spread(Figure::Files))));
+        row.push(spread(group.spread(Figure::Cpu)));
+        let good = group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
+        let emulator = Spread::of(good.map(|run| run.emulator_seconds / run.wall_seconds));
+        row.extend(emulated.then(|| emulator.map_or_else(String::new, |share| figure(share.median))));
+        row.extend(results.ratio.iter().map(|label| ratio(group, &groups, label)));
+        row.push(group.spread(Figure::Rate).map_or(0, |spread| spread.n).to_string());
+        row.push(remark(results, group));
+        row
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    layout(&head, &rows)
+}
+
+/// Columns of equal width, so that it can be read as text too.
+fn layout(head: &[String], rows: &[Vec<String>]) -> String {
+    let mut table = String::new();
+    let all = || std::iter::once(head).chain(rows.iter().map(Vec::as_slice));
+    let width = |at: usize| all().map(|row| row[at].chars().count()).max().unwrap_or(0).max(3);
+    // The last column has sentences.
+    let widths: Vec<usize> =
+        (0..head.len()).map(|at| if at + 1 == head.len() { 3 } else { width(at) }).collect();
+    for (index, row) in all().enumerate() {
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(table, "| {:width$} ", cell.replace('|', "\\|").replace('\n', " "));
+        }
+        table += "|\n";
+        if index == 0 {
+            table.extend(widths.iter().map(|width| format!("|{}", "-".repeat(width + 2))));
+            table += "|\n";
+        }
+    }
+    table
+}
+
+fn varies(results: &Results, dimension: &str) -> bool {
+    let mut values = results.cells.iter().map(|key| key.get(dimension));
+    let first = values.next();
+    values.any(|value| Some(value) != first)
+}
+
+/// Names of all axes, each once.
+fn axes(results: &Results) -> Vec<String> {
+    let mut axes: Vec<String> = results.cells.iter().flat_map(|key| key.axes.keys().cloned()).collect();
+    axes.sort();
+    axes.dedup();
+    axes
+}
+
+/// Three digits that count.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        large if large >= 99.95 => format!("{value:.0}"),
+        large if large >= 9.995 => format!("{value:.1}"),
+        large if large >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn spread(spread: Option<Spread>) -> String {
+    match spread {
+        None => "-".into(),
+        Some(one) if one.n == 1 => figure(one.median),
+        Some(all) => format!("{} ({} .. {})", figure(all.median), figure(all.lowest), figure(all.highest)),
+    }
+}
+
+/// Its rate as a part of that of `label`, on the same network with the same workload; the fastest setting of `label`, if
+/// none is the same.
+fn ratio(group: &Group<'_>, groups: &[Group<'_>], label: &str) -> String {
+    if group.key.competitor == label {
+        return String::new();
+    }
+    let same = |other: &&Group<'_>| {
+        let (a, b) = (group.key, other.key);
+        b.competitor == label && a.network == b.network && a.workload == b.workload
+    };
+    let rate = |group: &Group<'_>| group.spread(Figure::Rate).map(|spread| spread.median);
+    let exact = groups.iter().filter(same).find(|other| other.key.axes == group.key.axes);
+    let best = || groups.iter().filter(same).filter_map(rate).max_by(f64::total_cmp);
+    match (rate(group), exact.map_or_else(best, rate)) {
+        (Some(own), Some(other)) if other > 0.0 => figure(own / other),
+        _ => "-".into(),
+    }
+}
+
+/// What is to be known of a row beside its figures.
+fn remark(results: &Results, group: &Group<'_>) -> String {
+    let mut remarks = Vec::new();
+    let contender = results.competitors.iter().find(|one| one.label == group.key.competitor);
+    if let Some(why) = contender.and_then(|one| one.absent.as_ref()) {
+        remarks.push(format!("cannot run here: {}", short(why)));
+    }
+    let count = |test: &dyn Fn(&&&Run) -> bool| group.runs.iter().filter(test).count();
+    if count(&|run| run.outcome == Outcome::Over) > 0 {
+        remarks.push(format!("over {}: ended, and not tried again", results.limit));
+    }
+    let failed = count(&|run| run.outcome == Outcome::Failed);
+    if failed > 0 {
+        let words = group.runs.iter().rev().find_map(|run| run.error.as_deref()).unwrap_or("no words");
+        remarks.push(format!("**failed** {failed} of {}: {}", group.runs.len(), short(words)));
+    }
+    let busy = count(&|run| run.began_busy && run.outcome == Outcome::Ok);
+    if busy > 0 {
+        remarks.push(format!("{busy} began while the machine was busy"));
+    }
+    if count(&|run| run.outcome == Outcome::Ok && !run.checked) > 0 {
+        remarks.push("no files to check".into());
+    }
+    let mut limits: Vec<&str> = group.runs.iter().filter_map(|run| run.said["limited_by"].as_str()).collect();
+    limits.sort_unstable();
+    limits.dedup();
+    if !limits.is_empty() {
+        remarks.push(format!("limited by {}", limits.join(", ")));
+    }
+    remarks.join("; ")
+}
+
+fn short(words: &str) -> String {
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(WORDS_MAX) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+/// Networks as they were seen, and what haul needed of memory.
+fn remarks(results: &Results) -> String {
+    let mut text = String::new();
+    if results.networks.values().any(|seen| !seen.is_null()) {
+        text += "\n## Networks\n\n| network | round trip set, ms | ping min / mean, ms | error of the shortest, ms | late p99 / max, µs, worst run | CPUs, median |\n|---|---|---|---|---|---|\n";
+        for (name, seen) in results.networks.iter().filter(|(_, seen)| !seen.is_null()) {
+            let number = |key: &str| seen[key].as_f64().unwrap_or(f64::NAN);
+            let runs =
+                || results.runs.iter().filter(|run| run.key.network == *name && run.outcome == Outcome::Ok);
+            let late = |key: &str| {
+                runs().filter_map(|run| run.network_stats["lateness_us"][key].as_f64()).fold(0.0, f64::max)
+            };
+            let share = Spread::of(runs().map(|run| run.emulator_seconds / run.wall_seconds));
+            let _ = writeln!(
+                text,
+                "| {name} | {} | {:.3} / {:.3} | {:+.3} | {:.0} / {:.0} | {} |",
+                number("set_ms"),
+                number("min_ms"),
+                number("mean_ms"),
+                number("min_ms") - number("set_ms"),
+                late("p99"),
+                late("max"),
+                share.map_or_else(|| "-".into(), |share| figure(share.median)),
+            );
+        }
+    }
+    text
+}
+
+fn set_up(results: &Results) -> String {
+    let mut text = String::from("\n## How it was measured\n\n");
+    let machine = &results.machine;
+    let command = format!("`{}`", results.command);
+    for (name, value) in [
+        ("Repeat", &command),
+        ("Date", &results.date),
+        ("haul", &results.build.describe()),
+        (
+            "Machine",
+            &format!(
+                "{} x {}, {} GiB, Linux {}, TCP {}",
+                machine.processors,
+                machine.processor,
+                machine.memory,
+                machine.kernel,
+                machine.congestion_control
+            ),
+        ),
+        ("Source", &results.source),
+        ("Sink", &results.sink),
+        (
+            "Rounds",
+            &format!(
+                "{}, each with every combination once, in an order drawn with seed {}; destination emptied and everything synced \
+                 between runs, outside of the clock",
+                results.rounds, results.seed
+            ),
+        ),
+    ] {
+        let _ = writeln!(text, "- {name}: {value}");
+    }
+    text += "\n| competitor | version | is |\n|---|---|---|\n";
+    for one in &results.competitors {
+        let version = one.version.as_deref().or(one.absent.as_deref()).unwrap_or("unknown");
+        let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+        let _ = writeln!(text, "| {} | {} | {} |", one.label, cell(&short(version)), cell(&one.about));
+    }
+    let _ = writeln!(text, "\nAll runs with all that the programs said: [{0}.json]({0}.json).", results.name);
+    text
+}
+
+/// Nothing was seen of loopback.
+pub fn seen(min_ms: f64, mean_ms: f64, set_ms: f64) -> Value {
+    serde_json::json!({ "min_ms": min_ms, "mean_ms": mean_ms, "set_ms": set_ms })
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+pub mod tests;

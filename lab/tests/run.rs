@@ -1,0 +1,139 @@
+//! `lab run` as a program: a tiny experiment over loopback, from the file to the three results, and nothing left of it.
+//!
+//! In: the built programs. What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and
+//! `HAUL_TEST_SKIPS` as in the other end-to-end tests.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+const TINY: &str = r#"
+title = "A tiny copy"
+question = "Does it work?"
+duration = "10s"
+rounds = 2
+limit = "1m"
+networks = ["loopback"]
+source = { on = "tmpfs" }
+sink = { on = "tmpfs" }
+ratio = ["haul"]
+workload = [{ files = 3, size = "100KiB" }]
+
+[[axis]]
+name = "streams"
+values = [1, 2]
+
+[[competitor]]
+peer = "haul"
+axes = ["streams"]
+
+[[competitor]]
+peer = "haul"
+label = "wrong"
+settings = { streams = 0 }
+
+[plot]
+kind = "bars"
+x = "streams"
+y = ["rate", "cpu"]
+series = "competitor"
+"#;
+
+/// The `haul` that was built beside `lab`.
+fn haul() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_lab")).with_file_name("haul")
+}
+
+fn can_run(test: &str) -> bool {
+    let needs = [
+        ("root", rustix::process::geteuid().is_root()),
+        ("sshd", Path::new("/usr/sbin/sshd").exists()),
+        ("haul", haul().exists()),
+    ];
+    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
+    if let Some((need, _)) = needs.into_iter().find(|(_, met)| !met) {
+        let listed = required.split(',').any(|listed| listed == need || listed == "all");
+        assert!(!listed, "run {test} needs {need}, which HAUL_TEST_REQUIRE lists, and it is not here");
+        let line = format!("SKIP run {test}: needs {need}\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
+        if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
+            let file = fs::File::options().create(true).append(true).open(path);
+            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the list of skips");
+        }
+        return false;
+    }
+    true
+}
+
+/// Goal: an experiment is measured, every byte compared, one that fails is shown and makes the whole fail, all three files
+/// are written, and nothing of the set-up is left.
+/// Method: a tiny one over loopback; its raw figures, and the directories that it used.
+#[test]
+fn a_tiny_experiment_runs_from_file_to_results() {
+    if !can_run("a_tiny_experiment") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("make a directory");
+    let (file, out) = (dir.path().join("tiny.toml"), dir.path().join("out"));
+    fs::write(&file, TINY).expect("write the experiment");
+    let child = Command::new(env!("CARGO_BIN_EXE_lab"))
+        .args(["run", "--busy", "--seed", "5", "--out"])
+        .args([&out, &file])
+        .env("LAB_ROOT", dir.path())
+        .env("LAB_HAUL", haul())
+        .env("RUST_BACKTRACE", "0")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("start lab");
+    let id = child.id();
+    let output = child.wait_with_output().expect("wait for lab");
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "one of them fails: {told}");
+    assert!(told.contains("2 of 6 runs failed"), "{told}");
+    let read = |end: &str| fs::read_to_string(out.join(format!("tiny.{end}"))).expect("a result");
+    let results: Value = serde_json::from_str(&read("json")).expect("JSON");
+    let runs = results["runs"].as_array().expect("runs");
+    assert_eq!((runs.len(), &results["seed"], &results["busy"]), (6, &5.into(), &true.into()));
+    for run in runs {
+        let well = run["competitor"] == "haul";
+        assert_eq!((run["outcome"] == "ok", run["checked"] == true), (well, well), "{run}");
+        if well {
+            assert_eq!(run["bytes"], 3 * 100 * 1024);
+            assert_eq!(run["said"]["streams"].to_string(), run["axes"]["streams"].as_str().expect("an axis"));
+        }
+    }
+    let page = read("md");
+    assert!(page.starts_with("# A tiny copy\n") && page.contains("**failed** 2 of 2"), "{page}");
+    assert!(page.contains("--seed 5") && page.contains("tiny.svg") && said.contains("| haul "), "{page}");
+    assert!(read("svg").contains("</svg>"));
+    let left: Vec<_> = fs::read_dir("/dev/shm")
+        .expect("list /dev/shm")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains(&format!("-run-{id}-")) || name.contains(&format!("-b{id}-")))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Goal: what cannot be measured is refused before anything is made, with the file and the key.
+/// Method: a file with a key that is not known; a name that is none.
+#[test]
+fn wrong_experiments_are_refused() {
+    let dir = tempfile::tempdir().expect("make a directory");
+    let file = dir.path().join("wrong.toml");
+    fs::write(&file, TINY.replace("rounds", "runs")).expect("write the experiment");
+    for (name, words) in
+        [(file.to_str().expect("text"), ["wrong.toml", "runs"]), ("moon", ["moon.toml", "lab list"])]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_lab"))
+            .args(["run", name])
+            .env("LAB_ROOT", dir.path())
+            .output()
+            .expect("run lab");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && words.iter().all(|word| told.contains(word)), "{told}");
+    }
+}
