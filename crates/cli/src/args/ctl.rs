@@ -24,7 +24,7 @@ pub struct Ctl {
 }
 
 const AFTER: &str = "\
-What is set holds within a second, for this run of the copy; connections that exist stay. A paused copy reads and sends
+What is set holds within a second, for this run of the copy; connections that exist stay. A paused copy reads and sends \
 nothing new; what is on its way lands and becomes durable; Ctrl-C ends it as ever.";
 
 #[derive(Subcommand, Debug)]

@@ -65,9 +65,9 @@ fn requests_reach_the_control() {
     assert!(control.paused());
     ok(Request::Resume);
     assert!(!control.paused());
-    let shown = ok(Request::Set { knob: Knob::Rate, value: 5000 });
-    assert_eq!(shown.rate.asked, Some(5000));
-    assert_eq!(control.knobs().rate, 5000);
+    let shown = ok(Request::Set { knob: Knob::Rate, value: 500_000 });
+    assert_eq!(shown.rate.asked, Some(500_000));
+    assert_eq!(control.knobs().rate, 500_000);
     let refused = ask(job, &Request::Set { knob: Knob::Streams, value: 0 }).unwrap();
     assert!(refused.error.is_some_and(|text| text.contains("streams 0")));
     drop(server);
