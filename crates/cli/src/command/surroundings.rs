@@ -84,7 +84,7 @@ mod tests {
             control_dirs_of(Some("/run/user/7".into()), 7),
             [PathBuf::from("/run/user/7/haul"), own.clone()]
         );
-        assert_eq!(control_dirs_of(Some("relative".into()), 7), [own.clone()]);
+        assert_eq!(control_dirs_of(Some("relative".into()), 7), vec![own.clone()]);
         assert_eq!(control_dirs_of(None, 7), [own]);
     }
 }

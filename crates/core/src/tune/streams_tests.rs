@@ -225,7 +225,7 @@ fn pauses_say_nothing_of_the_path() {
         for i in 0..60 {
             run.run(0.9 + f64::from(i % 12) * 0.37);
             run.pause(4.0 + f64::from(i % 7));
-            assert_eq!(run.streams.limit() == Limit::Ends, false, "{:?}", run.changes);
+            assert!(run.streams.limit() != Limit::Ends, "{:?}", run.changes);
         }
         run.run(30.0);
         let got = model.rate(run.streams.wanted()) / model.best().1;

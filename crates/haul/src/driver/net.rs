@@ -326,6 +326,32 @@ mod tests {
         assert_eq!(none.report(), []);
     }
 
+    /// Goal: once the user named a number of streams no other is looked for, and the report says so; what the sockets did in
+    /// a pause is no sample.
+    #[test]
+    fn a_number_is_pinned_and_a_pause_is_no_sample() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _far = listener.accept().unwrap();
+        let near = [(StreamId(1), Arc::new(near))];
+        let mut net = Net::start(Time(0), near, &Options::default(), Arc::new(Pacer::new(None)), true);
+        let tick = |net: &mut Net, ms: u64| net.tick(Time(ms * 1_000_000), |_| false);
+        // Settled, then half of a measurement.
+        for ms in (200..=1200).step_by(200) {
+            assert_eq!(tick(&mut net, ms), None);
+        }
+        let before = net.streams.as_ref().unwrap().limit();
+        net.skip();
+        // A second later the measurement would be over: all idle, as an end that is the limit.
+        assert_eq!(tick(&mut net, 2400), None);
+        assert!(!net.skipped);
+        assert_eq!(net.streams.as_ref().unwrap().limit(), before);
+        net.pin_streams(7);
+        (2600..20_000).step_by(200).for_each(|ms| assert_eq!(tick(&mut net, ms), None));
+        assert!(net.streams.is_none());
+        assert!(net.report().iter().any(|(_, value)| value.starts_with("7 (")), "{:?}", net.report());
+    }
+
     /// Goal: a control that paces is not kept on loopback, whatever the system's default is.
     #[test]
     fn loopback_is_not_paced() {
