@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub mod ctl;
 pub mod probe;
 mod rate;
 pub mod storage;
@@ -45,6 +46,8 @@ pub enum Command {
         #[arg(long)]
         protocol: bool,
     },
+    /// Look at copies that run on this host, pause them, turn their knobs
+    Ctl(ctl::Ctl),
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
     /// Show on which storage targets files lie

@@ -8,6 +8,7 @@ mod agent;
 mod clean;
 mod completions;
 mod copy;
+mod ctl;
 mod layout;
 mod man;
 mod probe;
@@ -23,6 +24,7 @@ pub fn run(command: Command) -> i32 {
     match command {
         Command::Cp(args) => copy::run(&args),
         Command::Agent { protocol } => agent::run(protocol),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Probe(args) => probe::run(&args),

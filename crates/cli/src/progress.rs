@@ -64,6 +64,7 @@ impl Tracker {
         now.files_total = new.files_total.max(now.files_done);
         now.counting = counting;
         now.waiting = new.waiting.clone();
+        now.paused = new.paused;
         let seconds = new.elapsed.saturating_sub(old.elapsed).as_secs_f64();
         if seconds < SAMPLE_MIN {
             // Its bytes count in the next sample.
@@ -77,7 +78,8 @@ impl Tracker {
             // The end of the sample, for nobody knows when in it the data came.
             self.moving_since = Some(new.elapsed);
         }
-        if self.moving_since.is_some() {
+        // A pause tells nothing of the rate.
+        if self.moving_since.is_some() && !(old.paused && new.paused && bytes == 0 && files == 0) {
             self.bytes.add(bytes, seconds);
             self.files.add(files, seconds);
         }
@@ -97,7 +99,7 @@ impl Tracker {
     /// small files ends with its files. `None` when that cannot be known honestly.
     pub fn eta(&self) -> Option<f64> {
         let p = &self.shown;
-        if p.counting || p.elapsed.saturating_sub(self.moving_since?) < ETA_AFTER {
+        if p.counting || p.paused || p.elapsed.saturating_sub(self.moving_since?) < ETA_AFTER {
             return None;
         }
         let left = |total: u64, done: u64, rate: &Rate| match total - done {
@@ -136,7 +138,10 @@ impl Tracker {
         }
         // What hangs comes before everything that it holds up.
         parts.extend(p.waiting.as_deref().map(crate::escape::text));
-        parts.push(format!("{}/s", bytes(self.bytes_per_second() as u64)));
+        match p.paused {
+            true => parts.push("paused".into()),
+            false => parts.push(format!("{}/s", bytes(self.bytes_per_second() as u64))),
+        }
         if let Some(eta) = self.eta() {
             parts.push(format!("{} left", time(eta)));
         }
@@ -225,6 +230,26 @@ mod tests {
         }
     }
 
+    /// Goal: a pause is shown, promises no end, and leaves the rate as it was.
+    #[test]
+    fn a_pause_is_shown() {
+        let mut tracker = Tracker::default();
+        for ms in (200..=5000).step_by(200) {
+            tracker.update(&at(ms, ms * 100_000, false));
+        }
+        let (rate, eta) = (tracker.bytes_per_second(), tracker.eta());
+        assert!(eta.is_some());
+        for ms in (5200..=60_000).step_by(200) {
+            tracker.update(&Progress { paused: true, ..at(ms, 500_000_000, false) });
+        }
+        assert!(tracker.line(200).contains(", paused,"), "{}", tracker.line(200));
+        assert_eq!(tracker.eta(), None);
+        // The first sample of a pause is half of one.
+        assert!(tracker.bytes_per_second() > rate * 0.9);
+        tracker.update(&at(60_200, 520_000_000, false));
+        assert!(tracker.eta().is_some() && !tracker.line(200).contains("paused"));
+    }
+
     /// Goal: whatever the engine reports, nothing shown moves back and nothing panics.
     /// Method: seeded random reports, among them ones from the past.
     #[test]
@@ -245,6 +270,7 @@ mod tests {
                     elapsed: Duration::from_millis(random.u64(..100_000)),
                     bytes_sent: random.u64(..),
                     waiting: None,
+                    paused: false,
                 });
                 let now = tracker.shown();
                 assert!(now.bytes_done >= before.bytes_done && now.bytes_done <= now.bytes_total);

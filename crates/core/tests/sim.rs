@@ -13,6 +13,7 @@
 //! - no final name ever shows a part or a mixture;
 //! - the holes that a session was told of are holes when a file is published, and no write touches one;
 //! - what a journal promises is in the temporary that is taken over for it;
+//! - a paused source reads no payload and sends none, and still ends when it is stopped;
 //! - buffers of either end stay within its memory, and each is freed once; entries stay within their limit;
 //! - blocks that were acknowledged are not read again, by any later session;
 //! - control messages arrive once and in order, whenever control is lost and joined again, and nothing of an older epoch;

@@ -9,7 +9,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 28;
+const MESSAGES: usize = 29;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -42,6 +42,7 @@ fn index_of(message: &Message) -> usize {
         Message::Notice { .. } => 25,
         Message::Received(_) => 26,
         Message::Streams(_) => 27,
+        Message::Knobs(_) => 28,
     }
 }
 
@@ -248,6 +249,13 @@ fn message(index: usize, r: &mut Rng) -> Message {
         25 => Message::Notice { text: text(r) },
         26 => Message::Received(number(r)),
         27 => Message::Streams(r.u16(1..=STREAMS_MAX)),
+        28 => Message::Knobs(Knobs {
+            paused: r.bool(),
+            rate: number(r),
+            streams: r.u16(..=STREAMS_MAX),
+            readers: r.u16(..=KNOB_THREADS_MAX),
+            writers: r.u16(..=KNOB_THREADS_MAX),
+        }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -512,6 +520,25 @@ fn lists_over_their_maximum_are_refused() {
     // A body over the limit, whatever it says.
     let body = vec![0; CONTROL_LEN_MAX + 1];
     assert!(matches!(decode_message(kind::STATE, &body), Err(WireError::TooLong { .. })));
+}
+
+/// Goal: knobs beyond what can be asked for are refused, each by its name.
+/// Method: a legal body with one count at its maximum, then one more.
+#[test]
+fn knobs_over_their_maximum_are_refused() {
+    let max = [STREAMS_MAX, KNOB_THREADS_MAX, KNOB_THREADS_MAX];
+    for (at, (max, name)) in max.into_iter().zip(["streams", "readers", "writers"]).enumerate() {
+        let mut body = [0; 15];
+        let at = 9 + 2 * at;
+        body[at..at + 2].copy_from_slice(&max.to_le_bytes());
+        assert!(decode_message(kind::KNOBS, &body).is_ok(), "{name}");
+        body[at..at + 2].copy_from_slice(&(max + 1).to_le_bytes());
+        match decode_message(kind::KNOBS, &body) {
+            Err(error @ WireError::TooLong { .. }) => assert!(error.to_string().contains(name), "{error}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert!(decode_message(kind::KNOBS, &[2; 15]).is_err(), "paused is a bool");
 }
 
 /// Goal: a count that the bytes at hand cannot hold is refused before anything is allocated for it.
@@ -1117,7 +1144,8 @@ fn negotiation_finds_the_common_ground() {
         Ok(Agreed {
             version: 1,
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
-            holes: false
+            holes: false,
+            knobs: false
         })
     );
     let good = base.limits;
@@ -1154,6 +1182,14 @@ fn negotiation_finds_the_common_ground() {
         assert_eq!(agreed(&base, &holes(required)), Ok(false));
         assert_eq!(agreed(&holes(required), &base), Ok(false));
     }
+    let knobs = Hello {
+        capabilities: vec![Capability { kind: capability::KNOBS, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.knobs, agreed.holes));
+    assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
+    assert_eq!(agreed(&base, &knobs), Ok((false, false)));
+    assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
     let other = Hello { session: [8; 16], ..base.clone() };
     assert_eq!(negotiate(&base, &other), Err(WireError::WrongSession));
 }
@@ -1324,6 +1360,7 @@ fn golden_message(index: usize) -> Message {
         25 => Message::Notice { text: "waiting".into() },
         26 => Message::Received(0x0102),
         27 => Message::Streams(5),
+        28 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -1,18 +1,18 @@
-//! The public API: run a copy, watch it, stop it.
+//! The public API: run a copy, watch it, steer it, stop it.
 //!
-//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop it.
+//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop and steer it.
 //! Out: a [`Summary`]. Nothing here prints or exits.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use haul_core::layout::{Component, Layout};
 pub use haul_core::stage::{Stage, StageTime};
 pub use haul_core::tune::rate::RATE_MIN;
 
+pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::protocol_line;
 
 use crate::job::{Durability, Options};
@@ -109,24 +109,8 @@ pub struct Progress {
     /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's write of
     /// big.dat"), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
-}
-
-/// Stops a copy from another thread; cloning shares it.
-#[derive(Clone, Debug, Default)]
-pub struct Control(Arc<AtomicBool>);
-
-impl Control {
-    pub fn new() -> Control {
-        Control::default()
-    }
-    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. May be called often.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-    /// Whether somebody asked for an end.
-    pub fn stopped(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
+    /// Somebody paused the copy.
+    pub paused: bool,
 }
 
 /// How a run ended.

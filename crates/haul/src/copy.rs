@@ -18,7 +18,7 @@ use haul_core::ids::StreamId;
 use haul_core::stage::{StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
-use haul_core::wire::{EndReport, NotKept, STREAMS_MAX, SourceRoot};
+use haul_core::wire::{EndReport, NotKept, RATE_UNLIMITED, STREAMS_MAX, SourceRoot};
 
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
@@ -137,7 +137,8 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
     let begin = Instant::now();
     let paced = |streams: u16| {
         let whole = begin.elapsed().as_secs_f64() * f64::from(streams.max(1));
-        request.options.rate.is_some() && pacer.waited().as_secs_f64() > RATE_WAITS * whole
+        // Nobody waits where there is no limit, and it may come and go while the copy runs.
+        pacer.waited().as_secs_f64() > RATE_WAITS * whole
     };
     match (remote_source, host_of(&request.destination)) {
         (None, None) => {
@@ -205,7 +206,13 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             };
             let reached =
                 near.far.as_ref().map_or(0, |far| far.payload) as f64 / begin.elapsed().as_secs_f64();
-            let limited = request.options.rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64);
+            // The last limit: what it was before is not known here.
+            let rate = match watch.control.knobs().rate {
+                0 => request.options.rate,
+                RATE_UNLIMITED => None,
+                rate => Some(rate),
+            };
+            let limited = rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64);
             Ok(remote.joined(near, limited))
         }
         (Some(_), Some(_)) => Err("copying from one remote host to another is not supported yet".into()),

@@ -32,6 +32,7 @@ pub(crate) mod dry;
 pub(crate) mod net;
 pub(crate) mod sink;
 pub(crate) mod source;
+mod steer;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -339,9 +340,10 @@ pub(crate) fn hello(session: [u8; 16], memory: u64, streams: u16) -> Hello {
     let object_len = (memory / 4).clamp(64 * 1024, 64 * 1024 * 1024);
     let object_len = 1u32 << object_len.ilog2();
     let limits = Limits { object_len, entries: ENTRIES_MAX, streams: streams.clamp(1, STREAMS_MAX) };
-    let holes = Capability { kind: capability::HOLES, required: false, value: Box::default() };
+    let optional = |kind| Capability { kind, required: false, value: Box::default() };
+    let capabilities = capability::KNOWN.map(optional).into();
     let (version_min, version_max) = (VERSION_MIN, VERSION);
-    Hello { version_min, version_max, session, capabilities: vec![holes], limits }
+    Hello { version_min, version_max, session, capabilities, limits }
 }
 
 /// Holds the other end's hello against ours.
@@ -515,7 +517,9 @@ impl Teller {
     pub(crate) fn tell(&mut self, watch: &Watch, progress: impl FnOnce() -> Progress) {
         if watch.observer.is_some() && self.last.is_none_or(|last| last.elapsed() >= TICK) {
             self.last = Some(Instant::now());
-            watch.tell(Event::Progress(progress()));
+            let progress = Progress { paused: watch.control.paused(), ..progress() };
+            watch.control.note_progress(&progress);
+            watch.tell(Event::Progress(progress));
         }
     }
 }

@@ -7,7 +7,9 @@
 pub mod api;
 pub mod buffer;
 mod clean;
+mod control;
 mod copy;
+pub mod ctl;
 pub mod digest;
 mod driver;
 pub mod job;

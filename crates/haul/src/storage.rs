@@ -69,6 +69,9 @@ pub(crate) fn oldest_first(mut stuck: Vec<Stuck>, more: Vec<Stuck>) -> Vec<Stuck
 /// Reads a source.
 pub trait SourceEngine: Send {
     fn submit(&mut self, job: SourceJob);
+    /// Changes how many operations may be in flight at each storage target, and with them, in proportion, how many
+    /// requests of objects; `None`: as at the start. What was begun goes on. Returns how many operations that are.
+    fn set_width(&mut self, width: Option<u16>) -> u16;
     /// Operations that hang, the oldest first.
     fn stuck(&self) -> Vec<Stuck>;
     /// What was chosen, by name, with the reason.
@@ -78,6 +81,8 @@ pub trait SourceEngine: Send {
 /// Writes a sink.
 pub trait SinkEngine: Send {
     fn submit(&mut self, job: SinkJob);
+    /// As [`SourceEngine::set_width`]; `None` comes back where there is nothing to change.
+    fn set_width(&mut self, width: Option<u16>) -> Option<u16>;
     /// Operations that hang, the oldest first.
     fn stuck(&self) -> Vec<Stuck>;
     /// What was chosen, by name, with the reason.

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use haul::api::{Control, CopyRequest, RemoteOptions, Summary};
+use haul::api::{Control, CopyRequest, Endpoint, RemoteOptions, Summary};
+use haul::ctl::Server;
 use haul::job;
 
 use super::surroundings::{self, Surroundings};
@@ -13,6 +14,9 @@ use crate::args::{Cp, Durability, OBJECT_SIZE_DEFAULT, Ports};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings};
 use crate::{endpoint, signals};
+
+/// Most characters that a job says of what it copies.
+const WHAT_MAX: usize = 1000;
 
 pub fn run(args: &Cp) -> i32 {
     let surroundings = Surroundings::look();
@@ -26,6 +30,9 @@ pub fn run(args: &Cp) -> i32 {
         Err(error) => return complain(&crate::escape::text(&error), FAILED),
     };
     let control = Control::new();
+    // Removed when it is dropped, after the run.
+    let _reachable =
+        if args.dry_run { None } else { open_socket(&request, &control, args.verbose > 0, &reporter) };
     let (stopper, teller) = (control.clone(), Arc::clone(&reporter));
     let watched = signals::watch(args.stop_after, move |wish| {
         stopper.stop();
@@ -41,6 +48,45 @@ pub fn run(args: &Cp) -> i32 {
             reporter.finish(Summary { error, ..Summary::default() }, FAILED)
         }
     }
+}
+
+/// The socket of `haul ctl`. Without one the copy runs as well.
+fn open_socket(
+    request: &CopyRequest,
+    control: &Control,
+    verbose: bool,
+    reporter: &Reporter,
+) -> Option<Server> {
+    let shown = |end: &Endpoint| match end {
+        Endpoint::Local(path) => String::from_utf8_lossy(path).into_owned(),
+        Endpoint::Remote { host, path } => format!("{host}:{}", String::from_utf8_lossy(path)),
+    };
+    let first = request.sources.first()?;
+    let more = match request.sources.len() {
+        0 | 1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    let what = format!("{}{more} to {}", shown(first), shown(&request.destination));
+    // For people: a path of 4 KiB helps nobody, and a reply has its bound.
+    let what = what.chars().take(WHAT_MAX).collect();
+    match Server::start(&surroundings::control_dirs(), &job_name(first), what, control.clone()) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            if verbose {
+                reporter.note(format!("haul ctl cannot reach this copy: {error}"));
+            }
+            None
+        }
+    }
+}
+
+/// The name of a job: its first source's last component.
+fn job_name(source: &Endpoint) -> String {
+    let (Endpoint::Local(path) | Endpoint::Remote { path, .. }) = source;
+    let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty() && *part != b".");
+    let made = [&b"null://"[..], b"zero://"].into_iter().find(|scheme| path.starts_with(scheme));
+    let name = made.map_or(last.unwrap_or_default(), |scheme| &scheme[..4]);
+    haul::ctl::short_name(name)
 }
 
 /// The request that the arguments mean.
@@ -125,7 +171,6 @@ mod tests {
     use super::*;
     use crate::args::{Args, Command};
     use clap::Parser;
-    use haul::api::Endpoint;
 
     fn cp(line: &str) -> Cp {
         match Args::parse_from(["haul", "cp"].into_iter().chain(line.split(' '))).command {
@@ -197,6 +242,20 @@ mod tests {
         assert!(request(&cp("--memory 7MiB a b"), &terminal()).unwrap_err().contains("8 MiB"));
         assert!(request(&cp("--memory 8MiB a b"), &terminal()).is_ok());
         assert!(request(&cp("--memory 128KiB --object-size 64KiB a b"), &terminal()).is_ok());
+    }
+
+    /// Goal: a job is called as its first source is, whatever form that has.
+    #[test]
+    fn jobs_are_named_by_their_source() {
+        let local = |path: &str| job_name(&Endpoint::Local(path.into()));
+        assert_eq!(local("/a/b/data"), "data");
+        assert_eq!(local("/a/my data/"), "my_data");
+        assert_eq!(local("runs/."), "runs");
+        assert_eq!(
+            (local("/"), local("."), local("zero://100")),
+            ("copy".into(), "copy".into(), "zero".into())
+        );
+        assert_eq!(job_name(&Endpoint::Remote { host: "h".into(), path: b"~/x".into() }), "x");
     }
 
     /// Goal: a live line and colours only where they do no harm.

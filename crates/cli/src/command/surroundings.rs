@@ -34,6 +34,17 @@ pub fn state_dir() -> Option<PathBuf> {
     state_dir_of(set("XDG_STATE_HOME"), set("HOME"))
 }
 
+/// Where copies of this user have their control sockets: `$XDG_RUNTIME_DIR/haul`, and a directory of this user's below
+/// `/tmp`, where the first is not to be had. A job takes the first that it can use, a client looks into both.
+pub fn control_dirs() -> Vec<PathBuf> {
+    control_dirs_of(set("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
+}
+
+fn control_dirs_of(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
+    let runtime = xdg.map(PathBuf::from).filter(|dir| dir.is_absolute()).map(|dir| dir.join("haul"));
+    runtime.into_iter().chain([PathBuf::from(format!("/tmp/haul-ctl-{uid}"))]).collect()
+}
+
 /// A relative path counts as none, as the XDG Base Directory Specification has it.
 fn state_dir_of(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |dir: Option<OsString>| dir.map(PathBuf::from).filter(|dir| dir.is_absolute());
@@ -63,5 +74,17 @@ mod tests {
         assert_eq!(of("relative", "/h").as_deref(), Some(Path::new("/h/.local/state/haul")));
         assert_eq!(of("", ""), None);
         assert_eq!(of("", "relative"), None);
+    }
+
+    /// Goal: control sockets lie where the specification has what lives as long as a login, else apart for each user.
+    #[test]
+    fn sockets_lie_where_the_specification_has_them() {
+        let own = PathBuf::from("/tmp/haul-ctl-7");
+        assert_eq!(
+            control_dirs_of(Some("/run/user/7".into()), 7),
+            [PathBuf::from("/run/user/7/haul"), own.clone()]
+        );
+        assert_eq!(control_dirs_of(Some("relative".into()), 7), vec![own.clone()]);
+        assert_eq!(control_dirs_of(None, 7), [own]);
     }
 }

@@ -132,6 +132,7 @@ enum Line<'a> {
         bytes_per_second: f64,
         eta_seconds: Option<f64>,
         waiting: Option<&'a str>,
+        paused: bool,
     },
     Entry {
         #[serde(flatten)]
@@ -282,6 +283,7 @@ fn progress(tracker: &Tracker) -> Line<'_> {
         bytes_per_second: tracker.bytes_per_second(),
         eta_seconds: tracker.eta(),
         waiting: p.waiting.as_deref(),
+        paused: p.paused,
     }
 }
 

@@ -12,6 +12,7 @@
 mod support;
 
 mod copy;
+mod ctl;
 mod hung;
 mod masks;
 mod names;

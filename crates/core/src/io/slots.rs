@@ -83,6 +83,11 @@ impl Slots {
         self.depth = depth.max(1);
     }
 
+    /// Changes how many may be stuck before their targets rest.
+    pub fn set_stuck_max(&mut self, stuck_max: u32) {
+        self.stuck_max = stuck_max;
+    }
+
     pub fn depth(&self) -> u32 {
         self.depth
     }

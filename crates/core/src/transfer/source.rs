@@ -132,6 +132,8 @@ pub struct Source {
     totals: Option<Totals>,
     end_sent: bool,
     stopping: bool,
+    /// Nothing new is taken in, read or sent; see [`Source::handle_pause`].
+    paused: bool,
     finished: bool,
     prefer_small: bool,
     counts: SourceCounts,
@@ -172,6 +174,7 @@ impl Source {
             totals: None,
             end_sent: false,
             stopping: false,
+            paused: false,
             finished: false,
             prefer_small: false,
             counts: SourceCounts::default(),
@@ -181,7 +184,10 @@ impl Source {
 
     /// More entries may be handed in. While false, the walk must wait.
     pub fn wants_entries(&self) -> bool {
-        !self.stopping && !self.finished && self.open_entries() < self.config.entries_max as usize
+        !self.stopping
+            && !self.finished
+            && !self.paused
+            && self.open_entries() < self.config.entries_max as usize
     }
 
     /// Counters so far.
@@ -372,6 +378,19 @@ impl Source {
                 self.look(id);
             }
         }
+    }
+
+    /// Someone pauses the session, or lets it go on. While it is paused no entry is taken in, no payload is read and
+    /// none is given to a stream. What is on its way lands: reads that were begun end and keep their buffers, frames
+    /// that a stream has are sent, and what the sink answers is heard, so that its epochs close. A paused session can
+    /// be stopped.
+    pub fn handle_pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight. Those that were begun go on.
+    pub fn handle_reads_max(&mut self, reads_max: u32) {
+        self.config.reads_max = reads_max.max(1);
     }
 
     /// Ends in good order: reads nothing more and asks the sink to close its epoch.

@@ -312,6 +312,22 @@ impl Streams {
         (self.wanted != before).then_some(self.wanted)
     }
 
+    /// Nothing was sent for a while, for a reason that says nothing of the path: somebody paused, or the network was away.
+    /// What was being measured is void, and the same count settles again.
+    pub fn handle_gap(&mut self, now: Time) {
+        match self.phase {
+            Phase::Joining(_) => self.phase = Phase::Joining(after(now, JOIN_MAX)),
+            Phase::Settling(_) | Phase::Measuring => self.settle(now),
+            Phase::Resting(until) => {
+                self.window = Window::default();
+                self.shifts = 0;
+                // The first measurement after it holds the start, too: no search begins from that.
+                let again = after(now, SETTLE_MIN.max(self.rtt * SETTLE_RTTS) + self.measure());
+                self.phase = Phase::Resting(until.max(again));
+            }
+        }
+    }
+
     /// How long a count is measured.
     fn measure(&self) -> Duration {
         MEASURE_MIN.max(self.rtt * MEASURE_RTTS)

@@ -103,6 +103,12 @@ impl Run {
             self.flows.resize(usize::from(count), 14_480.0 / model.rtt.as_secs_f64());
         }
     }
+    /// Nothing is sent for so long; windows shrink meanwhile, and no sample is taken.
+    fn pause(&mut self, seconds: f64) {
+        self.now += (seconds * 1e9) as u64;
+        self.streams.handle_gap(Time(self.now));
+        self.flows.fill(14_480.0 / self.model.rtt.as_secs_f64());
+    }
     fn run(&mut self, seconds: f64) {
         let until = self.now + (seconds * 1e9) as u64;
         while self.now < until {
@@ -207,6 +213,25 @@ fn a_shift_is_followed() {
     run.model.window /= 4.0;
     run.run(40.0);
     assert!((15..=20).contains(&run.streams.wanted()), "{:?}", run.changes);
+}
+
+/// Goal: pauses, in whatever phase they come, are taken neither for a limit of the ends nor for a shift of the path: the
+/// search ends as it would without them, and begins no more often.
+#[test]
+fn pauses_say_nothing_of_the_path() {
+    for seed in 1..=8 {
+        let model = Model { window: 1.2e9 / 8.0 * 0.05, ..FREE };
+        let mut run = Run::new(model, 8, seed);
+        for i in 0..60 {
+            run.run(0.9 + f64::from(i % 12) * 0.37);
+            run.pause(4.0 + f64::from(i % 7));
+            assert!(run.streams.limit() != Limit::Ends, "{:?}", run.changes);
+        }
+        run.run(30.0);
+        let got = model.rate(run.streams.wanted()) / model.best().1;
+        assert!(got >= 0.95, "seed {seed}: {got:.3} {:?}", run.changes);
+        assert!(run.changes.len() <= 40, "seed {seed}: {:?}", run.changes);
+    }
 }
 
 /// Goal: streams that do not come, or that are lost, neither stop the search nor make it ask for ever.

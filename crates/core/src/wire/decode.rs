@@ -12,8 +12,8 @@ use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, Capability, DoneItem, EndReport,
-    Extent, Failure, FileState, Hello, ITEMS_MAX, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Policy,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, Totals, WireError,
+    Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome,
+    PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
@@ -125,6 +125,13 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             Ok((r.u16("target class")?, r.u64("service time")?, r.u64("best service time")?))
         })?),
         kind::NOTICE => Message::Notice { text: r.text("notice")? },
+        kind::KNOBS => Message::Knobs(Knobs {
+            paused: r.bool("knobs: paused")?,
+            rate: r.u64("knobs: rate")?,
+            streams: read_knob(r, "knobs: streams", STREAMS_MAX)?,
+            readers: read_knob(r, "knobs: readers", KNOB_THREADS_MAX)?,
+            writers: read_knob(r, "knobs: writers", KNOB_THREADS_MAX)?,
+        }),
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
         kind::COMPLETE => Message::Complete,
@@ -160,6 +167,14 @@ fn read_hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
         })
     })?;
     Ok(Hello { version_min, version_max, session, capabilities, limits })
+}
+
+/// A count that somebody can ask for while the session runs.
+fn read_knob(r: &mut Reader<'_>, what: &'static str, max: u16) -> Result<u16, WireError> {
+    match r.u16(what)? {
+        count if count <= max => Ok(count),
+        count => Err(WireError::TooLong { what, len: count.into(), max: max.into() }),
+    }
 }
 
 fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {

@@ -8,8 +8,8 @@ use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_le
 use super::negotiate::extra;
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
-    Failure, FileState, Hello, ITEMS_MAX, Message, Outcome, PATH_LEN_MAX, Policy, SUBTREES_MAX, SourceRoot,
-    Stage, TEXT_LEN_MAX, Totals,
+    Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
+    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TEXT_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -270,6 +270,18 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         Message::Notice { text } => {
             w.text(text);
             kind::NOTICE
+        }
+        Message::Knobs(Knobs { paused, rate, streams, readers, writers }) => {
+            assert!(
+                *streams <= STREAMS_MAX && (*readers).max(*writers) <= KNOB_THREADS_MAX,
+                "own knobs are legal"
+            );
+            w.bool(*paused);
+            w.u64(*rate);
+            for count in [streams, readers, writers] {
+                w.u16(*count);
+            }
+            kind::KNOBS
         }
         Message::Stop { reason } => {
             w.text(reason);

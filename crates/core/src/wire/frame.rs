@@ -60,6 +60,7 @@ pub mod kind {
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
     pub const NOTICE: u8 = 0x81;
+    pub const KNOBS: u8 = 0x88;
 }
 
 /// What a frame kind of the wire is to this version.

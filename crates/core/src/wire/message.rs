@@ -26,6 +26,8 @@ pub const SUBTREES_MAX: usize = 4096;
 pub const STREAMS_MAX: u16 = 64;
 /// Longest path in a [`Message::Trouble`], bytes; a longer one is cut.
 pub const PATH_LEN_MAX: usize = 16 * 1024;
+/// Most threads or requests that a knob can ask for at one end.
+pub const KNOB_THREADS_MAX: u16 = 256;
 /// Most capability TLVs in a hello, and the longest value of one.
 pub const CAPABILITIES_MAX: usize = 64;
 pub const CAPABILITY_LEN_MAX: usize = 256;
@@ -227,6 +229,27 @@ pub struct Policy {
     pub times: bool,
 }
 
+/// A rate of [`Knobs`]: no limit.
+pub const RATE_UNLIMITED: u64 = u64::MAX;
+
+/// What can be turned while a session runs. From the end that is in charge (the near one): how things shall be, all of
+/// them; 0: nobody asked, it is as the session began. From the other end: how they stand there; 0: it does not decide
+/// that, or cannot say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knobs {
+    /// The source reads and sends no new object.
+    pub paused: bool,
+    /// Payload bytes a second over all streams, at most; [`RATE_UNLIMITED`]: no limit.
+    pub rate: u64,
+    /// Data streams that carry new frames, at most [`STREAMS_MAX`]. Once asked for, the number is the user's: the source
+    /// looks for no better one.
+    pub streams: u16,
+    /// Operations and requests in flight at each storage target of the source, at most [`KNOB_THREADS_MAX`].
+    pub readers: u16,
+    /// The same at the sink.
+    pub writers: u16,
+}
+
 /// A top-level name of the job at the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRoot {
@@ -318,6 +341,8 @@ pub enum Message {
     Notice {
         text: Box<str>,
     },
+    /// Either way, only where both ends know [`capability::KNOBS`](super::capability::KNOBS): see [`Knobs`].
+    Knobs(Knobs),
     /// Either way: end in good order, keep what is durable.
     Stop {
         reason: Box<str>,
@@ -408,6 +433,7 @@ impl Message {
             Message::Streams(_) => "STREAMS",
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::Notice { .. } => "NOTICE",
+            Message::Knobs(_) => "KNOBS",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",
             Message::Complete => "COMPLETE",

@@ -3,7 +3,7 @@
 use super::frame::OBJECT_LEN_MIN;
 use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, WireError};
 
-/// Numbers of capabilities. v1 knows `HOLES`; the others are spoken for, so that nothing else takes them.
+/// Numbers of capabilities. v1 knows `HOLES` and `KNOBS`; the others are spoken for, so that nothing else takes them.
 pub mod capability {
     /// Frames authenticated but not encrypted.
     pub const AUTH_ONLY: u16 = 0x0001;
@@ -13,6 +13,10 @@ pub mod capability {
     pub const VOLUME_GENERATION: u16 = 0x0003;
     /// Holes are extents: entries marked as sparse, `HOLES` messages, and sparse roots. Without a value.
     pub const HOLES: u16 = 0x0004;
+    /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
+    pub const KNOBS: u16 = 0x0010;
+    /// All that this version knows.
+    pub const KNOWN: [u16; 2] = [HOLES, KNOBS];
 }
 
 /// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
@@ -34,6 +38,8 @@ pub struct Agreed {
     pub limits: Limits,
     /// Both ends know [`capability::HOLES`].
     pub holes: bool,
+    /// Both ends know [`capability::KNOBS`].
+    pub knobs: bool,
 }
 
 /// Finds what both hellos allow: the highest common version and the smaller of each limit
@@ -52,7 +58,9 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if ours.session != theirs.session {
         return Err(WireError::WrongSession);
     }
-    if let Some(unknown) = theirs.capabilities.iter().find(|c| c.required && c.kind != capability::HOLES) {
+    if let Some(unknown) =
+        theirs.capabilities.iter().find(|c| c.required && !capability::KNOWN.contains(&c.kind))
+    {
         return Err(WireError::UnknownRequired { what: "capability", kind: unknown.kind });
     }
     let limits = Limits {
@@ -71,7 +79,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     }
     // Object sizes are powers of two; so is the limit that is used.
     let limits = Limits { object_len: 1 << limits.object_len.ilog2(), ..limits };
-    let knows_holes = |hello: &Hello| hello.capabilities.iter().any(|c| c.kind == capability::HOLES);
-    let holes = knows_holes(ours) && knows_holes(theirs);
-    Ok(Agreed { version, limits, holes })
+    let knows = |hello: &Hello, kind| hello.capabilities.iter().any(|c| c.kind == kind);
+    let both = |kind| knows(ours, kind) && knows(theirs, kind);
+    Ok(Agreed { version, limits, holes: both(capability::HOLES), knobs: both(capability::KNOBS) })
 }

@@ -43,6 +43,8 @@ pub struct SourceEnd {
     open: usize,
     entries_max: u32,
     pub payload_reads: u64,
+    /// Someone paused the session: no payload may be read or sent.
+    pub paused: bool,
 }
 
 impl SourceEnd {
@@ -62,6 +64,7 @@ impl SourceEnd {
             open: 0,
             entries_max,
             payload_reads: 0,
+            paused: false,
         }
     }
 }
@@ -394,6 +397,8 @@ impl World {
             match action {
                 SourceAction::Submit(op) => {
                     let src = self.src();
+                    let reads = matches!(op, SourceOp::Read { .. } | SourceOp::ReadBundle { .. });
+                    assert!(!(src.paused && reads), "a paused source reads {op:?}");
                     let len = match &op {
                         SourceOp::Read { len, .. } => Some(u64::from(*len)),
                         SourceOp::ReadBundle { files } => Some(files.iter().map(|f| u64::from(f.size)).sum()),
@@ -416,6 +421,7 @@ impl World {
                 SourceAction::SendData { stream, header, buffer } => {
                     let buffer = buffer.expect("the source gives a buffer with every frame");
                     let src = self.src();
+                    assert!(!src.paused, "a paused source sends {header:?}");
                     let payload = src.buffers.remove(&buffer).expect("a buffer is freed once");
                     let cost = payload.cost;
                     let at = usize::from(stream.0) - 1;

@@ -101,6 +101,8 @@ pub struct World {
     pub holes: bool,
     /// Nothing fails and nothing changes any more.
     pub quiet: bool,
+    /// Someone pauses sessions, and turns their knobs. Numbers of its own, so that the other seeds stay what they were.
+    knobs: Option<Rng>,
     pub s: Session,
 }
 
@@ -192,6 +194,7 @@ pub fn run(seed: u64) -> u64 {
         object_size: BLOCK as u32,
         holes: rng.u8(..5) != 0,
         quiet: false,
+        knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
         s: no_session(),
         rng,
     };
@@ -362,6 +365,7 @@ impl World {
                 self.suffer(fate);
             }
             self.trouble();
+            self.turn_knobs();
             self.step();
         }
         u64::from(steps)
@@ -440,6 +444,37 @@ impl World {
         if self.s.faults && self.rng.u16(..1500) == 0 {
             self.s.full = !self.s.full;
             self.note(|| format!("-- full: {}", self.s.full));
+        }
+    }
+
+    /// Someone pauses the session or lets it go on, and changes how many streams and reads it has.
+    fn turn_knobs(&mut self) {
+        let Some(rng) = &mut self.knobs else { return };
+        let (pauses, streams, reads) = (rng.u8(..40) == 0, rng.u16(..4), rng.u32(..6));
+        let turns = rng.u8(..40) == 0;
+        if !pauses && !turns {
+            return;
+        }
+        // What the machine asked for before is done before.
+        self.source_act();
+        let Some(src) = &mut self.s.source else { return };
+        if turns {
+            if streams > 0 {
+                src.machine.use_streams(streams);
+            }
+            src.machine.handle_reads_max(reads);
+        }
+        if pauses {
+            let paused = !src.paused;
+            self.pause(paused);
+        }
+    }
+
+    fn pause(&mut self, paused: bool) {
+        self.note(|| format!("-- paused: {paused}"));
+        if let Some(src) = &mut self.s.source {
+            src.paused = paused;
+            src.machine.handle_pause(paused);
         }
     }
 
@@ -663,6 +698,13 @@ impl World {
         };
         if !idle(self) || (self.s.source.is_none() && self.s.sink.is_none()) {
             return;
+        }
+        if self.s.source.as_ref().is_some_and(|src| src.paused) {
+            // All that was on its way has landed.
+            let open = self.s.sink.as_ref().is_some_and(|snk| snk.machine.next_deadline().is_some());
+            if !open {
+                return self.pause(false);
+            }
         }
         if self.s.joins && self.rng.u8(..8) != 0 && self.s.streams.iter().all(|s| !s.up) {
             // The end that dials replaces what is lost.

@@ -34,9 +34,13 @@ struct Watched {
 pub(crate) struct Net {
     flows: BTreeMap<StreamId, Watched>,
     sampled: Option<Time>,
+    /// Nothing flowed since then, for a reason that is none of the path.
+    skipped: bool,
     /// Bytes that streams delivered which are gone; likewise bytes sent and sent again.
     gone: (u64, u64, u64),
     streams: Option<Streams>,
+    /// The number that the user named while data flowed.
+    asked: Option<u16>,
     /// The user named a congestion control, or another than what there is cannot be set.
     pinned: bool,
     pacer: Arc<Pacer>,
@@ -64,8 +68,10 @@ impl Net {
         let mut net = Net {
             flows: BTreeMap::new(),
             sampled: None,
+            skipped: false,
             gone: (0, 0, 0),
             streams: None,
+            asked: None,
             pinned: options.congestion.is_some(),
             pacer,
             waited: Duration::ZERO,
@@ -115,6 +121,17 @@ impl Net {
         }
     }
 
+    /// The user named a number of streams: it stays, and no other is looked for.
+    pub(crate) fn pin_streams(&mut self, count: u16) {
+        self.streams = None;
+        self.asked = Some(count);
+    }
+
+    /// Nothing flows now, and that says nothing of the path: somebody paused, or the network is away.
+    pub(crate) fn skip(&mut self) {
+        self.skipped = true;
+    }
+
     /// Asks the sockets, about five times a second, and changes what has to be. `Some`: so many streams would be best from
     /// now on; whoever can open and park streams does so. Never `Some` where the user named a number.
     /// Parked streams are open and idle: what they delivered counts, how they fare does not.
@@ -150,7 +167,13 @@ impl Net {
         let rate_limited = (waited - self.waited).as_secs_f64() > 0.2 * span * flows.len() as f64;
         self.waited = waited;
         let sample = Sample { now, delivered, flows: &flows, rate_limited };
-        self.streams.as_mut()?.handle_sample(&sample)
+        let streams = self.streams.as_mut()?;
+        if std::mem::take(&mut self.skipped) {
+            // What the sockets say is of a time in which they had to be idle.
+            streams.handle_gap(now);
+            return None;
+        }
+        streams.handle_sample(&sample)
     }
 
     /// The congestion control, the buffers, and what the streams were found to be worth, with reasons.
@@ -169,6 +192,9 @@ impl Net {
         lines.extend(self.buffers.clone().map(|buffers| text("socket buffers", buffers)));
         if let Some(rate) = self.pacer.rate() {
             lines.push(text("rate", format!("{} at most (as asked)", show_rate(rate as f64))));
+        }
+        if let Some(asked) = self.asked {
+            lines.push(text("streams asked for", format!("{asked} (while it ran, by haul ctl)")));
         }
         if let Some(streams) = self.streams.as_ref().filter(|streams| !streams.why().is_empty()) {
             lines.push(text("streams found", streams.why().to_owned()));
@@ -298,6 +324,32 @@ mod tests {
         );
         let none = Net::start(Time(0), [], &options, Arc::new(Pacer::new(None)), true);
         assert_eq!(none.report(), []);
+    }
+
+    /// Goal: once the user named a number of streams no other is looked for, and the report says so; what the sockets did in
+    /// a pause is no sample.
+    #[test]
+    fn a_number_is_pinned_and_a_pause_is_no_sample() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _far = listener.accept().unwrap();
+        let near = [(StreamId(1), Arc::new(near))];
+        let mut net = Net::start(Time(0), near, &Options::default(), Arc::new(Pacer::new(None)), true);
+        let tick = |net: &mut Net, ms: u64| net.tick(Time(ms * 1_000_000), |_| false);
+        // Settled, then half of a measurement.
+        for ms in (200..=1200).step_by(200) {
+            assert_eq!(tick(&mut net, ms), None);
+        }
+        let before = net.streams.as_ref().unwrap().limit();
+        net.skip();
+        // A second later the measurement would be over: all idle, as an end that is the limit.
+        assert_eq!(tick(&mut net, 2400), None);
+        assert!(!net.skipped);
+        assert_eq!(net.streams.as_ref().unwrap().limit(), before);
+        net.pin_streams(7);
+        (2600..20_000).step_by(200).for_each(|ms| assert_eq!(tick(&mut net, ms), None));
+        assert!(net.streams.is_none());
+        assert!(net.report().iter().any(|(_, value)| value.starts_with("7 (")), "{:?}", net.report());
     }
 
     /// Goal: a control that paces is not kept on loopback, whatever the system's default is.

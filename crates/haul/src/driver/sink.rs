@@ -1,43 +1,41 @@
 //! The sink's driver: streams on one side, storage engine and journal on the other, `transfer::sink` between.
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId};
-use haul_core::journal::{Record, Replay, compact};
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, Policy, SourceRoot, Stage as FailureStage,
-};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
+use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Policy, STREAMS_MAX};
 
+use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
-    end_report, exchange_reports, expect, hello, join, protocol,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
+    end_report, exchange_reports, join, protocol,
 };
-use crate::api::Progress;
+use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
-use crate::storage::null::{self, Made, NullSink};
-use crate::storage::sink::owner::boot_id;
-use crate::storage::sink::{
-    AcquireError, EngineConfig, JobDir, JobKey, Journal, Owner, Patience, SinkTree, WriteEngine,
-};
+use crate::storage::null::NullSink;
+use crate::storage::sink::{EngineConfig, Owner, SinkTree, WriteEngine};
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::transport::Link;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
+
+pub(crate) use setup::destination;
+use setup::{Setup, set_up};
+
+mod setup;
 
 /// After so long without control a new run of the job may have it.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
@@ -135,215 +133,6 @@ struct Place {
     owner: Arc<Owner>,
 }
 
-struct Setup {
-    /// `None`: `null://`.
-    place: Option<(SinkTree, Arc<Owner>, Journal)>,
-    resume: Resume,
-    limits: Limits,
-    holes: bool,
-    policy: Policy,
-    wait: bool,
-    rename: Option<Name>,
-    resumed: bool,
-    tag: u32,
-    names: Option<HashSet<Name>>,
-}
-
-fn set_up(
-    mailbox: &Receiver<Event>,
-    control: &ControlHandle,
-    session: [u8; 16],
-    streams: u16,
-    request: &SinkRequest,
-) -> Result<Setup, Failure> {
-    let ours = hello(session, request.memory, streams);
-    control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, control, line_of, |message| match message {
-        Message::Hello(hello) => Ok(Some(hello)),
-        _ => Ok(None),
-    })?;
-    let agreed = agree(&ours, &theirs)?;
-    let (roots, policy) = expect(mailbox, control, line_of, |message| match message {
-        Message::Sources { roots, policy } => Ok(Some((roots, policy))),
-        _ => Ok(None),
-    })?;
-    if let Some((typed, own)) = &request.asked
-        && !(policy == *own && roots.iter().all(|root| was_asked(root, typed)))
-    {
-        return Err(protocol("the far end wants to send what was not asked for"));
-    }
-    let limits = agreed.limits;
-    if request.destination.0 == null::SINK {
-        // No journal: nothing is kept that could be resumed.
-        let head = Record::Head { job: [0; 16], root_ino: 0 };
-        let session = Record::Session { epoch: 0, tag: 0, boot: boot_id(), durable: policy.durable };
-        let (_, log, _, next_slot) = compact(&Default::default(), head, session);
-        let resume = Resume { replayed: Default::default(), log, next_slot };
-        let names = names_of(&roots, None);
-        let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        let holes = agreed.holes;
-        return Ok(Setup { place, resume, limits, holes, policy, wait, rename, resumed, tag, names });
-    }
-    let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
-    // Only the last component of a new destination is made for a single file's directory: a typing error
-    // must not grow a tree.
-    let tree = SinkTree::open_root(&root, rename.is_none())?;
-    let job = job_of(&tree, &roots, rename.as_ref());
-    let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
-    let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
-    let owner = place.acquire(floor, &request.what, &Patience::default()).map_err(|e| match e {
-        AcquireError::Failed(failure) => failure,
-        held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
-    })?;
-    let owner = Arc::new(owner);
-    let replayed = replay(&place, policy.durable)?;
-    let resumed = replayed.is_some();
-    let replayed = replayed.unwrap_or_default();
-    if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
-        let text = format!(
-            "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
-             look whether the right file system is mounted, or remove the journal with `haul clean`",
-            root.display(),
-            tree.root_ino()
-        );
-        return Err(Failure { stage: FailureStage::Create, errno: 0, text: text.into() });
-    }
-    let tag = fresh_tag();
-    let head = Record::Head { job, root_ino: tree.root_ino() };
-    let session = Record::Session { epoch: owner.epoch(), tag, boot: boot_id(), durable: policy.durable };
-    let (bytes, log, _, next_slot) = compact(&replayed, head, session);
-    let mut journal = Journal::new(owner.clone());
-    // Before the first temporary is made: its tag must be known to whoever cleans up.
-    journal.replace(&bytes)?;
-    let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
-    let resume = Resume { replayed, log, next_slot };
-    let names = names_of(&roots, rename.as_ref());
-    let (limits, holes) = (agreed.limits, agreed.holes);
-    let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, limits, holes, policy, wait, rename, resumed, tag, names })
-}
-
-/// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
-/// contents of a directory, whose names only the source knows.
-fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<HashSet<Name>> {
-    if let Some(name) = rename {
-        return Some(HashSet::from([name.clone()]));
-    }
-    let name = |root: &SourceRoot| match root {
-        SourceRoot::Named { name, .. } => Some(name.clone()),
-        SourceRoot::Contents { .. } => None,
-    };
-    roots.iter().map(name).collect()
-}
-
-/// What the journal in `place` is worth; `None` if there is none.
-fn replay(place: &JobDir, durable: bool) -> Result<Option<haul_core::journal::Replayed>, Failure> {
-    let mut replay = Replay::new();
-    let mut bad = None;
-    let found = place.load(&mut |bytes| {
-        if bad.is_none() {
-            bad = replay.feed(bytes).err();
-        }
-    })?;
-    if !found {
-        return Ok(None);
-    }
-    let finished = match bad {
-        Some(e) => Err(e),
-        None => replay.finish(boot_id(), durable),
-    };
-    let failed = |e: haul_core::journal::JournalError| {
-        let text = format!("the journal of this job cannot be used: {e}");
-        Failure { stage: FailureStage::Create, errno: 0, text: text.into() }
-    };
-    finished.map(Some).map_err(failed)
-}
-
-/// A source root that follows from what was typed: the last component of a path, or contents where it ends in
-/// none. What `~` is called is known to the far end alone.
-fn was_asked(root: &SourceRoot, typed: &[PathBytes]) -> bool {
-    typed.iter().any(|path| {
-        let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        match root {
-            SourceRoot::Named { name, .. } => match Made::parse(&path.0) {
-                Some(made) => made.is_ok_and(|made| made.name() == *name),
-                None => name.as_bytes() == last || path.0 == b"~",
-            },
-            SourceRoot::Contents { .. } => matches!(last, b"" | b"." | b".."),
-        }
-    })
-}
-
-/// The destination root, and the new name of a single file.
-///
-/// One file and a destination that is no directory and ends in no slash: the destination is the file.
-pub(crate) fn destination(
-    path: &[u8],
-    roots: &[SourceRoot],
-    home: Option<&Path>,
-) -> Result<(PathBuf, Option<Name>), Failure> {
-    let path = match (path, home) {
-        (b"" | b"~", Some(home)) if path == b"~" => home.to_owned(),
-        (b"", _) => PathBuf::from("."),
-        ([b'~', b'/', rest @ ..], Some(home)) => home.join(OsStr::from_bytes(rest)),
-        _ => PathBuf::from(OsStr::from_bytes(path)),
-    };
-    let single = matches!(roots, [SourceRoot::Named { is_dir: false, .. }]);
-    let ends_in_slash = path.as_os_str().as_bytes().ends_with(b"/");
-    if !single || ends_in_slash || path.is_dir() {
-        return Ok((path, None));
-    }
-    let Some(name) = path.file_name() else { return Ok((path, None)) };
-    let name = Name::new(name.as_bytes()).map_err(|e| {
-        let text = format!("destination {}: {e}", path.display());
-        Failure { stage: FailureStage::Create, errno: 36, text: text.into() }
-    })?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
-}
-
-/// Job key: the destination root's identity and the final top-level names; never host, source path or argv.
-fn job_of(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
-    let mut parts: Vec<Vec<u8>> = roots
-        .iter()
-        .map(|root| match (root, rename) {
-            (SourceRoot::Named { .. }, Some(name)) => [b"n".as_slice(), name.as_bytes()].concat(),
-            (SourceRoot::Named { name, .. }, None) => [b"n".as_slice(), name.as_bytes()].concat(),
-            (SourceRoot::Contents { names_hash, .. }, _) => [b"c".as_slice(), names_hash].concat(),
-        })
-        .collect();
-    parts.sort();
-    let mut hasher = blake3::Hasher::new_derive_key("haul job v1");
-    hasher.update(&tree.root_ino().to_le_bytes());
-    for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(&part);
-    }
-    let mut job = [0; 16];
-    job.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    job
-}
-
-/// Something stands at the destination already under a name of this job.
-fn stands_already(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> bool {
-    use rustix::fs::{AtFlags, statat};
-    let stands = |name: &Name| statat(tree.root(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_ok();
-    roots.iter().any(|root| match (root, rename) {
-        (_, Some(name)) | (SourceRoot::Named { name, .. }, None) => stands(name),
-        (SourceRoot::Contents { .. }, None) => !tree.was_created(DirId::ROOT),
-    })
-}
-
-fn fresh_tag() -> u32 {
-    let mut bytes = [0; 4];
-    // The tag only has to differ from those of earlier runs; a kernel without random numbers still has time.
-    if aws_lc_rs::rand::fill(&mut bytes).is_err() {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        bytes = now.map_or(0, |now| now.subsec_nanos()).to_le_bytes();
-    }
-    u32::from_le_bytes(bytes) & 0x3fff_ffff
-}
-
 /// The path of an entry below the destination root.
 fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -> Vec<u8> {
     let mut names = vec![name];
@@ -367,6 +156,13 @@ impl Engine {
         match self {
             Engine::Files(engine) => engine.submit(job),
             Engine::Null(engine) => engine.submit(job),
+        }
+    }
+
+    fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
+        match self {
+            Engine::Files(engine) => engine.set_width(width),
+            Engine::Null(engine) => engine.set_width(width),
         }
     }
 
@@ -412,6 +208,7 @@ struct Session {
     /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
+    steering: Steering,
     lines: Lines,
     /// The job is given to a run that asks for it.
     yields: bool,
@@ -515,6 +312,7 @@ impl Session {
             resumed: setup.resumed,
             lost: false,
             notices: Notices::new("sink"),
+            steering: Steering::new(setup.knobs, &[Knob::Writers]),
             lines,
             yields: false,
             clock: Clock::new(),
@@ -528,12 +326,14 @@ impl Session {
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
+        self.join_control(watch);
         self.meter.set_idle(Stage::SinkStorage, false);
         self.meter.set_idle(Stage::SinkHost, false);
         loop {
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
+            self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
             self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
@@ -568,6 +368,23 @@ impl Session {
         }
     }
 
+    /// This end is in charge: says what can be turned in this session.
+    fn join_control(&self, watch: &Watch) {
+        let no_storage = self.place.is_none().then_some("null:// has no writers");
+        let fixed = |knob| no_storage.filter(|_| knob == Knob::Writers);
+        let streams = if self.lines.can_join() { STREAMS_MAX } else { self.receivers.len() as u16 };
+        self.steering.join(watch, streams, fixed);
+    }
+
+    /// Applies what somebody turned, here or at the other end.
+    fn steer(&mut self, control: &ControlHandle, watch: &Watch) {
+        let Some(knobs) = self.steering.take(control, watch) else { return };
+        self.meter.set_paused(knobs.paused);
+        let width = self.engine.set_width((knobs.writers > 0).then_some(knobs.writers));
+        let stands = Knobs { paused: knobs.paused, writers: width.unwrap_or(0), ..Knobs::default() };
+        self.steering.stands(stands, control, watch);
+    }
+
     fn progress(&self, clock: &Clock) -> Progress {
         let counts = self.machine.counts();
         Progress {
@@ -581,6 +398,7 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
+            paused: false,
         }
     }
 
@@ -640,6 +458,11 @@ impl Session {
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
+                pulse.heard();
+                self.lines.heard();
+                self.steering.hear(knobs);
+            }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.lines.heard();
@@ -717,36 +540,5 @@ impl Session {
             }
         }
         None
-    }
-}
-
-#[cfg(test)]
-mod asked_tests {
-    use super::*;
-
-    /// Goal: a far end can send under the names that follow from the command, and no others.
-    /// Method: paths as typed against roots that a source may claim.
-    #[test]
-    fn only_what_was_typed_is_taken() {
-        let typed =
-            |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
-        let named =
-            |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
-        let contents = SourceRoot::Contents { names_hash: [0; 32], names: 1 };
-        let paths = typed(&["a/data", "~/x y", "/only/this"]);
-        for good in ["data", "x y", "this"] {
-            assert!(was_asked(&named(good), &paths));
-        }
-        for bad in [".bashrc", "a", "only", "dat"] {
-            assert!(!was_asked(&named(bad), &paths), "{bad}");
-        }
-        assert!(!was_asked(&contents, &paths), "contents were not asked for");
-        for path in ["data/", ".", "a/..", "/"] {
-            assert!(was_asked(&contents, &typed(&[path])), "{path}");
-            assert!(!was_asked(&named("data"), &typed(&[path])), "{path}");
-        }
-        assert!(was_asked(&named("user"), &typed(&["~"])));
-        assert!(was_asked(&named("zero"), &typed(&["zero://5"])));
-        assert!(!was_asked(&named("5"), &typed(&["zero://5"])) && !was_asked(&named("null"), &paths));
     }
 }

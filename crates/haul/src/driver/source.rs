@@ -12,21 +12,21 @@ use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
 use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Limits, Message, NotKept, STREAMS_MAX, SourceRoot, Stage as FailureStage, credit_cost,
+    EndReport, Failure, Knobs, Message, NotKept, RATE_UNLIMITED, STREAMS_MAX, credit_cost,
 };
 
 use super::net::Net;
+use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, agree,
-    end_report, exchange_reports, expect, hello, protocol,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
+    end_report, exchange_reports, protocol,
 };
-use crate::api::Progress;
+use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
-use crate::storage::null::{self, Made, MadeEngine};
-use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
+use crate::storage::null::{self, MadeEngine};
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
@@ -35,6 +35,10 @@ use crate::transport::Link;
 use crate::transport::pace::Pacer;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
+
+use setup::{Origin, Setup, set_up};
+
+mod setup;
 
 /// Threads that stat ahead of the walk.
 const STAT_THREADS: usize = 4;
@@ -130,104 +134,6 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }
 
-/// Where the data comes from.
-enum Origin {
-    Files(Vec<RootSpec>),
-    Made(Made),
-}
-
-impl Origin {
-    /// What the sources as typed mean.
-    fn of(request: &SourceRequest) -> Result<Origin, String> {
-        let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
-        match (&paths[..], paths.iter().find_map(|path| Made::parse(path))) {
-            ([_], Some(made)) => return made.map(Origin::Made),
-            (_, Some(_)) => return Err("null:// and zero:// are copied alone, without other sources".into()),
-            (_, None) => {}
-        }
-        let recursive = request.options.recursive || request.options.archive;
-        let roots = resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| e.to_string())?;
-        Ok(Origin::Files(roots))
-    }
-
-    /// What the sink is told of them.
-    fn announced(&self) -> Result<Vec<SourceRoot>, String> {
-        match self {
-            Origin::Files(roots) => source_roots(roots).map_err(|e| e.to_string()),
-            Origin::Made(made) => Ok(vec![made.root()]),
-        }
-    }
-}
-
-/// What was agreed before the first entry.
-struct Setup {
-    origin: Origin,
-    limits: Limits,
-    holes: bool,
-    wait: bool,
-    /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
-    rename: Option<Name>,
-    resumed: bool,
-    object_size: u32,
-}
-
-impl Setup {
-    fn chosen(&self, request: &SourceRequest) -> Vec<(String, String)> {
-        let text = |name: &str, value: String| (name.to_owned(), value);
-        let asked = |set: bool, default: &'static str| if set { "as asked" } else { default };
-        let options = &request.options;
-        let object = match options.object_size {
-            Some(size) if size > self.object_size => "the most that a quarter of the buffers can hold",
-            size => asked(size.is_some(), "the default"),
-        };
-        let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
-        let memory = &request.memory_why;
-        vec![
-            text("object size", format!("{} bytes ({object})", self.object_size)),
-            text("readers", format!("{} ({readers})", request.readers)),
-            text("source buffers", format!("{} bytes ({memory})", request.memory)),
-        ]
-    }
-}
-
-fn set_up(
-    mailbox: &Receiver<Event>,
-    control: &ControlHandle,
-    session: [u8; 16],
-    streams: u16,
-    request: &SourceRequest,
-) -> Result<Setup, Failure> {
-    let ours = hello(session, request.memory, streams);
-    control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, control, line_of, |message| match message {
-        Message::Hello(hello) => Ok(Some(hello)),
-        _ => Ok(None),
-    })?;
-    let agreed = agree(&ours, &theirs)?;
-    let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
-    let options = &request.options;
-    let origin = Origin::of(request).map_err(walk_failure)?;
-    let policy = super::policy(options);
-    let announced = origin.announced().map_err(walk_failure)?;
-    let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
-    control.send(Message::Sources { roots: announced, policy });
-    let (wait, rename, resumed) = expect(mailbox, control, line_of, |message| match message {
-        Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
-        _ => Ok(None),
-    })?;
-    if rename.is_some() && !single {
-        return Err(protocol("the sink renames a source that is not a single file"));
-    }
-    let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
-    // The tree of sources does not know a made-up file, so its name is told here.
-    let rename = match &origin {
-        Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
-        Origin::Files(_) => rename,
-    };
-    let holes = agreed.holes;
-    Ok(Setup { origin, limits: agreed.limits, holes, wait, rename, resumed, object_size })
-}
-
 struct Session {
     machine: Source,
     tree: Arc<SourceTree>,
@@ -251,6 +157,13 @@ struct Session {
     /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
+    steering: Steering,
+    /// The knobs as they were turned last; how many streams there are is the machine's to say.
+    turned: Knobs,
+    /// How the source is read, and the limit on the rate, as it began.
+    reading: ReadConfig,
+    rate: Option<u64>,
+    object_size: u32,
     net: Net,
     lines: Lines,
     clock: Clock,
@@ -312,7 +225,7 @@ impl Session {
             memory: request.memory,
         };
         let reads_max = config.reads_max(setup.object_size);
-        let engine = start_engine(setup, config, &tree, &meter, post)
+        let engine = start_engine(setup, config.clone(), &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
@@ -364,6 +277,11 @@ impl Session {
             holes: setup.holes,
             lost: false,
             notices: Notices::new("source"),
+            steering: Steering::new(setup.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
+            turned: Knobs::default(),
+            reading: config,
+            rate: request.pacer.rate(),
+            object_size: setup.object_size,
             net,
             lines,
             clock,
@@ -377,6 +295,7 @@ impl Session {
         let mut pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
+        self.join_control(watch);
         let nothing = never();
         loop {
             // In the dark nothing new is begun: what is kept for the other end stays small.
@@ -386,6 +305,7 @@ impl Session {
             if let Some(end) = self.act(control, watch) {
                 return end;
             }
+            self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
             self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
             let blocked = self.machine.is_blocked();
@@ -431,11 +351,49 @@ impl Session {
         }
     }
 
+    /// This end is in charge: says what can be turned in this session.
+    fn join_control(&self, watch: &Watch) {
+        let streams = if self.lines.can_join() { STREAMS_MAX } else { self.senders.len() as u16 };
+        self.steering.join(watch, streams, |_| None);
+    }
+
+    /// Applies what somebody turned, here or at the other end, and says how things stand.
+    fn steer(&mut self, control: &ControlHandle, watch: &Watch) {
+        if let Some(knobs) = self.steering.take(control, watch) {
+            self.turn(knobs, control);
+        }
+        let (up, parked) = self.machine.streams();
+        let streams = u16::try_from(up - parked).unwrap_or(STREAMS_MAX).min(STREAMS_MAX);
+        self.steering.stands(Knobs { streams, ..self.turned }, control, watch);
+    }
+
+    fn turn(&mut self, knobs: Knobs, control: &ControlHandle) {
+        self.machine.handle_pause(knobs.paused);
+        self.meter.set_paused(knobs.paused);
+        if knobs.streams > 0 {
+            self.net.pin_streams(knobs.streams);
+            self.want_streams(knobs.streams, control);
+        }
+        self.pacer.set(match knobs.rate {
+            0 => self.rate,
+            RATE_UNLIMITED => None,
+            rate => Some(rate),
+        });
+        let width = self.engine.set_width((knobs.readers > 0).then_some(knobs.readers));
+        let reading = match knobs.readers {
+            0 => self.reading.clone(),
+            _ => self.reading.with_width(width),
+        };
+        self.machine.handle_reads_max(reading.reads_max(self.object_size));
+        let rate = self.pacer.rate().unwrap_or(RATE_UNLIMITED);
+        self.turned = Knobs { paused: knobs.paused, rate, streams: 0, readers: width, writers: 0 };
+    }
+
     /// Looks after the network: streams join and are parked as its samples say.
     fn tend_network(&mut self, now: Time, control: &ControlHandle) {
-        // In darkness nothing flows, which says nothing of the path.
-        if self.lines.is_dark() {
-            return;
+        // In darkness or a pause nothing flows, which says nothing of the path.
+        if self.lines.is_dark() || self.turned.paused {
+            return self.net.skip();
         }
         let machine = &self.machine;
         if let Some(count) = self.net.tick(now, |stream| machine.is_parked(stream)) {
@@ -456,6 +414,7 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
+            paused: false,
         }
     }
 
@@ -556,6 +515,11 @@ impl Session {
                 self.machine.handle_done(done, now);
             }
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
+                pulse.heard();
+                self.lines.heard();
+                self.steering.hear(knobs);
+            }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.lines.heard();

@@ -32,6 +32,7 @@ mod evil;
 mod evil_holes;
 mod evil_sink;
 mod evil_source;
+mod knobs;
 mod links;
 mod mutate;
 mod rejoin;

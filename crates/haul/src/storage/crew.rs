@@ -111,6 +111,9 @@ struct Shared<J: Send + 'static> {
 
 struct State<J: Send + 'static> {
     slots: Slots,
+    /// As in the configuration, or as it was changed since.
+    threads_each: usize,
+    threads_max: usize,
     /// Targets with jobs that wait, in the order of their turns.
     targets: VecDeque<u64>,
     waiting: HashMap<u64, VecDeque<(Label, J)>>,
@@ -168,6 +171,8 @@ impl<J: Send + 'static> Crew<J> {
         let slots = Slots::new(threads as u32, (threads_max - 2 * threads) as u32);
         let state = State {
             slots,
+            threads_each: threads,
+            threads_max,
             targets: VecDeque::new(),
             waiting: HashMap::new(),
             shares: VecDeque::new(),
@@ -215,7 +220,7 @@ impl<J: Send + 'static> Crew<J> {
         let (now, stuck) = {
             let now = self.shared.now();
             let mut state = self.shared.lock();
-            state.tick(now, self.shared.config.threads);
+            state.tick(now);
             self.shared.call_hands(&mut state);
             let label = |id| state.doing.get(&id).expect("what is in flight has its label").clone();
             (now, state.slots.stuck().map(|s| (label(s.id), s.started)).collect::<Vec<_>>())
@@ -228,6 +233,20 @@ impl<J: Send + 'static> Crew<J> {
         stuck.into_iter().map(tell).collect()
     }
 
+    /// Changes how many threads a target may hold, 1 to half of [`THREADS_MAX`]. More are started as they are needed;
+    /// with fewer, jobs that were begun go on, and nothing begins until there is room again.
+    pub fn set_threads(&self, threads: usize) {
+        let threads = threads.clamp(1, THREADS_MAX / 2);
+        let mut state = self.shared.lock();
+        state.threads_each = threads;
+        // Never lowered, for those that were started live on.
+        state.threads_max = state.threads_max.max(with_spare(threads));
+        let stuck_max = state.threads_max - 2 * threads;
+        state.slots.set_depth(threads as u32);
+        state.slots.set_stuck_max(stuck_max as u32);
+        self.shared.call_hands(&mut state);
+    }
+
     /// Threads that live now, stuck ones included.
     pub fn threads(&self) -> usize {
         self.shared.lock().threads
@@ -237,7 +256,7 @@ impl<J: Send + 'static> Crew<J> {
     pub fn hangs(&self) -> bool {
         let now = self.shared.now();
         let mut state = self.shared.lock();
-        state.tick(now, self.shared.config.threads);
+        state.tick(now);
         state.slots.in_flight() > 0 && state.slots.running() == 0 && !state.may_begin()
     }
 
@@ -326,7 +345,7 @@ impl<J: Send + 'static> Turn<J> {
         if count == 0 {
             return Vec::new();
         }
-        let threads = self.shared.config.threads;
+        let threads = self.shared.lock().threads_each;
         let next = AtomicUsize::new(0);
         let ended = Arc::new(Ended {
             results: Mutex::new((0, (0..count).map(|_| None).collect())),
@@ -414,7 +433,7 @@ impl<J: Send + 'static> Shared<J> {
         }
         if state.idle > 0 {
             self.work.notify_one();
-        } else if state.threads < self.config.threads_max {
+        } else if state.threads < state.threads_max {
             // The system gives no more: those that are there do it in time.
             let _ = self.spawn(state);
         }
@@ -438,7 +457,7 @@ impl<J: Send + 'static> Shared<J> {
         let mut state = self.lock();
         while state.threads > 0 && !(state.finishing && state.is_over()) {
             let now = self.now();
-            state.tick(now, self.config.threads);
+            state.tick(now);
             self.call_hands(&mut state);
             // What starts while this sleeps cannot be late before it wakes.
             let wait = state.slots.next_deadline().map_or(self.config.deadline, |next| next.since(now));
@@ -460,7 +479,8 @@ impl<J: Send + 'static> State<J> {
 
     /// Takes their slots from those past their deadline. Shares get as many hands more, for one of theirs may be
     /// among them, and what is left of their items must not wait for it.
-    fn tick(&mut self, now: Time, threads: usize) {
+    fn tick(&mut self, now: Time) {
+        let threads = self.threads_each;
         let late = self.slots.tick(now);
         if late > 0 {
             for share in &mut self.shares {

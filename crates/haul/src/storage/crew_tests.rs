@@ -81,6 +81,35 @@ fn a_stuck_target_does_not_stop_another() {
     assert_eq!(begins.len(), 19, "the others had their turn when it came back");
 }
 
+/// Goal: a crew that is made larger begins more at a target at once, and one that is made smaller no more than that;
+/// nothing that was begun is given up, and the bound of stuck threads holds.
+/// Method: jobs that hang, as many as may begin with one thread, with five, then with two.
+#[test]
+fn a_crew_changes_its_size() {
+    let crew = crew(1, 4, NEVER);
+    let (gate, closed) = unbounded::<()>();
+    let (began, begins) = unbounded();
+    (0..20).for_each(|_| submit(&crew, 1, hang(&began, &closed)));
+    begins.recv_timeout(LONG).unwrap();
+    assert!(!crew.shared.lock().may_begin());
+    crew.set_threads(5);
+    (0..4).for_each(|_| begins.recv_timeout(LONG).unwrap());
+    assert!(!crew.shared.lock().may_begin());
+    assert_eq!(begins.len(), 0);
+    crew.set_threads(2);
+    (0..3).for_each(|_| gate.send(()).unwrap());
+    until(|| crew.shared.lock().slots.in_flight() == 2);
+    assert_eq!((begins.len(), crew.shared.lock().may_begin()), (0, false));
+    gate.send(()).unwrap();
+    begins.recv_timeout(LONG).unwrap();
+    assert_eq!(crew.shared.lock().slots.in_flight(), 2);
+    assert!(crew.threads() <= with_spare(5));
+    crew.set_threads(usize::MAX);
+    assert!(crew.shared.lock().threads_max <= THREADS_MAX);
+    drop(gate);
+    assert!(crew.finish(LONG));
+}
+
 /// Goal: a target never has more than its threads, and all together never more than twice as many.
 /// Method: jobs that hang at three targets until nothing more may begin, then 3,000 short ones, each of which
 /// counts who is at work beside it.

@@ -26,6 +26,13 @@ const REQUEST_MIN: u32 = 4 << 10;
 const REQUEST_MAX: u32 = 64 << 20;
 const DEPTH_MIN_MAX: (u16, u16) = (1, 256);
 
+/// Requests in flight when `width` operations may be, where they are `depth` with `started` of them: the same share for
+/// each. (The engines take no more than they were opened for, which is about twice what they began with.)
+pub(in crate::storage) fn depth_of(depth: usize, width: usize, started: usize) -> usize {
+    let (min, max) = DEPTH_MIN_MAX;
+    (depth * width / started.max(1)).clamp(min.into(), max.into())
+}
+
 /// How the objects of one end are read or written.
 #[derive(Clone)]
 pub(in crate::storage) struct Knobs {

@@ -23,6 +23,8 @@ use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
 use super::io::lanes::{LaneConfig, Lanes, Transfer, TransferDone};
 use super::io::null::Null;
 use super::io::{IoFile, IoKind, Target};
+use super::knobs::depth_of;
+use super::source::READERS_MAX;
 use super::walk::WalkItem;
 use super::{Post, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceEngine, SourceJob, Stuck};
 use crate::digest;
@@ -108,6 +110,8 @@ pub struct MadeEngine {
     file: Arc<IoFile>,
     lanes: Lanes<ReadTag>,
     post: Post<SourceCompletion>,
+    /// Lanes and depth at the start.
+    started: (usize, usize),
 }
 
 impl MadeEngine {
@@ -122,6 +126,7 @@ impl MadeEngine {
         post: Post<SourceCompletion>,
     ) -> std::io::Result<MadeEngine> {
         let depth = config.engine.depth;
+        let started = (config.lanes, config.depth);
         let (hashing, done) = (meter.clone(), post.clone());
         let on_done = Arc::new(move |end: TransferDone<ReadTag>| {
             let completion = hashing.busy(haul_core::stage::Stage::SourceHost, || completion(end));
@@ -137,7 +142,7 @@ impl MadeEngine {
             one_writer: false,
             name: name.into(),
         });
-        Ok(MadeEngine { made, file, lanes, post })
+        Ok(MadeEngine { made, file, lanes, post, started })
     }
 
     /// The hash of `len` zeroes.
@@ -226,6 +231,13 @@ impl SourceEngine for MadeEngine {
         (self.post)(SourceCompletion { done, buffer });
     }
 
+    fn set_width(&mut self, width: Option<u16>) -> u16 {
+        let (lanes, depth) = self.started;
+        let width = width.map_or(lanes, usize::from).clamp(1, READERS_MAX);
+        self.lanes.set_depth(depth_of(depth, width, lanes));
+        width as u16
+    }
+
     fn stuck(&self) -> Vec<Stuck> {
         self.lanes.stuck()
     }
@@ -286,6 +298,10 @@ impl SinkEngine for NullSink {
             SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },
         };
         (self.post)(SinkCompletion { done });
+    }
+
+    fn set_width(&mut self, _width: Option<u16>) -> Option<u16> {
+        None
     }
 
     fn stuck(&self) -> Vec<Stuck> {

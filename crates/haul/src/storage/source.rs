@@ -42,6 +42,7 @@ use haul_core::transfer::op::SourceOp;
 use crate::meter::Meter;
 use crate::storage::crew::{self, Crew, CrewConfig, Turn};
 use crate::storage::io::lanes::Lanes;
+use crate::storage::knobs::depth_of;
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck, oldest_first};
 pub use knobs::ReadConfig;
 use mode::Modes;
@@ -183,6 +184,14 @@ impl SourceEngine for ReadEngine {
         };
         let (id, label) = read::label(&self.shared.tree, &job.op);
         self.crew.submit(self.shared.tree.target_of(id), label, job);
+    }
+
+    fn set_width(&mut self, width: Option<u16>) -> u16 {
+        let started = self.config.readers.clamp(1, READERS_MAX);
+        let width = width.map_or(started, usize::from).clamp(1, READERS_MAX);
+        self.crew.set_threads(width);
+        self.objects.lanes().set_depth(depth_of(self.config.knobs().lanes.depth, width, started));
+        width as u16
     }
 
     fn stuck(&self) -> Vec<Stuck> {

@@ -37,12 +37,16 @@ impl Pacer {
         pacer
     }
 
-    /// A new limit from now on; [`RATE_MIN`] at least.
+    /// A new limit from now on; [`RATE_MIN`] at least. The same as before: nothing happens.
     pub fn set(&self, rate: Option<u64>) {
+        let rate = rate.map_or(0, |rate| rate.max(RATE_MIN));
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.rate.load(Ordering::Relaxed) == rate {
+            return;
+        }
         // Turns that were given out by the old limit are void: who waits for one goes on at once.
         *bucket = Bucket::default();
-        self.rate.store(rate.map_or(0, |rate| rate.max(RATE_MIN)), Ordering::Relaxed);
+        self.rate.store(rate, Ordering::Relaxed);
     }
 
     /// The limit, bytes per second.

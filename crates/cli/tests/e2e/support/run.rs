@@ -93,6 +93,9 @@ impl Haul {
         let copy = room.at("haul-of-nobody");
         fs::copy(&self.program, &copy).expect("copy the program");
         self.program = copy;
+        let run = room.dir("run-of-nobody");
+        std::os::unix::fs::chown(&run, Some(65534), Some(65534)).expect("give a directory away");
+        self = self.env("XDG_RUNTIME_DIR", run);
         self.wrapped(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
     }
 
@@ -117,6 +120,8 @@ impl Haul {
         for variable in ["SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
             command.env_remove(variable);
         }
+        // What a killed haul leaves there goes with the room.
+        command.env("XDG_RUNTIME_DIR", room.dir("run"));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);

@@ -46,6 +46,7 @@ impl Source {
     /// Has maps taken, as long as there is room for the longest.
     pub(super) fn take_maps(&mut self) {
         while !self.stopping
+            && !self.paused
             && self.maps.extents + (self.maps.asked + 1) * EXTENTS_MAX <= EXTENTS_OPEN_MAX
             && let Some(id) = self.maps.wanted.pop_front()
         {

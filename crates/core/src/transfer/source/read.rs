@@ -34,7 +34,7 @@ pub(super) struct Ready {
 impl Source {
     /// Starts reads while a grant, a slot and a buffer can be had.
     pub(super) fn schedule(&mut self) {
-        if self.stopping {
+        if self.stopping || self.paused {
             return;
         }
         while self.reads < self.config.reads_max {
@@ -169,7 +169,7 @@ impl Source {
 
     /// Gives finished reads to free streams.
     pub(super) fn dispatch(&mut self) {
-        while !self.frames.is_empty() {
+        while !self.paused && !self.frames.is_empty() {
             let Some(stream) = self.streams.free() else { return };
             let Ready { header, buffer, cost, held } = self.frames.pop_front().expect("not empty");
             self.counts.payload += header.payload_len();

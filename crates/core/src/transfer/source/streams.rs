@@ -157,3 +157,35 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: with fewer streams wanted only the oldest get frames, each up to its queue; a lost one makes room for the
+    /// next, one that joins fills a gap, and a parked one is used again when more are wanted.
+    #[test]
+    fn only_wanted_streams_get_frames() {
+        let mut streams = Streams::default();
+        (1..=3).for_each(|id| assert!(streams.open(StreamId(id))));
+        let fill = |streams: &mut Streams| {
+            let mut got = Vec::new();
+            while let Some(id) = streams.free() {
+                streams.push(id, &DataHeader { entries: Vec::new() }, 0, 0);
+                got.push(id.0);
+            }
+            got
+        };
+        assert_eq!(streams.want(2), 0);
+        assert_eq!(fill(&mut streams), [1, 2, 1, 2]);
+        streams.lose(StreamId(1));
+        assert_eq!(fill(&mut streams), [3, 3]);
+        streams.sent(StreamId(3), 1);
+        assert_eq!(streams.want(1), 0);
+        assert_eq!(fill(&mut streams), []);
+        assert_eq!(streams.want(4), 2, "two of four are missing");
+        assert_eq!(fill(&mut streams), [3]);
+        assert!(streams.open(StreamId(4)));
+        assert_eq!(fill(&mut streams), [4, 4]);
+    }
+}

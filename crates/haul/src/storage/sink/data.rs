@@ -32,7 +32,7 @@ use super::{fault, lock};
 use crate::buffer::Buffer;
 use crate::storage::io::lanes::{Lanes, Transfer, TransferDone};
 use crate::storage::io::{EngineFacts, IoFile, IoKind};
-use crate::storage::knobs::Knobs;
+use crate::storage::knobs::{Knobs, depth_of};
 use crate::storage::{SinkCompletion, SinkJob};
 
 /// How often an engine that ends looks whether all that is left hangs.
@@ -118,6 +118,13 @@ impl Data {
     /// The lanes, until the engine ends.
     pub(super) fn lanes(&self) -> Option<Arc<Lanes<Tag>>> {
         lock(&self.lanes).clone()
+    }
+
+    /// Changes the requests in flight: their share of `width` operations, see [`depth_of`].
+    pub(super) fn set_width(&self, width: usize, started: usize) {
+        if let Some(lanes) = self.lanes() {
+            lanes.set_depth(depth_of(self.knobs.lanes.depth, width, started));
+        }
     }
 
     /// What was chosen, and why.

@@ -82,6 +82,8 @@ pub struct WriteEngine {
     crew: Arc<Crew<Task>>,
     keeper: Keeper,
     deadline: Duration,
+    /// Threads for a target at the start.
+    started: usize,
     /// Whether all threads ended, once that was asked of them.
     ended: Option<bool>,
     pub(super) sink: Arc<Sink>,
@@ -196,7 +198,7 @@ impl WriteEngine {
         // Set here alone, once.
         let _ = sink.crew.set(Arc::downgrade(&crew));
         let keeper = Keeper::start(sink.clone(), config.journal)?;
-        Ok(WriteEngine { crew, keeper, deadline, ended: None, sink })
+        Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, sink })
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
@@ -261,6 +263,14 @@ impl SinkEngine for WriteEngine {
             _ => job,
         };
         self.sink.begin(op, buffer);
+    }
+
+    fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
+        let started = self.started;
+        let width = width.map_or(started, usize::from).clamp(1, THREADS_MAX);
+        self.crew.set_threads(width);
+        self.sink.data.set_width(width, started);
+        u16::try_from(width).ok()
     }
 
     fn stuck(&self) -> Vec<Stuck> {

@@ -7,7 +7,7 @@ use haul_core::stage::Stage;
 
 use super::WallClock;
 use crate::job::StorageOptions;
-use crate::storage::knobs::Knobs;
+use crate::storage::knobs::{Knobs, depth_of};
 
 /// How the source of a session is read.
 #[derive(Clone)]
@@ -24,6 +24,14 @@ pub struct ReadConfig {
 impl ReadConfig {
     pub(super) fn knobs(&self) -> Knobs {
         Knobs::new(self.storage.clone(), self.memory, Stage::SourceStorage)
+    }
+
+    /// The same, when so many operations may be in flight instead of [`ReadConfig::readers`].
+    pub fn with_width(&self, width: u16) -> ReadConfig {
+        let depth = depth_of(self.knobs().lanes.depth, usize::from(width), self.readers);
+        let depth = Some(u16::try_from(depth).unwrap_or(u16::MAX));
+        let storage = StorageOptions { depth, ..self.storage.clone() };
+        ReadConfig { readers: usize::from(width), storage, ..self.clone() }
     }
 
     /// Objects that may be read at a time: enough that storage has its depth while each lane hashes one, as
@@ -57,5 +65,16 @@ mod tests {
         assert_eq!(reads(16, 16 * M, 4 * M, 256 << 20), 64, "as many as there are buffers");
         assert_eq!(reads(16, 4 * M, 4 * M, 16 << 20), 6, "two for each thread");
         assert_eq!(reads(1, 4096, 65536, 256 << 20), 6);
+    }
+
+    /// Goal: with another width each operation has its share of the depth, and never none.
+    #[test]
+    fn depth_follows_the_width() {
+        let storage = StorageOptions { depth: Some(16), threads: Some(2), ..Default::default() };
+        let config = ReadConfig { readers: 4, clock: wall_clock(), storage, memory: 4 << 30 };
+        let depth = |width| config.with_width(width).knobs().lanes.depth;
+        assert_eq!([1, 2, 4, 8, 256].map(depth), [4, 8, 16, 32, 256]);
+        assert_eq!(depth_of(1, 1, 8), 1);
+        assert_eq!(config.with_width(8).reads_max(4 << 20), 34);
     }
 }

@@ -1,0 +1,268 @@
+//! What a sink agrees with the source, and makes sure of at the destination, before the first entry.
+//!
+//! In: control, what the user asked. Out: a [`Setup`]: whose job it is, what an earlier run left of it, the limits of the
+//! session. Invariants: nothing is written before the job is ours; the far end takes no names but those that follow from
+//! the command.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crossbeam_channel::Receiver;
+use haul_core::entry::Name;
+use haul_core::ids::DirId;
+use haul_core::journal::{Record, Replay, compact};
+use haul_core::transfer::sink::Resume;
+use haul_core::wire::{Failure, Limits, Message, Policy, SourceRoot, Stage as FailureStage};
+
+use super::super::{agree, expect, hello, protocol};
+use super::{Event, SinkRequest, line_of};
+use crate::job::PathBytes;
+use crate::storage::null::{self, Made};
+use crate::storage::sink::owner::boot_id;
+use crate::storage::sink::{AcquireError, JobDir, JobKey, Journal, Owner, Patience, SinkTree};
+use crate::transport::stream::ControlHandle;
+
+/// What was agreed and found before the first entry.
+pub(super) struct Setup {
+    /// `None`: `null://`.
+    pub(super) place: Option<(SinkTree, Arc<Owner>, Journal)>,
+    pub(super) resume: Resume,
+    pub(super) limits: Limits,
+    pub(super) holes: bool,
+    pub(super) knobs: bool,
+    pub(super) policy: Policy,
+    pub(super) wait: bool,
+    pub(super) rename: Option<Name>,
+    pub(super) resumed: bool,
+    pub(super) tag: u32,
+    pub(super) names: Option<HashSet<Name>>,
+}
+
+pub(super) fn set_up(
+    mailbox: &Receiver<Event>,
+    control: &ControlHandle,
+    session: [u8; 16],
+    streams: u16,
+    request: &SinkRequest,
+) -> Result<Setup, Failure> {
+    let ours = hello(session, request.memory, streams);
+    control.send(Message::Hello(ours.clone()));
+    let theirs = expect(mailbox, control, line_of, |message| match message {
+        Message::Hello(hello) => Ok(Some(hello)),
+        _ => Ok(None),
+    })?;
+    let agreed = agree(&ours, &theirs)?;
+    let (roots, policy) = expect(mailbox, control, line_of, |message| match message {
+        Message::Sources { roots, policy } => Ok(Some((roots, policy))),
+        _ => Ok(None),
+    })?;
+    if let Some((typed, own)) = &request.asked
+        && !(policy == *own && roots.iter().all(|root| was_asked(root, typed)))
+    {
+        return Err(protocol("the far end wants to send what was not asked for"));
+    }
+    let limits = agreed.limits;
+    if request.destination.0 == null::SINK {
+        // No journal: nothing is kept that could be resumed.
+        let head = Record::Head { job: [0; 16], root_ino: 0 };
+        let session = Record::Session { epoch: 0, tag: 0, boot: boot_id(), durable: policy.durable };
+        let (_, log, _, next_slot) = compact(&Default::default(), head, session);
+        let resume = Resume { replayed: Default::default(), log, next_slot };
+        let names = names_of(&roots, None);
+        let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
+        let (holes, knobs) = (agreed.holes, agreed.knobs);
+        return Ok(Setup { place, resume, limits, holes, knobs, policy, wait, rename, resumed, tag, names });
+    }
+    let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
+    // Only the last component of a new destination is made for a single file's directory: a typing error
+    // must not grow a tree.
+    let tree = SinkTree::open_root(&root, rename.is_none())?;
+    let job = job_of(&tree, &roots, rename.as_ref());
+    let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
+    let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
+    let owner = place.acquire(floor, &request.what, &Patience::default()).map_err(|e| match e {
+        AcquireError::Failed(failure) => failure,
+        held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
+    })?;
+    let owner = Arc::new(owner);
+    let replayed = replay(&place, policy.durable)?;
+    let resumed = replayed.is_some();
+    let replayed = replayed.unwrap_or_default();
+    if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
+        let text = format!(
+            "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
+             look whether the right file system is mounted, or remove the journal with `haul clean`",
+            root.display(),
+            tree.root_ino()
+        );
+        return Err(Failure { stage: FailureStage::Create, errno: 0, text: text.into() });
+    }
+    let tag = fresh_tag();
+    let head = Record::Head { job, root_ino: tree.root_ino() };
+    let session = Record::Session { epoch: owner.epoch(), tag, boot: boot_id(), durable: policy.durable };
+    let (bytes, log, _, next_slot) = compact(&replayed, head, session);
+    let mut journal = Journal::new(owner.clone());
+    // Before the first temporary is made: its tag must be known to whoever cleans up.
+    journal.replace(&bytes)?;
+    let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
+    let resume = Resume { replayed, log, next_slot };
+    let names = names_of(&roots, rename.as_ref());
+    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
+    let place = Some((tree, owner, journal));
+    Ok(Setup { place, resume, limits, holes, knobs, policy, wait, rename, resumed, tag, names })
+}
+
+/// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
+/// contents of a directory, whose names only the source knows.
+fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<HashSet<Name>> {
+    if let Some(name) = rename {
+        return Some(HashSet::from([name.clone()]));
+    }
+    let name = |root: &SourceRoot| match root {
+        SourceRoot::Named { name, .. } => Some(name.clone()),
+        SourceRoot::Contents { .. } => None,
+    };
+    roots.iter().map(name).collect()
+}
+
+/// What the journal in `place` is worth; `None` if there is none.
+fn replay(place: &JobDir, durable: bool) -> Result<Option<haul_core::journal::Replayed>, Failure> {
+    let mut replay = Replay::new();
+    let mut bad = None;
+    let found = place.load(&mut |bytes| {
+        if bad.is_none() {
+            bad = replay.feed(bytes).err();
+        }
+    })?;
+    if !found {
+        return Ok(None);
+    }
+    let finished = match bad {
+        Some(e) => Err(e),
+        None => replay.finish(boot_id(), durable),
+    };
+    let failed = |e: haul_core::journal::JournalError| {
+        let text = format!("the journal of this job cannot be used: {e}");
+        Failure { stage: FailureStage::Create, errno: 0, text: text.into() }
+    };
+    finished.map(Some).map_err(failed)
+}
+
+/// A source root that follows from what was typed: the last component of a path, or contents where it ends in
+/// none. What `~` is called is known to the far end alone.
+fn was_asked(root: &SourceRoot, typed: &[PathBytes]) -> bool {
+    typed.iter().any(|path| {
+        let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        match root {
+            SourceRoot::Named { name, .. } => match Made::parse(&path.0) {
+                Some(made) => made.is_ok_and(|made| made.name() == *name),
+                None => name.as_bytes() == last || path.0 == b"~",
+            },
+            SourceRoot::Contents { .. } => matches!(last, b"" | b"." | b".."),
+        }
+    })
+}
+
+/// The destination root, and the new name of a single file.
+///
+/// One file and a destination that is no directory and ends in no slash: the destination is the file.
+pub(crate) fn destination(
+    path: &[u8],
+    roots: &[SourceRoot],
+    home: Option<&Path>,
+) -> Result<(PathBuf, Option<Name>), Failure> {
+    let path = match (path, home) {
+        (b"" | b"~", Some(home)) if path == b"~" => home.to_owned(),
+        (b"", _) => PathBuf::from("."),
+        ([b'~', b'/', rest @ ..], Some(home)) => home.join(OsStr::from_bytes(rest)),
+        _ => PathBuf::from(OsStr::from_bytes(path)),
+    };
+    let single = matches!(roots, [SourceRoot::Named { is_dir: false, .. }]);
+    let ends_in_slash = path.as_os_str().as_bytes().ends_with(b"/");
+    if !single || ends_in_slash || path.is_dir() {
+        return Ok((path, None));
+    }
+    let Some(name) = path.file_name() else { return Ok((path, None)) };
+    let name = Name::new(name.as_bytes()).map_err(|e| {
+        let text = format!("destination {}: {e}", path.display());
+        Failure { stage: FailureStage::Create, errno: 36, text: text.into() }
+    })?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
+}
+
+/// Job key: the destination root's identity and the final top-level names; never host, source path or argv.
+fn job_of(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
+    let mut parts: Vec<Vec<u8>> = roots
+        .iter()
+        .map(|root| match (root, rename) {
+            (SourceRoot::Named { .. }, Some(name)) => [b"n".as_slice(), name.as_bytes()].concat(),
+            (SourceRoot::Named { name, .. }, None) => [b"n".as_slice(), name.as_bytes()].concat(),
+            (SourceRoot::Contents { names_hash, .. }, _) => [b"c".as_slice(), names_hash].concat(),
+        })
+        .collect();
+    parts.sort();
+    let mut hasher = blake3::Hasher::new_derive_key("haul job v1");
+    hasher.update(&tree.root_ino().to_le_bytes());
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(&part);
+    }
+    let mut job = [0; 16];
+    job.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    job
+}
+
+/// Something stands at the destination already under a name of this job.
+fn stands_already(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> bool {
+    use rustix::fs::{AtFlags, statat};
+    let stands = |name: &Name| statat(tree.root(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    roots.iter().any(|root| match (root, rename) {
+        (_, Some(name)) | (SourceRoot::Named { name, .. }, None) => stands(name),
+        (SourceRoot::Contents { .. }, None) => !tree.was_created(DirId::ROOT),
+    })
+}
+
+fn fresh_tag() -> u32 {
+    let mut bytes = [0; 4];
+    // The tag only has to differ from those of earlier runs; a kernel without random numbers still has time.
+    if aws_lc_rs::rand::fill(&mut bytes).is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        bytes = now.map_or(0, |now| now.subsec_nanos()).to_le_bytes();
+    }
+    u32::from_le_bytes(bytes) & 0x3fff_ffff
+}
+
+#[cfg(test)]
+mod asked_tests {
+    use super::*;
+
+    /// Goal: a far end can send under the names that follow from the command, and no others.
+    /// Method: paths as typed against roots that a source may claim.
+    #[test]
+    fn only_what_was_typed_is_taken() {
+        let typed =
+            |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
+        let named =
+            |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
+        let contents = SourceRoot::Contents { names_hash: [0; 32], names: 1 };
+        let paths = typed(&["a/data", "~/x y", "/only/this"]);
+        for good in ["data", "x y", "this"] {
+            assert!(was_asked(&named(good), &paths));
+        }
+        for bad in [".bashrc", "a", "only", "dat"] {
+            assert!(!was_asked(&named(bad), &paths), "{bad}");
+        }
+        assert!(!was_asked(&contents, &paths), "contents were not asked for");
+        for path in ["data/", ".", "a/..", "/"] {
+            assert!(was_asked(&contents, &typed(&[path])), "{path}");
+            assert!(!was_asked(&named("data"), &typed(&[path])), "{path}");
+        }
+        assert!(was_asked(&named("user"), &typed(&["~"])));
+        assert!(was_asked(&named("zero"), &typed(&["zero://5"])));
+        assert!(!was_asked(&named("5"), &typed(&["zero://5"])) && !was_asked(&named("null"), &paths));
+    }
+}

@@ -1,0 +1,113 @@
+//! What a source agrees with the sink before the first entry.
+//!
+//! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the sink, the
+//! limits of the session.
+
+use crossbeam_channel::Receiver;
+use haul_core::entry::Name;
+use haul_core::wire::{Failure, Limits, Message, SourceRoot, Stage as FailureStage};
+
+use super::super::{agree, expect, hello, policy, protocol};
+use super::{Event, SourceRequest, line_of};
+use crate::storage::null::Made;
+use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
+use crate::transport::stream::ControlHandle;
+
+/// Where the data comes from.
+pub(super) enum Origin {
+    Files(Vec<RootSpec>),
+    Made(Made),
+}
+
+impl Origin {
+    /// What the sources as typed mean.
+    fn of(request: &SourceRequest) -> Result<Origin, String> {
+        let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
+        match (&paths[..], paths.iter().find_map(|path| Made::parse(path))) {
+            ([_], Some(made)) => return made.map(Origin::Made),
+            (_, Some(_)) => return Err("null:// and zero:// are copied alone, without other sources".into()),
+            (_, None) => {}
+        }
+        let recursive = request.options.recursive || request.options.archive;
+        let roots = resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| e.to_string())?;
+        Ok(Origin::Files(roots))
+    }
+
+    /// What the sink is told of them.
+    fn announced(&self) -> Result<Vec<SourceRoot>, String> {
+        match self {
+            Origin::Files(roots) => source_roots(roots).map_err(|e| e.to_string()),
+            Origin::Made(made) => Ok(vec![made.root()]),
+        }
+    }
+}
+
+/// What was agreed before the first entry.
+pub(super) struct Setup {
+    pub(super) origin: Origin,
+    pub(super) limits: Limits,
+    pub(super) holes: bool,
+    pub(super) knobs: bool,
+    pub(super) wait: bool,
+    /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
+    pub(super) rename: Option<Name>,
+    pub(super) resumed: bool,
+    pub(super) object_size: u32,
+}
+
+impl Setup {
+    pub(super) fn chosen(&self, request: &SourceRequest) -> Vec<(String, String)> {
+        let text = |name: &str, value: String| (name.to_owned(), value);
+        let asked = |set: bool, default: &'static str| if set { "as asked" } else { default };
+        let options = &request.options;
+        let object = match options.object_size {
+            Some(size) if size > self.object_size => "the most that a quarter of the buffers can hold",
+            size => asked(size.is_some(), "the default"),
+        };
+        let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
+        let memory = &request.memory_why;
+        vec![
+            text("object size", format!("{} bytes ({object})", self.object_size)),
+            text("readers", format!("{} ({readers})", request.readers)),
+            text("source buffers", format!("{} bytes ({memory})", request.memory)),
+        ]
+    }
+}
+
+pub(super) fn set_up(
+    mailbox: &Receiver<Event>,
+    control: &ControlHandle,
+    session: [u8; 16],
+    streams: u16,
+    request: &SourceRequest,
+) -> Result<Setup, Failure> {
+    let ours = hello(session, request.memory, streams);
+    control.send(Message::Hello(ours.clone()));
+    let theirs = expect(mailbox, control, line_of, |message| match message {
+        Message::Hello(hello) => Ok(Some(hello)),
+        _ => Ok(None),
+    })?;
+    let agreed = agree(&ours, &theirs)?;
+    let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
+    let options = &request.options;
+    let origin = Origin::of(request).map_err(walk_failure)?;
+    let policy = policy(options);
+    let announced = origin.announced().map_err(walk_failure)?;
+    let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
+    control.send(Message::Sources { roots: announced, policy });
+    let (wait, rename, resumed) = expect(mailbox, control, line_of, |message| match message {
+        Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
+        _ => Ok(None),
+    })?;
+    if rename.is_some() && !single {
+        return Err(protocol("the sink renames a source that is not a single file"));
+    }
+    let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
+    // The tree of sources does not know a made-up file, so its name is told here.
+    let rename = match &origin {
+        Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
+        Origin::Files(_) => rename,
+    };
+    let (holes, knobs) = (agreed.holes, agreed.knobs);
+    Ok(Setup { origin, limits: agreed.limits, holes, knobs, wait, rename, resumed, object_size })
+}

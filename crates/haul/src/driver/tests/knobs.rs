@@ -1,0 +1,149 @@
+//! Knobs between two ends: what each applies and answers, and peers that do not know them or misuse them.
+
+use std::sync::Arc;
+
+use haul_core::tune::rate::RATE_MIN;
+use haul_core::wire::{Capability, Hello, Knobs, Message, RATE_UNLIMITED, capability};
+
+use super::evil::{Evil, hello};
+use super::*;
+use crate::api::{Control, Event, Knob, Observer, Phase};
+
+/// The limit that the source's command named: more than the test's files need.
+const RATE_BEGAN: u64 = 1 << 30;
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn event(&self, _event: Event) {}
+}
+
+fn knowing() -> Hello {
+    let knobs = Capability { kind: capability::KNOBS, required: false, value: Box::default() };
+    Hello { capabilities: vec![knobs], ..hello() }
+}
+
+fn knobs_of(message: &Message) -> Option<Knobs> {
+    if let Message::Knobs(knobs) = message { Some(*knobs) } else { None }
+}
+
+/// A source that is the far end, or with a control the near one.
+fn start(bench: &Bench, links: Vec<Link>, control: Option<&Control>) -> thread::JoinHandle<Report> {
+    fs::write(bench.src().join("big"), bytes(9, 3 << 20)).unwrap();
+    let mut request = source_request(&[contents(&bench.src())]);
+    request.pacer = Arc::new(crate::transport::pace::Pacer::new(Some(RATE_BEGAN)));
+    let watch = match control {
+        Some(control) => {
+            Watch { observer: Some(Arc::new(Nobody)), control: control.clone(), ..Watch::silent() }
+        }
+        None => Watch::silent(),
+    };
+    spawn_end("source", move || source::run(links_of(links), &request, &watch))
+}
+
+fn ends() -> (Vec<Link>, Evil) {
+    let (ours, theirs) = link_pairs(2).into_iter().unzip();
+    (ours, Evil::new(theirs))
+}
+
+/// Goal: a far end applies what it is told and answers how things stand, within its limits; one that was not told of
+/// knobs refuses them.
+#[test]
+fn a_far_end_follows_and_answers() {
+    let bench = Bench::new();
+    let (ours, mut evil) = ends();
+    let source = start(&bench, ours, None);
+    evil.greet_source_as(knowing(), false);
+    let mut turn = |knobs: Knobs| {
+        evil.say(Message::Knobs(knobs));
+        evil.until(knobs_of).unwrap()
+    };
+    let asked = Knobs { paused: true, streams: 1, readers: 200, writers: 9, ..Knobs::default() };
+    let stands = Knobs { rate: RATE_BEGAN, writers: 0, ..asked };
+    assert_eq!(turn(asked), stands, "writers are the other end's");
+    let rate = |rate| Knobs { rate, ..asked };
+    for (asked, stands) in
+        [(200_000, 200_000), (1, RATE_MIN), (RATE_UNLIMITED, RATE_UNLIMITED), (0, RATE_BEGAN)]
+    {
+        assert_eq!(turn(rate(asked)).rate, stands, "{asked}");
+    }
+    assert_eq!(turn(Knobs { streams: 16, ..Knobs::default() }).streams, 2, "it has two");
+    assert_eq!(turn(Knobs::default()).readers, 2, "as it began");
+    drop(evil);
+    assert!(failure(&finish("followed", source)).is_some());
+    let (ours, mut evil) = ends();
+    let source = start(&bench, ours, None);
+    evil.greet_source_as(hello(), false);
+    evil.say(Message::Knobs(Knobs::default()));
+    evil.until(|_| None::<()>);
+    assert!(failure(&finish("unknown", source)).is_some_and(|text| text.contains("KNOBS")));
+    bench.check("far end");
+}
+
+/// Goal: a near end tells a far end that knows knobs, and believes its answer for what is the far end's alone: nothing
+/// that a far end says pauses or turns anything here.
+#[test]
+fn a_near_end_tells_and_is_not_told() {
+    let bench = Bench::new();
+    let (ours, mut evil) = ends();
+    let control = Control::new();
+    let source = start(&bench, ours, Some(&control));
+    evil.greet_source_as(knowing(), false);
+    assert_eq!(evil.until(knobs_of), Some(Knobs::default()), "it begins with what stands");
+    let lies = Knobs { paused: true, rate: 70_000, streams: 7, readers: 7, writers: 7 };
+    evil.say(Message::Knobs(lies));
+    control.set(Knob::Writers, 5).unwrap();
+    control.set(Knob::Readers, 1).unwrap();
+    control.set(Knob::Rate, 0).unwrap();
+    let told = evil.until(|message| knobs_of(message).filter(|knobs| knobs.rate > 0));
+    assert_eq!(told, Some(Knobs { rate: RATE_UNLIMITED, readers: 1, writers: 5, ..Knobs::default() }));
+    let deadline = Instant::now() + PATIENCE;
+    while control.state().knobs[Knob::Writers as usize].now != Some(7) {
+        assert!(Instant::now() < deadline, "{:?}", control.state());
+        thread::yield_now();
+    }
+    // The wishes may be applied a turn after they were told.
+    while control.state().knobs[Knob::Rate as usize].now.is_some() {
+        assert!(Instant::now() < deadline, "{:?}", control.state());
+        thread::yield_now();
+    }
+    let state = control.state();
+    assert_eq!(state.phase, Phase::Running);
+    let now = |knob: Knob| state.knobs[knob as usize].now;
+    assert_eq!((now(Knob::Readers), now(Knob::Streams)), (Some(1), Some(2)), "{state:?}");
+    assert!(control.set(Knob::Streams, 3).is_err_and(|text| text.contains("has 2")));
+    drop(evil);
+    finish("told", source);
+}
+
+/// Goal: where the other end is too old, what only it could change is refused with that reason, and the rest works.
+#[test]
+fn an_older_peer_is_told_apart() {
+    let bench = Bench::new();
+    let (ours, mut evil) = ends();
+    let control = Control::new();
+    // Before the ends have met nobody knows.
+    control.set(Knob::Writers, 3).unwrap();
+    let source = start(&bench, ours, Some(&control));
+    evil.greet_source_as(hello(), false);
+    let deadline = Instant::now() + PATIENCE;
+    while control.state().phase == Phase::Starting {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+    assert!(
+        control
+            .set(Knob::Writers, 3)
+            .is_err_and(|text| text.contains("the other end cannot change this live"))
+    );
+    assert_eq!(control.knobs().writers, 0, "the early wish was dropped");
+    control.set(Knob::Readers, 3).unwrap();
+    control.pause(true).unwrap();
+    while control.state().knobs[Knob::Readers as usize].now != Some(3) {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+    assert!(evil.heard.try_iter().all(|message| knobs_of(&message).is_none()), "it was told nonetheless");
+    drop(evil);
+    finish("older", source);
+}
