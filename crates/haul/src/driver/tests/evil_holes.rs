@@ -124,7 +124,12 @@ fn data_in_holes_is_refused() {
             let data = bytes(1, 5);
             (RawEntry::part(1, 100 * A, &data, true), data)
         }),
-        said("the whole file", misfit, || {
+        said("a piece as the whole file", misfit, || {
+            let data = bytes(1, A as usize);
+            (RawEntry::whole(1, &data), data)
+        }),
+        // More than the sink grants at first, and so refused before it is looked at.
+        said("the whole file", "more data than was granted", || {
             let data = bytes(1, (100 * A + 5) as usize);
             (RawEntry::whole(1, &data), data)
         }),

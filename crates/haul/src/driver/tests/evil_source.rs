@@ -373,16 +373,15 @@ fn wrong_data_is_refused() {
             evil.data(&[RawEntry::part(1, 0, &data[..OBJECT as usize], false)], &data[..OBJECT as usize]);
             evil.data(&[RawEntry::whole(1, &data)], &data);
         }),
-        case("more than was granted", "closed the control stream", move |evil| {
+        // What would exhaust the receiver's buffers as well ends there: `transport_conformance.rs`.
+        case("more than was granted", "more data than was granted", move |evil| {
             evil.greet_sink();
             announce(evil, vec![file(1, 0, "f", 1 << 40)]);
             // Nobody reads files that are not announced yet, so their buffers stay taken.
-            for i in 0..MEMORY / OBJECT + 1 {
+            for i in 0..MEMORY / OBJECT {
                 let (entry, data) = part(9, i * OBJECT, OBJECT, false);
                 evil.data(&[entry], &data);
             }
-            evil.until(|m| matches!(m, Message::StreamClosed { frames: 128, .. }).then_some(())).unwrap();
-            hang_up(evil);
         }),
         case("empty frames without end", "granted", |evil| {
             evil.greet_sink();
