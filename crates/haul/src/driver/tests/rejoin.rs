@@ -103,7 +103,8 @@ impl Net {
         let left = Arc::new(AtomicU64::new(rng.u64(mean / 10..mean * 2)));
         let reader = |inner| Box::new(Meter { inner, left: left.clone(), closer: closer.clone() });
         let writer = Meter { inner: near.writer, left: left.clone(), closer: closer.clone() };
-        let near = Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None };
+        let near =
+            Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None };
         (near, far)
     }
 
