@@ -600,6 +600,10 @@ mod tests {
         let bench = Bench::new();
         let mut kept: Vec<Link> =
             (0..=2).map(|stream| bench.join(&bench.near, &bench.session, stream).unwrap()).collect();
+        // The last one's thread may still be on its way to the channel.
+        for _ in 0..=2 {
+            bench.listener.joined.recv().unwrap();
+        }
         let (post, events) = crossbeam_channel::unbounded();
         bench.listener.open(Arc::new(move |event| drop(post.send(event))));
         let join = |stream, epoch| bench.join_at(&bench.near, &bench.session, stream, epoch);

@@ -219,9 +219,11 @@ impl Race {
 
     fn launch(&mut self, i: usize) {
         let (way, caller, sender) = (self.ways[i], self.caller.clone(), self.sender.clone());
-        let (paths, deadline) = (self.rules.paths, self.rules.deadline);
+        // On a path of its own it will be a data stream.
+        let data = self.rules.paths && way.pair != self.ways[0].pair;
+        let deadline = self.rules.deadline;
         let attempt = move || {
-            let word = match dial(&caller, &way, paths, deadline, &|| drop(sender.send(Word::Answered(i)))) {
+            let word = match dial(&caller, &way, data, deadline, &|| drop(sender.send(Word::Answered(i)))) {
                 Ok(met) => Word::Met(i, met),
                 Err(kind) => Word::Failed(i, kind),
             };
@@ -379,7 +381,6 @@ fn dial(
     if left().is_zero() {
         return Err(io::ErrorKind::TimedOut);
     }
-    // It may become a data stream.
     let window = caller.window.filter(|_| data);
     let wait = left().min(CONNECT_WAIT);
     let socket = tcp::connect(&way.remote, way.local, window, wait).map_err(|error| error.kind())?;
