@@ -46,7 +46,8 @@ const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
 const RTN_UNICAST: u8 = 1;
 const RT_SCOPE_LINK: u8 = 253;
-const IFF_UP_RUNNING: u32 = 0x41;
+/// Up, and with a carrier. (`IFF_RUNNING` follows the carrier only after up to a second.)
+const IFF_UP_LOWER_UP: u32 = 0x1_0001;
 const IFF_LOOPBACK: u32 = 8;
 /// Deprecated, not yet known to be the only one, or known not to be.
 const IFA_F_UNFIT: u32 = 0x20 | 0x40 | 0x08;
@@ -76,7 +77,7 @@ fn ask_addresses() -> io::Result<Vec<Address>> {
     let mut up = BTreeSet::new();
     ask(RTM_GETLINK, NLM_F_DUMP, &[0; IFINFO_LEN], RTM_NEWLINK, |info| {
         if let (Some(index), Some(flags)) = (u32_at(info, 4), u32_at(info, 8))
-            && flags & IFF_UP_RUNNING == IFF_UP_RUNNING
+            && flags & IFF_UP_LOWER_UP == IFF_UP_LOWER_UP
             && flags & IFF_LOOPBACK == 0
         {
             up.insert(index);
