@@ -185,11 +185,12 @@ pub struct Cp {
     #[arg(long, value_name = "SIZE", value_parser = parse_object_size)]
     pub object_size: Option<u32>,
 
-    /// Dial this address of the far host for data
+    /// Dial these addresses of the far host for data, each a path of its own
     ///
-    /// Default: the one that ssh itself reached, for that one is known to be the right host.
-    #[arg(long, value_name = "ADDR")]
-    pub via: Option<IpAddr>,
+    /// Default: the one that ssh itself reached, for that one is known to be the right host; where other devices of both
+    /// hosts reach each other too, these as well. The one that answers first carries control, IPv6 or IPv4.
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = parse_address)]
+    pub via: Vec<IpAddr>,
 
     /// Port or ports A-B that the far end may listen on
     ///
@@ -334,6 +335,16 @@ fn parse_object_size(text: &str) -> Result<u32, String> {
         return Err("an object size is a power of two from 64KiB to 64MiB".into());
     }
     u32::try_from(size).map_err(|error| error.to_string())
+}
+
+fn parse_address(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) if !ip.is_unspecified() && !ip.is_multicast() => Ok(ip),
+        _ => {
+            Err("expected an IP address of the far host as 192.0.2.1 or 2001:db8::1, several with commas"
+                .into())
+        }
+    }
 }
 
 fn parse_ports(text: &str) -> Result<Ports, String> {
@@ -514,6 +525,8 @@ mod tests {
             &["--patience", "2d", "a", "b"],
             &["--durability", "fast", "a", "b"],
             &["--via", "example.org", "a", "b"],
+            &["--via", "10.0.0.1,", "a", "b"],
+            &["--via", "0.0.0.0", "a", "b"],
             &["--stop-after", "0s", "a", "b"],
             &["--patience", "1", "a", "b"],
         ] {

@@ -51,8 +51,9 @@ pub struct RemoteOptions {
     pub remote_haul: Option<PathBuf>,
     /// Never copy the local binary to the far end.
     pub no_push: bool,
-    /// Dial this address instead of the one that ssh reached.
-    pub via: Option<IpAddr>,
+    /// Addresses of the far end to dial instead of the one that ssh reached and those that the far end names; each is a
+    /// path for data.
+    pub via: Vec<IpAddr>,
     /// Ports that the far end may listen on, first and last.
     pub ports: Option<(u16, u16)>,
     /// A person can answer ssh's questions.

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -224,14 +225,16 @@ struct Remote {
     guard: bootstrap::SshGuard,
     protect: String,
     path: String,
+    paths: Option<String>,
     streams: Choice<u16>,
     advice: Option<String>,
 }
 
 impl Remote {
-    fn joined(self, near: Report, rate_limited: bool) -> Joined {
-        let Remote { guard, protect, path, streams, advice } = self;
+    fn joined(self, mut near: Report, rate_limited: bool) -> Joined {
+        let Remote { guard, protect, path, paths, streams, advice } = self;
         drop(guard);
+        near.chosen.extend(paths.map(|paths| ("paths".into(), paths)));
         Joined { near, local: None, protect, path, streams, advice, rate_limited }
     }
 }
@@ -249,13 +252,14 @@ fn connect(
         ssh: remote.ssh.clone(),
         remote_haul: remote.remote_haul.clone(),
         push: if remote.no_push { None } else { remote.binary.clone() },
-        via: remote.via,
+        via: remote.via.clone(),
         ports: remote.ports,
         interactive: remote.interactive,
         streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
     };
     let mut notes = |note| observer.event(Event::Note(note));
     let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
+    let paths = show_paths(&connected.paths());
     let Plan { streams, advice, .. } = connected.plan;
     let links = Links {
         session: connected.session,
@@ -270,7 +274,14 @@ fn connect(
         bootstrap::Path::Ssh => "through ssh".into(),
     };
     let protect = connected.protect.to_owned();
-    Ok((links, Remote { guard: connected.guard, protect, path, streams, advice }))
+    Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice }))
+}
+
+/// Several paths in words.
+fn show_paths(paths: &[(IpAddr, IpAddr, usize)]) -> Option<String> {
+    let show = |(from, to, streams): &(IpAddr, IpAddr, usize)| format!("{from} -> {to} ({streams} streams)");
+    let all: Vec<String> = paths.iter().map(show).collect();
+    (all.len() > 1).then(|| format!("{} paths: {}", all.len(), all.join(", ")))
 }
 
 /// `haul agent`: the far end of one session. Returns the exit code.

@@ -23,6 +23,7 @@ pub mod mux;
 pub mod pace;
 pub mod path;
 pub mod rejoin;
+pub mod routes;
 pub mod stream;
 pub mod tcp;
 pub mod tls;

@@ -81,7 +81,7 @@ impl Far {
             ssh: vec![ssh.to_str().unwrap().into(), "-p".into(), "1".into()],
             remote_haul: None,
             push: None,
-            via: None,
+            via: Vec::new(),
             ports: None,
             interactive: false,
             streams: Some(3),
@@ -282,7 +282,7 @@ fn unknown_address_opens_no_port() {
     assert_eq!(connected.path, Path::Ssh);
     assert!(notes.iter().any(|n| n.contains("--via")), "{notes:?}");
     check_echo(connected);
-    let spec = RemoteSpec { via: Some(Ipv4Addr::LOCALHOST.into()), ..far.spec() };
+    let spec = RemoteSpec { via: vec![Ipv4Addr::LOCALHOST.into()], ..far.spec() };
     assert!(matches!(start(&spec).0.unwrap().path, Path::Direct { .. }));
 }
 

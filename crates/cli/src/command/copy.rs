@@ -132,7 +132,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         ssh: args.ssh.0.clone(),
         remote_haul: args.remote_haul.clone(),
         no_push: args.no_push,
-        via: args.via,
+        via: args.via.clone(),
         ports: args.port.map(|Ports(first, last)| (first, last)),
         // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
         interactive: surroundings.stdin_terminal,
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
-                    --object-size 1MiB --via ::1 --port 7000-7009 --no-push --remote-haul /h --state /s \
+                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
@@ -222,7 +222,7 @@ mod tests {
             ssh: vec!["ssh".into()],
             remote_haul: Some("/h".into()),
             no_push: true,
-            via: Some("::1".parse().unwrap()),
+            via: vec!["::1".parse().unwrap(), "10.0.0.1".parse().unwrap()],
             ports: Some((7000, 7009)),
             interactive: true,
             binary: None,

@@ -48,7 +48,7 @@ fn request() -> CopyRequest {
             ssh: vec!["ssh".into()],
             remote_haul: None,
             no_push: false,
-            via: None,
+            via: Vec::new(),
             ports: None,
             interactive: false,
             binary: None,

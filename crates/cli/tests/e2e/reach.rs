@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::support::compare::{ALL, assert_no_debris, assert_same};
-use crate::support::netns::{FAR, FAR_BLOCKED, NetnsPair};
+use crate::support::netns::{FAR, FAR_BLOCKED, FAR_SECOND, FAR6, FAR6_BLOCKED, NetnsPair};
 use crate::support::run::{Haul, program};
 use crate::support::sshd::{FarHaul, Sshd};
 use crate::support::{Room, procs, read, set_mode, tree};
@@ -66,28 +66,115 @@ fn data_take_the_direct_path() {
     }
 }
 
-/// Goal: the far end listens only on the address that ssh reached, on a port of the range that was asked for.
+/// Goal: the far end listens on one port of the range that was asked for, and with `--via` on those addresses only.
 /// Method: the kernel's list of sockets in the far namespace while a copy runs.
 #[test]
 fn only_the_ports_asked_for_are_used() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(10, 96 << 20);
-    let mut seen = BTreeSet::new();
-    let mut run = hosts.push(&["--port", "40100-40104"]).start();
-    run.until(|_| {
-        seen.extend(sockets(&hosts.sshd, false));
-        false
-    });
-    run.wait().sane().exits(0);
-    hosts.assert_copied("pushed");
-    let far: Ipv4Addr = FAR.parse().expect("an address");
-    let strange: Vec<_> = seen.iter().filter(|socket| socket.0 != far).collect();
-    assert!(strange.is_empty(), "an address that ssh did not reach: {strange:?}");
-    let ports: BTreeSet<u16> =
-        seen.iter().map(|socket| socket.1).filter(|port| (40100..=40104).contains(port)).collect();
-    assert_eq!(ports.len(), 1, "one port of the range, not {seen:?}");
-    // The other one is sshd's.
-    assert_eq!(seen.len(), 2, "{seen:?}");
+    let far: IpAddr = FAR.parse().expect("an address");
+    for options in [&[][..], &["--via", FAR]] {
+        let hosts = Hosts::new(10, 96 << 20);
+        let mut seen = BTreeSet::new();
+        let mut run = hosts.push(&[&["--port", "40100-40104"], options].concat()).start();
+        run.until(|_| {
+            seen.extend(sockets(&hosts.sshd, false));
+            false
+        });
+        run.wait().sane().exits(0);
+        hosts.assert_copied("pushed");
+        let everywhere = (options.is_empty()).then_some(IpAddr::from(Ipv6Addr::UNSPECIFIED));
+        let strange: Vec<_> =
+            seen.iter().filter(|socket| socket.0 != far && Some(socket.0) != everywhere).collect();
+        assert!(strange.is_empty(), "an address that was not asked for: {strange:?}");
+        let ports: BTreeSet<u16> =
+            seen.iter().map(|socket| socket.1).filter(|port| (40100..=40104).contains(port)).collect();
+        assert_eq!(ports.len(), 1, "one port of the range, not {seen:?}");
+        // The other one is sshd's.
+        let all: BTreeSet<u16> = seen.iter().map(|socket| socket.1).collect();
+        assert_eq!(all.len(), 2, "{seen:?}");
+    }
+}
+
+/// Goal: an IPv6 address that swallows what is sent to it costs no way: IPv4 is taken; where IPv6 works it is used.
+/// Method: addresses of the far host, in an order in which the one that swallows comes first.
+#[test]
+fn a_black_holed_ipv6_falls_back() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(100, 9_000_000);
+    hosts.pair.ipv6();
+    for (via, to) in [
+        (format!("{FAR6_BLOCKED},{FAR}"), format!("tcp to {FAR}:")),
+        (format!("{FAR6_BLOCKED},{FAR_BLOCKED},{FAR6}"), format!("tcp to [{FAR6}]:")),
+        (format!("{FAR6},{FAR}"), format!("tcp to [{FAR6}]:")),
+    ] {
+        for (haul, sink) in
+            [(hosts.push(&["--via", &via]), "pushed"), (hosts.pull(&["--via", &via]), "pulled")]
+        {
+            let ended = haul.run().sane().exits(0);
+            let summary = ended.summary();
+            assert!(summary.text("path").starts_with(&to), "{via}\n{}", ended.describe());
+            assert_eq!(
+                summary.number("strays"),
+                0,
+                "what lost the race is no stranger\n{}",
+                ended.describe()
+            );
+            hosts.assert_copied(sink);
+            std::fs::remove_dir_all(hosts.room.at(sink)).expect("make room");
+        }
+    }
+}
+
+/// Goal: two NICs of both hosts are found, or named, and both carry data, both ways.
+/// Method: what the NICs counted; each byte compared.
+#[test]
+fn two_nics_carry_data() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(20, 128 << 20);
+    hosts.pair.second_nic();
+    let named = format!("{FAR},{FAR_SECOND}");
+    for options in [&[][..], &["--via", &named]] {
+        for push in [true, false] {
+            let before = ["veth0", "veth1"].map(|nic| hosts.pair.carried(nic));
+            let options = [&["-v", "--streams=4"], options].concat();
+            let haul = if push { hosts.push(&options) } else { hosts.pull(&options) };
+            let ended = haul.run().sane().exits(0);
+            let carried = ["veth0", "veth1"].map(|nic| hosts.pair.carried(nic));
+            let carried = [carried[0] - before[0], carried[1] - before[1]];
+            let least = carried.iter().sum::<u64>() / 4;
+            assert!(carried.iter().all(|n| *n >= least), "{carried:?}\n{}", ended.describe());
+            let said = ended.summary().0.to_string();
+            assert!(said.contains("2 paths: ") && said.contains("(2 streams)"), "{said}");
+            assert_eq!(ended.summary().number("strays"), 0, "{}", ended.describe());
+            let sink = if push { "pushed" } else { "pulled" };
+            hosts.assert_copied(sink);
+            std::fs::remove_dir_all(hosts.room.at(sink)).expect("make room");
+        }
+    }
+}
+
+/// Goal: a NIC that fails costs the streams on it only: the copy goes on over the other, also where it carried control.
+/// Method: the second NIC goes down in the middle, with control on it and without; it comes back, or does not.
+#[test]
+fn a_nic_that_fails_loses_only_its_streams() {
+    need!("netns", "sshd");
+    for (via, back) in [([FAR, FAR_SECOND], true), ([FAR_SECOND, FAR], false)] {
+        let hosts = Hosts::new(10, 512 << 20);
+        hosts.pair.second_nic();
+        let via = via.join(",");
+        let mut run = hosts.push(&["--via", &via, "--streams=4"]).start();
+        assert!(run.until(|_| procs::written(&procs::marked(&hosts.sshd.mark)) > 8 << 20), "it has begun");
+        let before = hosts.pair.carried("veth1");
+        assert!(before > 1 << 20, "both carry data: {before}");
+        hosts.pair.second(false);
+        if back {
+            procs::wait_until(Duration::from_secs(14), || false);
+            hosts.pair.second(true);
+        }
+        let ended = run.wait().sane().exits(0);
+        assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
+        hosts.assert_copied("pushed");
+    }
 }
 
 /// Goal: where a firewall drops what is sent to the port, all goes through ssh, with a line for the firewall office.
@@ -260,18 +347,28 @@ fn annoy(port: u16, over: &AtomicBool, met: &AtomicU64) {
     }
 }
 
-/// Local address and port of each IPv4 TCP socket in the namespace of sshd, or only of those that listen.
-fn sockets(sshd: &Sshd, listening: bool) -> BTreeSet<(Ipv4Addr, u16)> {
-    let table = read(format!("/proc/{}/net/tcp", sshd.pid()));
-    let table = String::from_utf8_lossy(&table);
+/// Local address and port of each TCP socket in the namespace of sshd, or only of those that listen.
+fn sockets(sshd: &Sshd, listening: bool) -> BTreeSet<(IpAddr, u16)> {
+    let tables = ["tcp", "tcp6"].map(|name| read(format!("/proc/{}/net/{name}", sshd.pid())));
     let parse = |line: &str| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
         let (address, port) = local.split_once(':')?;
-        let address = Ipv4Addr::from(u32::from_str_radix(address, 16).ok()?.to_ne_bytes());
+        // Words of 32 bits in the machine's order.
+        let words =
+            (0..address.len()).step_by(8).map(|at| u32::from_str_radix(address.get(at..at + 8)?, 16).ok());
+        let bytes: Vec<u8> =
+            words.collect::<Option<Vec<u32>>>()?.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let address = match <[u8; 4]>::try_from(&bytes[..]) {
+            Ok(v4) => IpAddr::from(v4),
+            Err(_) => IpAddr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?).to_canonical(),
+        };
         (!listening || state == "0A").then_some((address, u16::from_str_radix(port, 16).ok()?))
     };
-    table.lines().skip(1).filter_map(parse).collect()
+    let lines = |table: &Vec<u8>| -> Vec<_> {
+        String::from_utf8_lossy(table).lines().skip(1).filter_map(parse).collect()
+    };
+    tables.iter().flat_map(lines).collect()
 }
 
 /// Files below `dir` that are as long as the program under test.

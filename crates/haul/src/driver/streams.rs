@@ -149,8 +149,10 @@ impl Lines {
     /// A data stream is lost.
     pub(crate) fn stream_lost(&mut self, stream: StreamId, now: Time) {
         self.keeper.lost(stream, now);
-        if let Joins::Accept(door) = &self.joins {
-            door.left(stream);
+        match &self.joins {
+            Joins::Accept(door) => door.left(stream),
+            Joins::Dial(dial) => dial.left(stream),
+            Joins::Never => {}
         }
     }
 

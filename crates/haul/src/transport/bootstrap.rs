@@ -5,8 +5,8 @@
 //!
 //! The near end runs ssh once ([`ssh`]) with a constant command. A stage written in `sh` finds a `haul` there
 //! or takes one from us ([`push`]), and becomes `haul agent`. Over that pipe both ends exchange versions and
-//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials, and each connection is
-//! TLS pinned to those keys. If the port cannot be reached, all streams share the ssh pipe.
+//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`race`]), over each path between
+//! the two that answers, and each connection is TLS pinned to those keys. If the port cannot be reached, all streams share the ssh pipe.
 //!
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
@@ -14,6 +14,7 @@
 //! Later connections join by the same keys and the session's secret ([`super::rejoin`]); in the ssh pipe none can.
 //! Left out: the far end dialling the near one (for sites where only that direction is open).
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -31,11 +32,13 @@ mod listener;
 mod message;
 mod near;
 mod push;
+mod race;
 mod redial;
 mod ssh;
 mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, agent};
+pub use message::ADDRESSES_MAX;
 pub use near::connect;
 pub use ssh::SshGuard;
 pub use words::{escape, split_command};
@@ -62,8 +65,9 @@ pub struct RemoteSpec {
     pub remote_haul: Option<PathBuf>,
     /// The program to push where the far end has none (this very program); `None`: `--no-push`.
     pub push: Option<PathBuf>,
-    /// `--via`: the far end's address to listen on and to dial, instead of the one that ssh reached.
-    pub via: Option<IpAddr>,
+    /// `--via`: the far end's addresses to listen on and to dial, each a path; empty: the one that ssh reached, and what
+    /// else the far end has. At most [`ADDRESSES_MAX`].
+    pub via: Vec<IpAddr>,
     /// `--port A-B`, inclusive; `None`: any free port.
     pub ports: Option<(u16, u16)>,
     /// A person sits at a terminal: ssh may ask for a password. Without one nothing ever prompts.
@@ -111,6 +115,23 @@ pub struct Connected {
     pub plan: Plan,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
+}
+
+impl Connected {
+    /// From where to where the data streams go, with their number; none where they share the ssh pipe.
+    pub fn paths(&self) -> Vec<(IpAddr, IpAddr, usize)> {
+        let mut order: Vec<(IpAddr, IpAddr)> = Vec::new();
+        let mut counts = BTreeMap::new();
+        for socket in self.data.iter().filter_map(|(_, link)| link.socket.as_deref()) {
+            let (Ok(from), Ok(to)) = (socket.local_addr(), socket.peer_addr()) else { continue };
+            let path = (from.ip(), to.ip());
+            if !order.contains(&path) {
+                order.push(path);
+            }
+            *counts.entry(path).or_insert(0) += 1;
+        }
+        order.into_iter().map(|path| (path.0, path.1, counts[&path])).collect()
+    }
 }
 
 impl std::fmt::Debug for Connected {

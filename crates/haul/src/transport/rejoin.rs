@@ -35,6 +35,8 @@ pub enum JoinEvent {
 pub trait Dial: Send + Sync {
     /// Dials this stream (0: control) of the session. Exactly one event follows, within some ten seconds.
     fn dial(&self, stream: StreamId, epoch: SessionEpoch, post: Post<JoinEvent>);
+    /// This stream, which was up, is over.
+    fn left(&self, _stream: StreamId) {}
 }
 
 /// The listening end.

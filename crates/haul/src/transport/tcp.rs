@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -187,14 +187,22 @@ pub fn fix_receive(socket: impl AsFd, bytes: u64) -> io::Result<()> {
     Ok(sockopt::set_socket_recv_buffer_size(socket, half)?)
 }
 
-/// Dials `addr`. `window`: bytes under way that the receive buffer shall hold, which must be fixed before.
+/// Dials `addr`, from `local` if that is named. `window`: bytes under way that the receive buffer shall hold, which must be fixed before.
 ///
 /// # Errors
 /// The system's answer, and a time-out.
-pub fn connect(addr: &SocketAddr, window: Option<u64>, wait: Duration) -> io::Result<TcpStream> {
+pub fn connect(
+    addr: &SocketAddr,
+    local: Option<IpAddr>,
+    window: Option<u64>,
+    wait: Duration,
+) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(*addr), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(window) = window {
         fix_receive(&socket, window.saturating_mul(2))?;
+    }
+    if let Some(local) = local {
+        socket.bind(&SocketAddr::new(local, 0).into())?;
     }
     socket.connect_timeout(&(*addr).into(), wait)?;
     Ok(socket.into())

@@ -8,6 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const NEAR: &str = "10.79.0.1";
 /// The address of the far host.
 pub const FAR: &str = "10.79.0.2";
+/// An IPv6 address of the far host to which likewise nothing arrives, and one that works.
+pub const FAR6_BLOCKED: &str = "fd79::3";
+pub const FAR6: &str = "fd79::2";
+/// The second NIC's addresses, see [`NetnsPair::second_nic`].
+pub const NEAR_SECOND: &str = "10.79.1.1";
+pub const FAR_SECOND: &str = "10.79.1.2";
 /// An address that the far host has too, to which nothing sent by the near host arrives: a firewall that drops.
 pub const FAR_BLOCKED: &str = "10.79.0.3";
 
@@ -50,6 +56,44 @@ impl NetnsPair {
             "permanent",
         ]);
         pair
+    }
+
+    /// Gives both hosts IPv6, with an address that works and one that swallows what is sent to it.
+    pub fn ipv6(&self) {
+        let add = |namespace: &str, address: &str| {
+            ip(&["-n", namespace, "addr", "add", &format!("{address}/64"), "dev", "veth0", "nodad"]);
+        };
+        add(&self.near, "fd79::1");
+        add(&self.far, FAR6);
+        add(&self.far, FAR6_BLOCKED);
+        let nobody = ["lladdr", "02:00:00:00:00:99", "dev", "veth0", "nud", "permanent"];
+        ip(&[&["-n", &self.near, "-6", "neigh", "add", FAR6_BLOCKED], &nobody[..]].concat());
+    }
+
+    /// Gives each host a second NIC, joined to the other's by a cable of its own.
+    pub fn second_nic(&self) {
+        let (near, far) = (&self.near, &self.far);
+        ip(&["-n", near, "link", "add", "veth1", "type", "veth", "peer", "name", "veth1", "netns", far]);
+        for (namespace, address) in [(near, NEAR_SECOND), (far, FAR_SECOND)] {
+            ip(&["-n", namespace, "addr", "add", &format!("{address}/24"), "dev", "veth1"]);
+            ip(&["-n", namespace, "link", "set", "veth1", "up"]);
+        }
+    }
+
+    /// Sets the near host's second NIC up or down.
+    pub fn second(&self, up: bool) {
+        ip(&["-n", &self.near, "link", "set", "veth1", if up { "up" } else { "down" }]);
+    }
+
+    /// Bytes that a NIC of the near host has sent and received.
+    pub fn carried(&self, nic: &str) -> u64 {
+        let read = |what: &str| {
+            let file = format!("/sys/class/net/{nic}/statistics/{what}_bytes");
+            let output = Command::new("ip").args(["netns", "exec", &self.near, "cat", &file]).output();
+            let text = String::from_utf8(output.expect("run ip").stdout).expect("a number");
+            text.trim().parse::<u64>().expect("a number")
+        };
+        read("tx") + read("rx")
     }
 
     /// Takes the cable out (or puts it back) at the far host.

@@ -1,7 +1,7 @@
 //! The far end: `haul agent`, started by ssh.
 //!
-//! In: the pipe to the near end, and the address that ssh's server was reached at. Out: the request and the
-//! joined streams.
+//! In: the pipe to the near end, the address that ssh's server was reached at, this host's addresses. Out: the request and
+//! the joined streams.
 //! Invariants: until control is joined the port dies with the pipe, and all streams of the start must have joined after
 //! [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the loss of ssh loses nothing.
 
@@ -16,15 +16,17 @@ use crossbeam_channel::{after, bounded, never, select};
 use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::listener::{Listener, Session};
+use super::listener::{At, Listener, Session};
 use super::message::{
-    self, AgentHello, AgentReply, Bytes, Decision, Listening, MAGIC, NearHello, NotListening, PROGRAM_LEN_MAX,
+    self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Listening, MAGIC, Named, NearHello,
+    NotListening, PROGRAM_LEN_MAX,
 };
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
 use crate::job::{AgentRequest, Role};
 use crate::transport::path::EndFacts;
 use crate::transport::rejoin::Joins;
+use crate::transport::routes::{self, Address};
 use crate::transport::{Link, tcp, tls};
 
 /// How long the near end may take to join all streams, and to decide.
@@ -123,23 +125,35 @@ where
     let session = Session { id: near.session.0, secret: near.secret.0 };
     let strays = Arc::new(AtomicU64::new(0));
     let (client, server) = addresses(env.ssh_connection.as_deref());
-    let listener = match near.via.or(server) {
+    let vias = near.vias();
+    let listener = match place(&vias, server) {
         None => Err("the address that ssh reached is not known; name one with --via".to_string()),
-        Some(address) => {
+        Some(at) => {
             let pin = tls::Pin(near.key.0);
             // A receive buffer must be fixed before connections are made; only the sink's matters.
             let window = near.request.options.window.filter(|_| near.request.role == Role::Sink);
             let strays = Arc::clone(&strays);
-            let opened =
-                Listener::open(address, near.ports, (session, streams), identity, pin, strays, window);
+            let opened = Listener::open(&at, near.ports, (session, streams), identity, pin, strays, window);
             opened.map_err(|e| {
                 let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
-                format!("cannot listen on {address}{ports}: {e}")
+                let at = match at {
+                    At::Everywhere => "any address".into(),
+                    At::Only(addresses) => {
+                        addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+                    }
+                };
+                format!("cannot listen on {at}{ports}: {e}")
             })
         }
     };
     let listening = match &listener {
-        Ok(l) => Ok(Listening { address: l.addr.ip(), port: env.hooks.port.unwrap_or(l.addr.port()) }),
+        Ok(l) => {
+            let port = env.hooks.port.unwrap_or(l.addr.port());
+            let failed = l.failed.iter().map(|(address, e)| format!("{address}: {e}")).collect();
+            let works = |via: &IpAddr| l.failed.iter().all(|(failed, _)| failed != via);
+            let vias: Vec<IpAddr> = vias.into_iter().filter(works).collect();
+            Ok(named(&vias, server.unwrap_or(l.addr.ip()), &routes::addresses(), port, failed))
+        }
         Err(why) => Err(NotListening { why: why.clone() }),
     };
     let facts = Some(EndFacts::here(near.request.options.memory));
@@ -171,6 +185,40 @@ where
         strays,
     };
     Ok((near.request, connected))
+}
+
+/// Where to listen: at the user's addresses; else wherever this host may be reached, unless it was reached from itself.
+fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
+    match server {
+        _ if !vias.is_empty() => Some(At::Only(vias.to_vec())),
+        Some(server) if server.is_loopback() => Some(At::Only(vec![server])),
+        server => server.map(|_| At::Everywhere),
+    }
+}
+
+/// The addresses to try: the user's, each for a path of its own; else that which ssh reached, and the others of this host,
+/// `own`, one of each device first.
+fn named(vias: &[IpAddr], server: IpAddr, own: &[Address], port: u16, failed: Vec<String>) -> Listening {
+    let own: &[Address] = if server.is_loopback() { &[] } else { own };
+    let device = own.iter().find(|own| own.ip == server).map_or(0, |own| own.device);
+    let mut all: Vec<Named> = match vias {
+        [] => vec![Named { address: server, device }],
+        vias => (1..).zip(vias).map(|(device, &address)| Named { address, device }).collect(),
+    };
+    if vias.is_empty() {
+        let mut later = Vec::new();
+        for own in own.iter().filter(|own| own.ip != server) {
+            let one = Named { address: own.ip, device: own.device };
+            match all.iter().any(|named| named.device == own.device) {
+                true => later.push(one),
+                false => all.push(one),
+            }
+        }
+        all.extend(later);
+    }
+    all.truncate(ADDRESSES_MAX);
+    let first = all.remove(0);
+    Listening { address: first.address, port, device: first.device, also: all, failed }
 }
 
 /// Client and server address of `$SSH_CONNECTION`, as far as they are plain addresses. One with a scope
@@ -284,6 +332,41 @@ mod tests {
     use super::super::listener;
     use super::*;
 
+    /// Goal: one address of each device is named first, that which ssh reached at the very front; a list of the user's
+    /// narrows it, and loopback stays among itself.
+    #[test]
+    fn addresses_are_named_in_order() {
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let own = [(2, "10.0.0.2"), (2, "fd00::2"), (3, "10.0.1.2"), (3, "fd01::2")];
+        let own = own.map(|(device, a)| Address { device, ip: ip(a) });
+        let seen = |l: Listening| {
+            let first = Named { address: l.address, device: l.device };
+            std::iter::once(first)
+                .chain(l.also)
+                .map(|n| (n.address.to_string(), n.device))
+                .collect::<Vec<_>>()
+        };
+        let text = |list: &[(&str, u32)]| list.iter().map(|(a, d)| (a.to_string(), *d)).collect::<Vec<_>>();
+        let of = |vias: &[IpAddr], server| seen(named(vias, ip(server), &own, 9, Vec::new()));
+        assert_eq!(
+            of(&[], "fd00::2"),
+            text(&[("fd00::2", 2), ("10.0.1.2", 3), ("10.0.0.2", 2), ("fd01::2", 3)])
+        );
+        assert_eq!(of(&[], "127.0.0.1"), text(&[("127.0.0.1", 0)]));
+        assert_eq!(
+            of(&[ip("10.0.1.2"), ip("10.0.0.2")], "fd00::2"),
+            text(&[("10.0.1.2", 1), ("10.0.0.2", 2)])
+        );
+        let many: Vec<_> =
+            (1..100).map(|i| Address { device: i, ip: IpAddr::from([10, 1, 0, i as u8]) }).collect();
+        let few = named(&[], ip("10.0.0.2"), &many, 9, Vec::new());
+        assert_eq!(few.also.len() + 1, ADDRESSES_MAX);
+        assert!(place(&[], None).is_none());
+        assert!(matches!(place(&[], Some(ip("10.0.0.2"))), Some(At::Everywhere)));
+        assert!(matches!(place(&[], Some(ip("::1"))), Some(At::Only(one)) if one == [ip("::1")]));
+        assert!(matches!(place(&[ip("10.0.0.2")], None), Some(At::Only(one)) if one == [ip("10.0.0.2")]));
+    }
+
     type Ended = Result<(AgentRequest, AgentConnected), BootstrapError>;
 
     /// Goal: the server's address is the third field, and what is no plain address is none.
@@ -325,6 +408,7 @@ mod tests {
             streams,
             ports: None,
             via: None,
+            via_too: Vec::new(),
         };
         near.write_all(&[MAGIC, &message::encode(&hello).unwrap()].concat()).unwrap();
         let reply = message::read_frame(&mut near).unwrap();

@@ -1,6 +1,6 @@
 //! The far end's one port: who comes in, and who does not.
 //!
-//! In: an address, a [`Session`] with its secret, the near end's key. Out: joined streams, each once; first those of the
+//! In: addresses, a [`Session`] with its secret, the near end's key. Out: joined streams, each once; first those of the
 //! start, then, once the driver has opened the door, others and control again.
 //! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to prove which
 //! stream it is. Whoever fails is closed and counted, and learns nothing.
@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::ids::{SessionEpoch, StreamId};
 use haul_core::wire::{JOIN_LEN, JOINED_LEN, Join, Joined, STREAMS_MAX};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::message::LINKS_MAX;
 use crate::transport::rejoin::{Door, JoinEvent, bound_stalls};
@@ -34,6 +35,10 @@ const LIVE_MAX: usize = 2 * STREAMS_MAX as usize;
 pub(super) const FIRST_EPOCH: SessionEpoch = SessionEpoch(1);
 /// How long a connection may take to show who it is.
 pub(super) const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
+/// Connections that wait to be taken in, at most; more than all streams of a start.
+const BACKLOG: i32 = 128;
+/// So many free ports are tried until one is free at all addresses.
+const FREE_PORTS_MAX: u16 = 16;
 /// Rest after the system had no descriptor or memory for a connection.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -67,33 +72,66 @@ pub(super) fn join(
     identity: &tls::Identity,
     pin: &tls::Pin,
     session: &Session,
-    (stream, epoch): (StreamId, SessionEpoch),
+    name: (StreamId, SessionEpoch),
     wait: Duration,
 ) -> Result<Link, TransportError> {
-    let failed = |what: &str, e: io::Error| TransportError { what: what.into(), source: Some(e) };
+    meet(socket, identity, pin, wait)?.join(session, name, wait)
+}
+
+/// A connection whose other end has shown that it is the far end. It has no name yet; who is not needed may be dropped.
+pub(super) struct Met {
+    link: Link,
+    timer: TcpStream,
+}
+
+/// TLS, the first part of [`join`].
+pub(super) fn meet(
+    socket: TcpStream,
+    identity: &tls::Identity,
+    pin: &tls::Pin,
+    wait: Duration,
+) -> Result<Met, TransportError> {
     let wait = wait.max(Duration::from_millis(1));
-    let timer = prepare(&socket, wait).map_err(|e| failed("prepare a connection", e))?;
-    let mut link = tls::client(socket, identity, pin, wait)?;
-    set_timeouts(&timer, Some(wait)).map_err(|e| failed("prepare a connection", e))?;
-    let mut nonce = [0; 16];
-    random(&mut nonce).map_err(|e| failed("join a session", e))?;
-    let name = Join::prove(&session.secret, session.id, stream, epoch, nonce);
-    let mut answer = [0; JOINED_LEN];
-    (|| {
-        link.writer.write_all(&name.encode())?;
-        link.writer.flush()?;
-        link.reader.read_exact(&mut answer)
-    })()
-    .map_err(|e| failed("join a session", e))?;
-    match Joined::decode(&answer) {
-        Ok((Joined::Accepted, s, e)) if (s, e) == (stream, epoch) => {}
-        answer => {
-            let what = format!("the far end did not take stream {stream}: {answer:?}");
-            return Err(TransportError { what, source: None });
+    let timer = prepare(&socket, wait).map_err(unprepared)?;
+    let link = tls::client(socket, identity, pin, wait)?;
+    Ok(Met { link, timer })
+}
+
+impl Met {
+    /// The rest of [`join`].
+    pub(super) fn join(
+        self,
+        session: &Session,
+        (stream, epoch): (StreamId, SessionEpoch),
+        wait: Duration,
+    ) -> Result<Link, TransportError> {
+        let Met { mut link, timer } = self;
+        let failed = |e: io::Error| TransportError { what: "join a session".into(), source: Some(e) };
+        set_timeouts(&timer, Some(wait.max(Duration::from_millis(1)))).map_err(unprepared)?;
+        let mut nonce = [0; 16];
+        random(&mut nonce).map_err(failed)?;
+        let name = Join::prove(&session.secret, session.id, stream, epoch, nonce);
+        let mut answer = [0; JOINED_LEN];
+        (|| {
+            link.writer.write_all(&name.encode())?;
+            link.writer.flush()?;
+            link.reader.read_exact(&mut answer)
+        })()
+        .map_err(failed)?;
+        match Joined::decode(&answer) {
+            Ok((Joined::Accepted, s, e)) if (s, e) == (stream, epoch) => {}
+            answer => {
+                let what = format!("the far end did not take stream {stream}: {answer:?}");
+                return Err(TransportError { what, source: None });
+            }
         }
+        settle(&timer).map_err(unprepared)?;
+        Ok(link)
     }
-    settle(&timer).map_err(|e| failed("prepare a connection", e))?;
-    Ok(link)
+}
+
+fn unprepared(error: io::Error) -> TransportError {
+    TransportError { what: "prepare a connection".into(), source: Some(error) }
 }
 
 /// Bounds each wait on `socket`, and keeps a second handle to change that behind TLS.
@@ -166,9 +204,21 @@ struct Desk {
     joined: Sender<(StreamId, Link)>,
 }
 
+/// Where a [`Listener`] listens, always on one port.
+#[derive(Clone, Debug)]
+pub(super) enum At {
+    /// Every address of this host, of IPv6 and IPv4, whatever it may be at any time.
+    Everywhere,
+    /// These, as far as it can; at least one.
+    Only(Vec<IpAddr>),
+}
+
 /// An open port. Dropping it closes the port; connections in their handshake end by themselves.
 pub(super) struct Listener {
+    /// The first that it listens on.
     pub addr: SocketAddr,
+    /// Addresses that it does not listen on, and why.
+    pub failed: Vec<(IpAddr, io::Error)>,
     /// Streams of the start as they join. Each stream comes at most once.
     pub joined: Receiver<(StreamId, Link)>,
     desk: Arc<Desk>,
@@ -179,13 +229,13 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`, on the first free port of `ports` (inclusive; `None`: any). `window`: bytes under way that each
+    /// Listens on the first free port of `ports` (inclusive; `None`: any). `window`: bytes under way that each
     /// connection's receive buffer shall hold.
     ///
     /// # Errors
-    /// The system's answer, for the last port of the range.
+    /// None of the addresses can be listened on: the system's answer, for the last port of the range.
     pub(super) fn open(
-        address: IpAddr,
+        at: &At,
         ports: Option<(u16, u16)>,
         (session, streams): (Session, u16),
         identity: tls::Identity,
@@ -193,20 +243,15 @@ impl Listener {
         strays: Arc<AtomicU64>,
         window: Option<u64>,
     ) -> io::Result<Listener> {
-        let (first, last) = ports.unwrap_or((0, 0));
-        let mut result = Err(io::ErrorKind::InvalidInput.into());
-        for port in first..=last {
-            result = TcpListener::bind((address, port));
-            if result.is_ok() {
-                break;
+        let (sockets, failed) = bind(at, ports)?;
+        for socket in &sockets {
+            socket.set_nonblocking(true)?;
+            if let Some(window) = window {
+                tcp::fix_receive(socket, window.saturating_mul(2))?;
             }
         }
-        let socket = result?;
-        socket.set_nonblocking(true)?;
-        if let Some(window) = window {
-            tcp::fix_receive(&socket, window.saturating_mul(2))?;
-        }
-        let addr = socket.local_addr()?;
+        let addr =
+            sockets.first().map_or(Err(io::ErrorKind::InvalidInput.into()), TcpListener::local_addr)?;
         // Room for every stream there can be: a joined one never waits here.
         let (sender, joined) = bounded(LINKS_MAX);
         let (used, live) = (BTreeSet::new(), BTreeSet::new());
@@ -225,10 +270,10 @@ impl Listener {
             let (stop, desk) = (Arc::clone(&stop), Arc::clone(&desk));
             thread::Builder::new()
                 .name("haul-listen".into())
-                .spawn(move || accept_loop(&socket, &stop, &desk))?
+                .spawn(move || accept_loop(&sockets, &stop, &desk))?
         };
         let orphaned = Arc::new(AtomicBool::new(false));
-        Ok(Listener { addr, joined, desk, stop, thread: Some(thread), orphaned })
+        Ok(Listener { addr, failed, joined, desk, stop, thread: Some(thread), orphaned })
     }
 }
 
@@ -260,28 +305,99 @@ impl Drop for Listener {
     }
 }
 
-fn accept_loop(socket: &TcpListener, stop: &OwnedFd, desk: &Arc<Desk>) {
+/// Sockets that listen, all on one port, and the addresses that none could be had for.
+type Bound = (Vec<TcpListener>, Vec<(IpAddr, io::Error)>);
+
+/// A port that is free at as many of the addresses as can be listened on at all.
+fn bind(at: &At, ports: Option<(u16, u16)>) -> io::Result<Bound> {
+    // Port 0: the kernel's choice for the first address, which another address may have in use.
+    let tries: Vec<u16> = match ports {
+        Some((first, last)) => (first..=last).collect(),
+        None => vec![0; FREE_PORTS_MAX.into()],
+    };
+    let mut error = io::ErrorKind::InvalidInput.into();
+    for port in tries {
+        let (sockets, failed) = match at {
+            At::Everywhere => match listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
+                Ok(socket) => (vec![socket], Vec::new()),
+                // A host without IPv6.
+                Err(e) if e.kind() != io::ErrorKind::AddrInUse => {
+                    bind_each(&[Ipv4Addr::UNSPECIFIED.into()], port)
+                }
+                Err(e) => (Vec::new(), vec![(Ipv6Addr::UNSPECIFIED.into(), e)]),
+            },
+            At::Only(addresses) => bind_each(addresses, port),
+        };
+        let in_use = failed.iter().any(|(_, e)| e.kind() == io::ErrorKind::AddrInUse);
+        if !in_use && !sockets.is_empty() {
+            return Ok((sockets, failed));
+        }
+        if let Some((_, e)) = failed.into_iter().next() {
+            error = e;
+        }
+        if !in_use && ports.is_none() {
+            break;
+        }
+    }
+    Err(error)
+}
+
+fn bind_each(addresses: &[IpAddr], mut port: u16) -> Bound {
+    let (mut sockets, mut failed) = (Vec::new(), Vec::new());
+    for &address in addresses {
+        let bound = listen(SocketAddr::new(address, port)).and_then(|socket| {
+            port = socket.local_addr()?.port();
+            Ok(socket)
+        });
+        match bound {
+            Ok(socket) => sockets.push(socket),
+            Err(e) => failed.push((address, e)),
+        }
+    }
+    (sockets, failed)
+}
+
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        // `::` is IPv4's addresses too, whatever the system's default is.
+        socket.set_only_v6(!addr.ip().is_unspecified())?;
+    }
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn accept_loop(sockets: &[TcpListener], stop: &OwnedFd, desk: &Arc<Desk>) {
     loop {
-        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let mut fds: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        fds.push(PollFd::new(stop, PollFlags::IN));
         match poll(&mut fds, None) {
-            Ok(_) if !fds[1].revents().is_empty() => return,
+            Ok(_) if fds.last().is_none_or(|stop| !stop.revents().is_empty()) => return,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return,
         }
-        match socket.accept() {
-            Ok((stranger, _)) => receive(stranger, desk),
-            // No descriptor or memory left: the connection stays in the queue and poll would spin.
-            Err(e)
-                if !matches!(
-                    e.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-                ) =>
-            {
-                let rest = Timespec { tv_sec: 0, tv_nsec: ACCEPT_REST.subsec_nanos().into() };
-                let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&rest));
-            }
-            Err(_) => {}
+        for (socket, _) in sockets.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()) {
+            accept(socket, stop, desk);
         }
+    }
+}
+
+fn accept(socket: &TcpListener, stop: &OwnedFd, desk: &Arc<Desk>) {
+    match socket.accept() {
+        Ok((stranger, _)) => receive(stranger, desk),
+        // No descriptor or memory left: the connection stays in the queue and poll would spin.
+        Err(e)
+            if !matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+            ) =>
+        {
+            let rest = Timespec { tv_sec: 0, tv_nsec: ACCEPT_REST.subsec_nanos().into() };
+            let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&rest));
+        }
+        Err(_) => {}
     }
 }
 
@@ -315,7 +431,13 @@ impl Desk {
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
         set_timeouts(&timer, Some(HANDSHAKE_WAIT)).ok()?;
         let mut name = [0; JOIN_LEN];
-        link.reader.read_exact(&mut name).ok()?;
+        if let Err(e) = link.reader.read_exact(&mut name) {
+            if e.kind() == io::ErrorKind::UnexpectedEof {
+                // It has the near end's key and was not needed: another of its connections was faster.
+                self.strays.fetch_sub(1, Ordering::Relaxed);
+            }
+            return None;
+        }
         let name = Join::decode(&name).ok()?;
         let answer = self.guests().admit(&name, &self.session);
         if answer == Joined::Accepted {
@@ -344,7 +466,6 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::net::Ipv4Addr;
 
     use super::*;
 
@@ -363,9 +484,16 @@ mod tests {
             let strays = Arc::new(AtomicU64::new(0));
             let (pin_near, pin_far) = (tls::Pin(near.public()), tls::Pin(far.public()));
             let here = Ipv4Addr::LOCALHOST.into();
-            let listener =
-                Listener::open(here, None, (session.clone(), 2), far, pin_near, Arc::clone(&strays), None)
-                    .unwrap();
+            let listener = Listener::open(
+                &At::Only(vec![here]),
+                None,
+                (session.clone(), 2),
+                far,
+                pin_near,
+                Arc::clone(&strays),
+                None,
+            )
+            .unwrap();
             Bench { listener, strays, session, near, far: pin_far }
         }
         fn socket(&self) -> TcpStream {

@@ -24,6 +24,8 @@ pub(super) const FRAME_LEN_MAX: usize = 1 << 20;
 pub(super) const KEY_LEN_MAX: usize = 256;
 /// Longest version string of a program that is shown.
 pub(super) const PROGRAM_LEN_MAX: usize = 100;
+/// Most addresses of a host that are named, and dialled.
+pub const ADDRESSES_MAX: usize = 8;
 /// Control and data streams of a session's start.
 pub(super) const LINKS_MAX: usize = STREAMS_MAX as usize + 1;
 
@@ -51,7 +53,18 @@ pub(super) struct NearHello {
     /// Data streams wanted.
     pub streams: u16,
     pub ports: Option<(u16, u16)>,
+    /// Where to listen instead of where ssh reached it: the first, and the others.
     pub via: Option<IpAddr>,
+    #[serde(default)]
+    pub via_too: Vec<IpAddr>,
+}
+
+impl NearHello {
+    /// Addresses that the user named, at most [`ADDRESSES_MAX`].
+    pub(super) fn vias(&self) -> Vec<IpAddr> {
+        let all = self.via.iter().chain(self.via.and(Some(&self.via_too)).into_iter().flatten());
+        all.copied().take(ADDRESSES_MAX).collect()
+    }
 }
 
 /// Agent to near end: where it listens, or why it does not go on.
@@ -73,10 +86,30 @@ pub(super) enum AgentReply {
     Error(String),
 }
 
-#[derive(Serialize, Deserialize)]
+/// One port, at these addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Listening {
+    /// The one to try first: the user's, or that which ssh reached.
     pub address: IpAddr,
     pub port: u16,
+    /// The device of `address`, as [`Named::device`]; 0: not known.
+    #[serde(default)]
+    pub device: u32,
+    /// Others, in the order in which to try them. More than [`ADDRESSES_MAX`] are ignored.
+    #[serde(default)]
+    pub also: Vec<Named>,
+    /// Addresses that the user named and that it cannot listen on: why.
+    #[serde(default)]
+    pub failed: Vec<String>,
+}
+
+/// An address of the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Named {
+    pub address: IpAddr,
+    /// Addresses with the same number share a device.
+    #[serde(default)]
+    pub device: u32,
 }
 
 /// Why there is no listener; everything goes through ssh then.

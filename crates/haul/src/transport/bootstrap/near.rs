@@ -1,25 +1,26 @@
 //! The near end: runs ssh, agrees with the agent on keys, and dials.
 //!
 //! In: a [`RemoteSpec`] and an [`AgentRequest`]. Out: [`Connected`].
-//! Invariants: the direct path is all streams or none (others may join later: `redial`); what the far end says about addresses is only where
-//! to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
+//! Invariants: the direct path is all streams or none (others may join later: `redial`), over one pair of addresses or
+//! several (`race`); what the far end says about addresses is only where to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::{Arc, Mutex};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::listener::{self, FIRST_EPOCH, Session};
+use super::listener::{FIRST_EPOCH, Met, Session};
 use super::message::{
-    self, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello, PROGRAM_LEN_MAX,
+    self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
+    PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
+use super::race::{self, Caller, Race, Rules, Way};
 use super::redial::{Redial, Redialler};
 use super::ssh::{Ssh, dial_name};
 use super::words::escape;
@@ -27,7 +28,7 @@ use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
 use crate::job::{AgentRequest, Role};
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
-use crate::transport::tcp::{self, HostLimits};
+use crate::transport::tcp::HostLimits;
 use crate::transport::{Link, tls};
 
 /// How long the far end may be silent once it has said its first word.
@@ -38,12 +39,10 @@ const LOGIN_WAIT: Duration = Duration::from_secs(120);
 const DIAL_WAIT: Duration = Duration::from_secs(3);
 /// How long the data streams may take once control is up.
 const DATA_WAIT: Duration = Duration::from_secs(10);
-/// Head start of the address that the far end named over what the host's name means here.
-const HEAD_START: Duration = Duration::from_millis(250);
+/// How long a further path may take to connect again once it has answered.
+const PATH_CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// Streams in one ssh connection: they share its window, so that more bring nothing.
 const MUX_STREAMS: u16 = 4;
-/// Most addresses that are dialled.
-const CANDIDATES_MAX: usize = 8;
 /// Suggested to the firewall office when the user gave no `--port`.
 const PORTS_SUGGESTED: (u16, u16) = (50000, 50031);
 
@@ -72,6 +71,12 @@ pub fn connect(
             "the port range of --port is empty or starts at 0",
         ));
     }
+    if spec.via.len() > ADDRESSES_MAX {
+        return Err(BootstrapError::new(
+            BootstrapKind::Usage,
+            format!("{} addresses to go via, {ADDRESSES_MAX} are possible", spec.via.len()),
+        ));
+    }
     harden();
     let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
     let mut ssh = Ssh::start(spec, STAGE0, login)?;
@@ -93,7 +98,8 @@ pub fn connect(
         secret: Fixed(session.secret),
         streams: tickets,
         ports: spec.ports,
-        via: spec.via,
+        via: spec.via.first().copied(),
+        via_too: spec.via.iter().skip(1).copied().collect(),
     };
     let frame =
         message::encode(&near).map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
@@ -143,23 +149,46 @@ pub fn connect(
     let id = session.id;
     let direct = match listening {
         Ok(at) => {
-            let pin = tls::Pin(key.0);
+            for failed in at.failed.iter().take(ADDRESSES_MAX) {
+                let failed: String = failed.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
+                notes(format!("haul on {} does not listen on {}", ssh.host(), escape(failed.as_bytes())));
+            }
             // A receive buffer must be fixed before the connection is made.
             let window = request.options.window.filter(|_| request.role == Role::Source);
-            let dialled = match dial_control(spec, &session, &at, &identity, &pin) {
-                Ok((addr, control)) => {
-                    let plan = plan_for(path::rtt(&control));
+            let name = dial_name(spec).to_string();
+            let caller = Arc::new(Caller { name, session, identity, pin: tls::Pin(key.0), window });
+            let rules =
+                Rules { paths: spec.streams != Some(1), known: false, deadline: Instant::now() + DIAL_WAIT };
+            let mut race = Race::start(caller.clone(), race::ways(&at), rules);
+            let dialled = match race.control(FIRST_EPOCH) {
+                Ok((won, control)) => {
+                    let others = race.others(won);
+                    let first = race.way(won);
+                    let mut plan = plan_for(path::rtt(&control));
+                    let mut paths = vec![(first, None)];
+                    paths.extend(others.into_iter().map(|(way, met)| (way, Some(met))));
+                    if spec.streams.is_none() && paths.len() > 1 {
+                        plan.streams = each_path(plan.streams, paths.len(), most);
+                    }
                     agreed = plan.streams.value;
+                    paths.truncate(agreed.into());
+                    let ways: Vec<Way> = paths.iter().map(|(way, _)| *way).collect();
                     tell_streams(&mut ssh, agreed, notes)?;
-                    dial_data(addr, &session, agreed, &identity, &pin, window)
-                        .map(|data| (addr, std::iter::once(control).chain(data).collect::<Vec<_>>(), plan))
+                    dial_data(&caller, paths, agreed).map(|data| {
+                        let mut used: Vec<_> = ways.into_iter().map(|way| (way, BTreeSet::new())).collect();
+                        let mut links = vec![control];
+                        for (stream, (link, path)) in (1..).map(StreamId).zip(data) {
+                            used[path].1.insert(stream);
+                            links.push(link);
+                        }
+                        Dialled { addr: first.remote, links, plan, used, control: first }
+                    })
                 }
-                Err(why) => Err(why),
+                Err(_) => Err("is closed to us"),
             };
             match dialled {
-                Ok((addr, links, plan)) => {
-                    let name = dial_name(spec).to_string();
-                    let redial = Redial { name, at, session, identity, pin, window, addr: Mutex::new(addr) };
+                Ok(Dialled { addr, links, plan, used, control }) => {
+                    let redial = Redial::new(caller, at, used, control);
                     Some((addr, links, plan, Joins::Dial(Arc::new(Redialler(Arc::new(redial))))))
                 }
                 Err(why) => {
@@ -215,6 +244,13 @@ pub fn connect(
     })
 }
 
+/// What one path needs, for each of `paths`; no more than `most` in all.
+fn each_path(one: Choice<u16>, paths: usize, most: u16) -> Choice<u16> {
+    let paths = u16::try_from(paths).unwrap_or(u16::MAX);
+    let value = one.value.saturating_mul(paths).min(most);
+    Choice { value, why: format!("on {paths} paths; each: {}", one.why) }
+}
+
 /// The newest version that both ends speak.
 fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, BootstrapError> {
     let newest = hello.protocol_max.min(VERSION);
@@ -235,116 +271,74 @@ fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, Bootstrap
     .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
 }
 
-/// Control over a connection of its own; else what is wrong with the port.
-fn dial_control(
-    spec: &RemoteSpec,
-    session: &Session,
-    at: &Listening,
-    identity: &tls::Identity,
-    pin: &tls::Pin,
-) -> Result<(SocketAddr, Link), &'static str> {
-    let deadline = Instant::now() + DIAL_WAIT;
-    let sockets = dial_candidates(dial_name(spec).to_string(), at, deadline);
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let (addr, socket) = match sockets.recv_timeout(left) {
-            Ok(found) => found,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err("is closed to us"),
-        };
-        let mut left = deadline.saturating_duration_since(Instant::now());
-        if addr.ip() != at.address {
-            // The name may mean a stranger here; one who is silent must not cost the others their turn.
-            left /= 2;
-        }
-        if let Ok(link) = listener::join(socket, identity, pin, session, (StreamId(0), FIRST_EPOCH), left) {
-            return Ok((addr, link));
-        }
-    }
+/// What the start brought: control, the data streams in order, the path of each, and control's.
+struct Dialled {
+    addr: SocketAddr,
+    links: Vec<Link>,
+    plan: Plan,
+    used: Vec<(Way, BTreeSet<StreamId>)>,
+    control: Way,
 }
 
-/// All data streams at once, or none.
+/// All data streams at once over `paths` in turn, or none. What is up on a path already is used first; a path that fails
+/// now is done without, but for the first. Returns each stream's link and the path that it took.
 fn dial_data(
-    addr: SocketAddr,
-    session: &Session,
+    caller: &Caller,
+    paths: Vec<(Way, Option<Met>)>,
     streams: u16,
-    identity: &tls::Identity,
-    pin: &tls::Pin,
-    window: Option<u64>,
-) -> Result<Vec<Link>, &'static str> {
+) -> Result<Vec<(Link, usize)>, &'static str> {
     let deadline = Instant::now() + DATA_WAIT;
-    let data: Vec<Option<Link>> = thread::scope(|scope| {
-        let join = |stream: u16| {
+    let (ways, mut met): (Vec<Way>, Vec<Option<Met>>) = paths.into_iter().unzip();
+    let ways = &ways;
+    let data: Vec<Option<(Link, usize)>> = thread::scope(|scope| {
+        let join = |stream: u16, met: Option<Met>| {
             move || {
-                let left = || deadline.saturating_duration_since(Instant::now());
-                let socket = tcp::connect(&addr, window, left()).ok()?;
-                listener::join(socket, identity, pin, session, (StreamId(stream), FIRST_EPOCH), left()).ok()
+                let name = (StreamId(stream), FIRST_EPOCH);
+                let path = usize::from(stream - 1) % ways.len();
+                let joined = match met {
+                    Some(met) => {
+                        let left = deadline.saturating_duration_since(Instant::now());
+                        met.join(&caller.session, name, left)
+                    }
+                    None => {
+                        // A path that answered a moment ago does so again, or leaves time for the first.
+                        let connect = if path == 0 { DATA_WAIT } else { PATH_CONNECT_WAIT };
+                        caller.join(&ways[path], name, connect, deadline)
+                    }
+                };
+                match joined {
+                    Ok(link) => Some((link, path)),
+                    Err(_) if path > 0 => {
+                        caller.join(&ways[0], name, DATA_WAIT, deadline).ok().map(|link| (link, 0))
+                    }
+                    Err(_) => None,
+                }
             }
         };
-        let threads: Vec<_> = (1..=streams).map(|stream| scope.spawn(join(stream))).collect();
+        let threads: Vec<_> = (1..=streams)
+            .map(|stream| {
+                let met = met.get_mut(usize::from(stream - 1)).and_then(Option::take);
+                scope.spawn(join(stream, met))
+            })
+            .collect();
         threads.into_iter().map(|t| t.join().ok().flatten()).collect()
     });
-    let data: Option<Vec<Link>> = data.into_iter().collect();
+    let data: Option<Vec<_>> = data.into_iter().collect();
     data.ok_or("took only a part of our connections")
-}
-
-/// Dials the address that the agent named, and after a head start what the host's name means here (the far
-/// end may know itself by an address that is not reachable from here). Each in a thread of its own, for
-/// resolving a name cannot be interrupted. Connected sockets come out; closed when none is left to come.
-pub(super) fn dial_candidates(
-    name: String,
-    at: &Listening,
-    deadline: Instant,
-) -> crossbeam_channel::Receiver<(SocketAddr, TcpStream)> {
-    let (found, sockets) = bounded(CANDIDATES_MAX);
-    let named = SocketAddr::new(at.address, at.port);
-    let (failed, named_failed) = bounded::<()>(1);
-    let port = at.port;
-    let dial_named = {
-        let found = found.clone();
-        move || {
-            dial_one(named, deadline, &found);
-            drop(failed);
-        }
-    };
-    let dial_resolved = move || {
-        // Returns early when the first address has failed.
-        if let Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) =
-            named_failed.recv_timeout(HEAD_START)
-        {
-            let Ok(resolved) = (name.as_str(), port).to_socket_addrs() else { return };
-            let others: BTreeSet<SocketAddr> =
-                resolved.filter(|a| *a != named).take(CANDIDATES_MAX - 1).collect();
-            for addr in others {
-                let found = found.clone();
-                let _ = thread::Builder::new()
-                    .name("haul-dial".into())
-                    .spawn(move || dial_one(addr, deadline, &found));
-            }
-        }
-    };
-    let _ = thread::Builder::new().name("haul-dial".into()).spawn(dial_named);
-    let _ = thread::Builder::new().name("haul-dial".into()).spawn(dial_resolved);
-    sockets
-}
-
-fn dial_one(addr: SocketAddr, deadline: Instant, found: &Sender<(SocketAddr, TcpStream)>) {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return;
-    }
-    if let Ok(socket) = TcpStream::connect_timeout(&addr, left) {
-        let _ = found.try_send((addr, socket));
-    }
 }
 
 /// The one line for the firewall office.
 fn firewall_note(spec: &RemoteSpec, host: &str, at: &Listening, why: &str, client: Option<IpAddr>) -> String {
     let (first, last) = spec.ports.unwrap_or(PORTS_SUGGESTED);
     let from = client.map_or("this host".into(), |c| c.to_string());
+    let to = match spec.via.is_empty() {
+        true => at.address.to_string(),
+        false => spec.via.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    };
     format!(
         "tcp port {} of {host} {why}; data goes through ssh (slower). For the firewall office: allow tcp {first}-{last} \
-         from {from} to {}, and run with --port {first}-{last}",
-        at.port, at.address
+         from {from} to {to}, and run with --port {first}-{last}",
+        at.port
     )
 }
 

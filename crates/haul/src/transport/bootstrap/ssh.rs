@@ -533,7 +533,7 @@ mod tests {
             ssh: vec!["ssh".into(), "-p".into(), "22".into()],
             remote_haul: None,
             push: None,
-            via: None,
+            via: Vec::new(),
             ports: None,
             interactive: false,
             streams: Some(1),

@@ -1,0 +1,553 @@
+//! Dialling several addresses of the far end at once: the first that shows the far end's key carries control, and those
+//! on other devices become paths of their own.
+//!
+//! In: what the far end names ([`Listening`]), this host's routes. Out: [`Way`]s, control's link, connections on further
+//! paths. Happy eyeballs (RFC 8305): the address that the far end named first has a head start, then one more is dialled
+//! each [`STAGGER`], IPv6 and IPv4 in turn, so that one that swallows packets costs no more than that.
+//! Invariants: an address is only where to dial, never whom to trust: nothing counts as connected before the pinned key
+//! was shown. Each attempt has a thread of its own, for neither connecting nor resolving can be interrupted; all end by
+//! their deadline, and what nobody takes is closed.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use haul_core::ids::{SessionEpoch, StreamId};
+
+use super::listener::{self, Met, Session};
+use super::message::{ADDRESSES_MAX, Listening};
+use crate::transport::routes::{self, Address, Route};
+use crate::transport::{Link, TransportError, tcp, tls};
+
+/// How long the network may take to connect to an address.
+const CONNECT_WAIT: Duration = Duration::from_secs(3);
+/// Head start of an address over the next.
+const STAGGER: Duration = Duration::from_millis(250);
+/// Most ways that are tried.
+const WAYS_MAX: usize = 16;
+/// Further paths have twice the time of the first to answer, and so much; but no longer than [`STAGGER`] after it.
+const PATH_SLACK: Duration = Duration::from_millis(20);
+/// One that did answer has so long to show its key.
+const PATH_WAIT: Duration = Duration::from_secs(1);
+
+/// From an address of this host to one of the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// `None`: as the kernel routes it.
+    pub local: Option<IpAddr>,
+    pub remote: SocketAddr,
+    /// The devices here and there; ways with the same two are one path. 0: not known.
+    pub pair: (u32, u32),
+}
+
+impl Way {
+    pub(super) fn is_same(&self, other: &Way) -> bool {
+        (self.local, self.remote) == (other.local, other.remote)
+    }
+}
+
+/// The ways to where the far end listens, its first address first.
+pub(super) fn ways(at: &Listening) -> Vec<Way> {
+    ways_by(at, &routes::addresses(), routes::route)
+}
+
+fn ways_by(
+    at: &Listening,
+    own: &[Address],
+    route: impl Fn(IpAddr, Option<IpAddr>) -> Option<Route>,
+) -> Vec<Way> {
+    let first = std::iter::once((at.address, at.device));
+    let others = at.also.iter().take(ADDRESSES_MAX).map(|named| (named.address, named.device));
+    // An address that is ours too (the bridge of a container system) means somebody else there.
+    let others = others
+        .filter(|(ip, _)| *ip != at.address && routes::is_global(*ip) && own.iter().all(|own| own.ip != *ip));
+    let mut ways: Vec<Way> = Vec::new();
+    for (ip, far) in first.chain(others) {
+        let remote = SocketAddr::new(ip, at.port);
+        let leaves = route(ip, None);
+        let pair = match leaves {
+            Some(route) => (route.device, far),
+            // As good as the first: a path of its own is only what the kernel knows as one.
+            None => ways.first().map_or((0, far), |first| first.pair),
+        };
+        ways.push(Way { local: None, remote, pair });
+        // Other devices of ours that packets from their own address leave by, where rules route by address.
+        for own in own.iter().filter(|own| own.ip.is_ipv4() == ip.is_ipv4()) {
+            if leaves.is_some_and(|route| route.device != own.device)
+                && route(ip, Some(own.ip)).is_some_and(|route| route.device == own.device)
+            {
+                ways.push(Way { local: Some(own.ip), remote, pair: (own.device, far) });
+            }
+        }
+    }
+    ways.truncate(WAYS_MAX);
+    ways
+}
+
+/// In which order to try them: families in turn, beginning with the other than `first`'s.
+fn in_turn(first: &SocketAddr, rest: Vec<(usize, SocketAddr)>) -> VecDeque<usize> {
+    let (same, mut other): (VecDeque<_>, VecDeque<_>) =
+        rest.into_iter().partition(|(_, addr)| addr.is_ipv4() == first.is_ipv4());
+    let mut order = VecDeque::new();
+    for (way, _) in same {
+        order.extend(other.pop_front().map(|(way, _)| way));
+        order.push_back(way);
+    }
+    order.extend(other.into_iter().map(|(way, _)| way));
+    order
+}
+
+/// What every connection of a session's near end is made with.
+pub(super) struct Caller {
+    /// The host's name, for what it means here.
+    pub name: String,
+    pub session: Session,
+    pub identity: tls::Identity,
+    pub pin: tls::Pin,
+    /// Bytes under way that the receive buffer of a data stream shall hold; `None` leaves it to the system.
+    pub window: Option<u64>,
+}
+
+impl Caller {
+    /// One stream over `way`.
+    pub(super) fn join(
+        &self,
+        way: &Way,
+        (stream, epoch): (StreamId, SessionEpoch),
+        connect: Duration,
+        deadline: Instant,
+    ) -> Result<Link, TransportError> {
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let window = self.window.filter(|_| stream != StreamId(0));
+        let socket = tcp::connect(&way.remote, way.local, window, left().min(connect)).map_err(|e| {
+            TransportError { what: format!("connecting to {}: {e}", way.remote), source: Some(e) }
+        })?;
+        listener::join(socket, &self.identity, &self.pin, &self.session, (stream, epoch), left())
+    }
+}
+
+/// What the threads tell.
+enum Word {
+    /// Somebody is there.
+    Answered(usize),
+    /// It is the far end.
+    Met(usize, Met),
+    Failed(usize, io::ErrorKind),
+    /// What the host's name means here.
+    Names(Vec<SocketAddr>),
+}
+
+/// Why control could not be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The first way was refused, and nothing else was to be tried then.
+    Refused,
+    /// Nobody who is the far end could be reached.
+    Unreachable,
+}
+
+/// How a [`Race`] is run.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    /// Other paths than the first way's are dialled at once, to become paths of data streams.
+    pub paths: bool,
+    /// The first way is known to lead to the right host: if it refuses, haul is gone from there.
+    pub known: bool,
+    pub deadline: Instant,
+}
+
+/// See the module.
+pub(super) struct Race {
+    caller: Arc<Caller>,
+    ways: Vec<Way>,
+    rules: Rules,
+    begun: Instant,
+    sender: Sender<Word>,
+    words: Receiver<Word>,
+    /// Dialled and not over.
+    open: BTreeSet<usize>,
+    answered: BTreeSet<usize>,
+    met: Vec<(usize, Met)>,
+    /// Not dialled yet.
+    queue: VecDeque<usize>,
+    /// Asked for, and answered.
+    names: (bool, bool),
+    refused: bool,
+}
+
+impl Race {
+    /// Begins to dial `ways`, at least one.
+    pub(super) fn start(caller: Arc<Caller>, ways: Vec<Way>, rules: Rules) -> Race {
+        let (sender, words) = unbounded();
+        let (open, answered, met) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (begun, queue, names) = (Instant::now(), VecDeque::new(), (false, false));
+        let mut race = Race {
+            caller,
+            ways,
+            rules,
+            begun,
+            sender,
+            words,
+            open,
+            answered,
+            met,
+            queue,
+            names,
+            refused: false,
+        };
+        let Some(first) = race.ways.first().copied() else { return race };
+        race.launch(0);
+        let mut later = Vec::new();
+        for i in 1..race.ways.len() {
+            let way = race.ways[i];
+            match rules.paths && way.pair != first.pair {
+                true => race.launch(i),
+                false => later.push((i, way.remote)),
+            }
+        }
+        race.queue = in_turn(&first.remote, later);
+        race
+    }
+
+    pub(super) fn way(&self, way: usize) -> Way {
+        self.ways[way]
+    }
+
+    fn launch(&mut self, i: usize) {
+        let (way, caller, sender) = (self.ways[i], self.caller.clone(), self.sender.clone());
+        // On a path of its own it will be a data stream.
+        let data = self.rules.paths && way.pair != self.ways[0].pair;
+        let deadline = self.rules.deadline;
+        let attempt = move || {
+            let word = match dial(&caller, &way, data, deadline, &|| drop(sender.send(Word::Answered(i)))) {
+                Ok(met) => Word::Met(i, met),
+                Err(kind) => Word::Failed(i, kind),
+            };
+            // Nobody takes it any more: it is closed.
+            let _ = sender.send(word);
+        };
+        self.open.insert(i);
+        if thread::Builder::new().name("haul-dial".into()).spawn(attempt).is_err() {
+            let _ = self.sender.send(Word::Failed(i, io::ErrorKind::OutOfMemory));
+        }
+    }
+
+    fn ask_names(&mut self) {
+        let (name, port) = (self.caller.name.clone(), self.ways[0].remote.port());
+        let sender = self.sender.clone();
+        let ask = move || {
+            let names = (name.as_str(), port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+            let _ = sender.send(Word::Names(names));
+        };
+        self.names = (true, thread::Builder::new().name("haul-dial".into()).spawn(ask).is_err());
+    }
+
+    fn handle(&mut self, word: Word) {
+        match word {
+            Word::Answered(i) => drop(self.answered.insert(i)),
+            Word::Met(i, met) => {
+                self.open.remove(&i);
+                self.met.push((i, met));
+            }
+            Word::Failed(i, kind) => {
+                self.open.remove(&i);
+                self.refused |= i == 0 && kind == io::ErrorKind::ConnectionRefused;
+            }
+            Word::Names(names) => {
+                self.names.1 = true;
+                let known = |addr: &SocketAddr| self.ways.iter().any(|way| way.remote == *addr);
+                let names: Vec<_> = names.into_iter().filter(|addr| !known(addr)).collect();
+                for remote in names.into_iter().take(WAYS_MAX.saturating_sub(self.ways.len())).rev() {
+                    let device = routes::route(remote.ip(), None).map_or(0, |route| route.device);
+                    self.queue.push_front(self.ways.len());
+                    self.ways.push(Way { local: None, remote, pair: (device, 0) });
+                }
+            }
+        }
+    }
+
+    /// Control, over the first way if that answers before its head start is over, else over the first that does.
+    pub(super) fn control(&mut self, epoch: SessionEpoch) -> Result<(usize, Link), Lost> {
+        let mut next = self.begun + STAGGER;
+        let deadline = self.rules.deadline;
+        loop {
+            let now = Instant::now();
+            let waits = self.open.contains(&0) && now < self.begun + STAGGER;
+            let first = self.met.iter().position(|(i, _)| *i == 0);
+            if let Some(at) = first.or((!waits && !self.met.is_empty()).then_some(0)) {
+                let (i, met) = self.met.remove(at);
+                let left = deadline.saturating_duration_since(now);
+                if let Ok(link) = met.join(&self.caller.session, (StreamId(0), epoch), left) {
+                    return Ok((i, link));
+                }
+                continue;
+            }
+            if self.refused && self.rules.known {
+                return Err(Lost::Refused);
+            }
+            if now >= deadline {
+                return Err(Lost::Unreachable);
+            }
+            let due = now >= next || self.open.is_empty();
+            if due && !self.names.0 {
+                self.ask_names();
+            }
+            if due && let Some(i) = self.queue.pop_front() {
+                self.launch(i);
+                next = now + STAGGER;
+                continue;
+            }
+            if self.open.is_empty() && self.names.1 {
+                return Err(Lost::Unreachable);
+            }
+            // With nothing to begin only a word changes anything; the head start ends with `next` at the latest.
+            let idle = now >= next && self.queue.is_empty() && self.names.0;
+            let until = if idle { deadline } else { next.min(deadline) };
+            match self.words.recv_timeout(until.saturating_duration_since(now)) {
+                Ok(word) => {
+                    if matches!(word, Word::Failed(..) | Word::Names(_)) {
+                        next = Instant::now();
+                    }
+                    self.handle(word);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Lost::Unreachable),
+            }
+        }
+    }
+
+    /// Connections on other paths than that of `won`, one for each, as far as they have shown the key by now or soon.
+    pub(super) fn others(&mut self, won: usize) -> Vec<(Way, Met)> {
+        let up = Instant::now();
+        let took = up.saturating_duration_since(self.begun);
+        let answer = (self.begun + 2 * took + PATH_SLACK).min(up + STAGGER);
+        loop {
+            let pending: Vec<usize> =
+                self.open.iter().copied().filter(|i| self.ways[*i].pair != self.ways[won].pair).collect();
+            let until = match pending.iter().any(|i| self.answered.contains(i)) {
+                true => up + PATH_WAIT,
+                false => answer,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if pending.is_empty() || left.is_zero() {
+                break;
+            }
+            if let Ok(word) = self.words.recv_timeout(left) {
+                self.handle(word);
+            }
+        }
+        // In the far end's order, not in that of the answers.
+        self.met.sort_by_key(|(i, _)| *i);
+        let met = self.met.drain(..).map(|(i, met)| (self.ways[i], met)).collect();
+        choose(self.ways[won].pair, met, |(way, _)| way.pair)
+    }
+}
+
+/// Those of `met` that make a path of their own beside `won`: first where both devices are new, then where one is.
+fn choose<T>(won: (u32, u32), mut met: Vec<T>, pair: impl Fn(&T) -> (u32, u32)) -> Vec<T> {
+    let (mut near, mut far) = (BTreeSet::from([0, won.0]), BTreeSet::from([0, won.1]));
+    let mut chosen = Vec::new();
+    for both in [true, false] {
+        let mut kept = Vec::new();
+        for one in met.drain(..) {
+            let (a, b) = pair(&one);
+            let new = (!near.contains(&a), !far.contains(&b));
+            if new == (true, true) || (!both && (new.0 || new.1)) {
+                near.insert(a);
+                far.insert(b);
+                chosen.push(one);
+            } else {
+                kept.push(one);
+            }
+        }
+        met = kept;
+    }
+    chosen
+}
+
+/// Connects and has the far end show its key.
+fn dial(
+    caller: &Caller,
+    way: &Way,
+    data: bool,
+    deadline: Instant,
+    answered: &dyn Fn(),
+) -> Result<Met, io::ErrorKind> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    if left().is_zero() {
+        return Err(io::ErrorKind::TimedOut);
+    }
+    let window = caller.window.filter(|_| data);
+    let wait = left().min(CONNECT_WAIT);
+    let socket = tcp::connect(&way.remote, way.local, window, wait).map_err(|error| error.kind())?;
+    answered();
+    listener::meet(socket, &caller.identity, &caller.pin, left()).map_err(|_| io::ErrorKind::InvalidData)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::listener::{At, FIRST_EPOCH, Listener};
+    use super::super::message::Named;
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn listening(addresses: &[(&str, u32)]) -> Listening {
+        let named = addresses.iter().map(|(a, device)| Named { address: ip(a), device: *device });
+        let mut named: Vec<Named> = named.collect();
+        let first = named.remove(0);
+        Listening { address: first.address, port: 9, device: first.device, also: named, failed: Vec::new() }
+    }
+
+    /// Goal: each pair of devices that packets really pass is a path; addresses that mean somebody else are none.
+    /// Method: two subnets and a default route; the same with rules that route by source address.
+    #[test]
+    fn pairs_are_those_of_the_routes() {
+        let at = listening(&[
+            ("10.0.0.2", 7),
+            ("10.0.1.2", 8),
+            ("172.17.0.1", 9),
+            ("127.0.0.1", 9),
+            ("fe80::1", 8),
+            ("10.0.0.2", 7),
+            ("2001:db8::2", 7),
+        ]);
+        let own = [(1, "10.0.0.1"), (2, "10.0.1.1"), (3, "172.17.0.1")];
+        let own: Vec<_> = own.iter().map(|(device, a)| Address { device: *device, ip: ip(a) }).collect();
+        let plain = |to: IpAddr, _: Option<IpAddr>| match to.to_string().as_str() {
+            "2001:db8::2" => None,
+            "10.0.1.2" => Some(Route { device: 2, from: None }),
+            _ => Some(Route { device: 1, from: None }),
+        };
+        let seen = |ways: Vec<Way>| {
+            ways.iter().map(|w| (w.remote.ip().to_string(), w.local, w.pair)).collect::<Vec<_>>()
+        };
+        let way = |to: &str, from: Option<&str>, pair| (to.to_string(), from.map(ip), pair);
+        let expected =
+            [way("10.0.0.2", None, (1, 7)), way("10.0.1.2", None, (2, 8)), way("2001:db8::2", None, (1, 7))];
+        assert_eq!(seen(ways_by(&at, &own, plain)), expected);
+        let by_source = |to: IpAddr, from: Option<IpAddr>| match from {
+            Some(from) => {
+                own.iter().find(|own| own.ip == from).map(|own| Route { device: own.device, from: None })
+            }
+            None => plain(to, None),
+        };
+        let at = listening(&[("10.0.0.2", 7)]);
+        let expected = [
+            way("10.0.0.2", None, (1, 7)),
+            way("10.0.0.2", Some("10.0.1.1"), (2, 7)),
+            way("10.0.0.2", Some("172.17.0.1"), (3, 7)),
+        ];
+        assert_eq!(seen(ways_by(&at, &own, by_source)), expected);
+        let nothing = ways_by(&listening(&[("10.0.0.2", 7), ("10.0.1.2", 8)]), &[], |_, _| None);
+        assert!(
+            nothing.iter().all(|way| way.pair == (0, 7)),
+            "one path where the kernel does not say: {nothing:?}"
+        );
+    }
+
+    /// Goal: paths share no device if there are enough; else they share one at one end; none is taken twice, and a
+    /// device that is not known is no new one.
+    #[test]
+    fn paths_are_disjoint_where_they_can_be() {
+        let choose = |won, met: &[(u32, u32)]| choose(won, met.to_vec(), |pair| *pair);
+        assert_eq!(choose((1, 7), &[(1, 8), (2, 7), (2, 8), (1, 7)]), [(2, 8)]);
+        assert_eq!(choose((1, 7), &[(1, 8), (1, 9), (1, 8)]), [(1, 8), (1, 9)]);
+        assert_eq!(choose((1, 7), &[(1, 7), (1, 0), (0, 7), (0, 0)]), []);
+        assert_eq!(choose((1, 0), &[(1, 0), (2, 0)]), [(2, 0)]);
+    }
+
+    /// Goal: IPv6 and IPv4 take turns after the first, and none is forgotten.
+    #[test]
+    fn families_take_turns() {
+        let (v4, v6): (SocketAddr, SocketAddr) =
+            ("10.0.0.1:1".parse().unwrap(), "[fd00::1]:1".parse().unwrap());
+        let rest = |addrs: &[SocketAddr]| addrs.iter().copied().enumerate().collect::<Vec<_>>();
+        assert_eq!(in_turn(&v6, rest(&[v6, v6, v4, v4, v4])), [2, 0, 3, 1, 4]);
+        assert_eq!(in_turn(&v4, rest(&[v4, v4, v6])), [2, 0, 1]);
+        assert!(in_turn(&v4, Vec::new()).is_empty());
+    }
+
+    /// A listener of the session on loopback, and a caller that knows it.
+    fn bench() -> (Listener, Arc<Caller>, Arc<AtomicU64>) {
+        let (near, far) = (tls::Identity::generate().unwrap(), tls::Identity::generate().unwrap());
+        let session = Session::new().unwrap();
+        let (pin_near, pin) = (tls::Pin(near.public()), tls::Pin(far.public()));
+        let strays = Arc::new(AtomicU64::new(0));
+        let at = At::Only(vec![Ipv4Addr::LOCALHOST.into(), "127.0.0.2".parse().unwrap()]);
+        let listener =
+            Listener::open(&at, None, (session.clone(), 2), far, pin_near, strays.clone(), None).unwrap();
+        let caller = Caller { name: "far.invalid".into(), session, identity: near, pin, window: None };
+        (listener, Arc::new(caller), strays)
+    }
+
+    fn rules(known: bool) -> Rules {
+        Rules { paths: true, known, deadline: Instant::now() + Duration::from_secs(20) }
+    }
+
+    /// Goal: a stranger, a refusal and silence at the addresses before it do not keep control from the one that is the
+    /// far end; other pairs come out as paths, and what nobody needs is no stray.
+    /// Method: a socket that listens and says nothing (as a black hole does, but for the connection), one that hangs up,
+    /// one that nobody listens on; the first way and any place in the queue.
+    #[test]
+    fn control_finds_the_far_end() {
+        let (listener, caller, strays) = bench();
+        let port = listener.addr.port();
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let rude = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (silent_at, rude_at) = (silent.local_addr().unwrap(), rude.local_addr().unwrap());
+        thread::spawn(move || rude.incoming().for_each(drop));
+        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let way = |remote: SocketAddr, pair| Way { local: None, remote, pair };
+        let good = way(listener.addr, (1, 1));
+        let other = way(format!("127.0.0.2:{port}").parse().unwrap(), (2, 2));
+        let list = vec![
+            way(silent_at, (1, 1)),
+            way(refused, (1, 1)),
+            way(rude_at, (1, 1)),
+            good,
+            other,
+            way(silent_at, (3, 3)),
+        ];
+        let mut race = Race::start(caller.clone(), list, rules(false));
+        let (won, _control) = race.control(FIRST_EPOCH).unwrap();
+        assert!(race.way(won).is_same(&good) || race.way(won).is_same(&other));
+        let paths = race.others(won);
+        for (path, met) in paths {
+            assert!(path.remote.port() == port && path.pair != race.way(won).pair, "{path:?}");
+            met.join(&caller.session, (StreamId(1), FIRST_EPOCH), Duration::from_secs(5)).unwrap();
+        }
+        drop(race);
+        // The last thread may still be on its way.
+        let until = Instant::now() + Duration::from_secs(20);
+        while strays.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(strays.load(Ordering::Relaxed), 0);
+        drop(silent);
+    }
+
+    /// Goal: where the first way is known to be right and refuses, nobody else is asked; else all are, and then it ends.
+    #[test]
+    fn a_known_host_that_refuses_ends_it() {
+        let (listener, caller, _) = bench();
+        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let way = |remote| Way { local: None, remote, pair: (1, 1) };
+        let list = vec![way(refused), way(listener.addr)];
+        let run = |list: &[Way], known| {
+            Race::start(caller.clone(), list.to_vec(), rules(known)).control(FIRST_EPOCH).map(|won| won.0)
+        };
+        assert_eq!(run(&list, true).err(), Some(Lost::Refused));
+        assert_eq!(run(&list[..1], false).err(), Some(Lost::Unreachable));
+        assert_eq!(run(&list, false).ok(), Some(1));
+    }
+}
