@@ -401,7 +401,7 @@ fn configure_ssh(scratch: &Path, far: &Host, haul: &Path, port: u16) -> anyhow::
     let options = [
         // As an option, for scp means something else by -p.
         format!("-o Port={port} -i {dir}/user_key -F none"),
-        // AES in hardware is three times as fast as OpenSSH's default, ChaCha20.
+        // Where processors have AES it is the fast one; OpenSSH's default is ChaCha20.
         "-c aes128-gcm@openssh.com,chacha20-poly1305@openssh.com".to_owned(),
         format!("-o UserKnownHostsFile={dir}/known_hosts -o GlobalKnownHostsFile=/dev/null"),
         "-o StrictHostKeyChecking=yes -o IdentitiesOnly=yes -o IdentityAgent=none".to_owned(),

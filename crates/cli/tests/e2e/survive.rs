@@ -40,7 +40,9 @@ impl Hosts {
             false => (self.data.clone().into_os_string(), self.sshd.path(&sink)),
         };
         let port = format!("--port={PORT}");
-        let haul = Haul::cp(["-r", port.as_str(), "--streams=4"]).args(options).by(&self.sshd);
+        // Slow enough that the trouble comes before the end.
+        let haul =
+            Haul::cp(["-r", port.as_str(), "--streams=4", "--rate=150MB/s"]).args(options).by(&self.sshd);
         let mut run = haul.args([&from, &to]).near(&self.pair).start();
         let mark = if pull { run.mark.clone() } else { self.sshd.mark.clone() };
         assert!(run.until(|_| procs::written(&procs::marked(&mark)) > 8 << 20), "it has begun");
