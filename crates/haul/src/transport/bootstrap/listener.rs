@@ -497,19 +497,21 @@ impl Desk {
     fn admit(&self, socket: TcpStream) -> Option<()> {
         let timer = prepare(&socket, HANDSHAKE_WAIT).ok()?;
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
+        // It has the near end's key. One that ends now was not needed, for another of its connections was faster.
+        self.strays.fetch_sub(1, Ordering::Relaxed);
+        let stray = || drop(self.strays.fetch_add(1, Ordering::Relaxed));
         set_timeouts(&timer, Some(HANDSHAKE_WAIT)).ok()?;
         let mut name = [0; JOIN_LEN];
         if let Err(e) = link.reader.read_exact(&mut name) {
-            if e.kind() == io::ErrorKind::UnexpectedEof {
-                // It has the near end's key and was not needed: another of its connections was faster.
-                self.strays.fetch_sub(1, Ordering::Relaxed);
+            if e.kind() != io::ErrorKind::UnexpectedEof {
+                stray();
             }
             return None;
         }
-        let name = Join::decode(&name).ok()?;
+        let name = Join::decode(&name).inspect_err(|_| stray()).ok()?;
         let answer = self.guests().admit(&name, &self.session);
-        if answer == Joined::Accepted {
-            self.strays.fetch_sub(1, Ordering::Relaxed);
+        if answer != Joined::Accepted {
+            stray();
         }
         let said = link.writer.write_all(&answer.encode(name.stream, name.epoch));
         let said = said.and_then(|()| link.writer.flush()).and_then(|()| settle(&timer));

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::transport::path::EndFacts;
     use crate::transport::rejoin::JoinEvent;
-    use crate::transport::{path, tls};
+    use crate::transport::{Post, path, tls};
 
     /// The end that listens, played by hand.
     struct Far {
@@ -248,9 +248,9 @@ mod tests {
         assert!(dialled.coming.is_none() && dialled.used[0].1.len() == 4);
     }
 
-    /// Goal: what the path needs beyond the first wave is dialled before control has its keys, comes later and holds
-    /// nothing up; it is named only when the session runs.
-    /// Method: no handshake begins before all connections are there; those behind the first five are left alone at first.
+    /// Goal: what the path needs beyond the first wave is dialled before control has its keys, and named only when the
+    /// session runs.
+    /// Method: no handshake begins before all connections are there.
     #[test]
     fn the_rest_comes_to_a_session_that_runs() {
         let far = Far::new();
@@ -258,28 +258,40 @@ mod tests {
             let (caller, ways) = (far.caller.clone(), vec![far.way()]);
             move || dial(&caller, ways, None, 64, &plan(7)).ok().expect("it is there")
         });
-        let mut sockets = far.accept(8);
-        let rest = sockets.split_off(5);
+        let sockets = far.accept(8);
+        let (sender, named) = crossbeam_channel::unbounded();
         let far = &far;
-        let begin = |sockets: Vec<TcpStream>| -> Vec<(Join, Link)> {
-            thread::scope(|scope| {
-                let shaken: Vec<_> = sockets.into_iter().map(|s| scope.spawn(move || far.shake(s))).collect();
-                shaken.into_iter().map(|thread| thread.join().unwrap()).collect()
-            })
-        };
-        let _first = begin(sockets);
-        let dialled = near.join().unwrap();
-        assert_eq!((dialled.links.len(), dialled.plan.streams.value, dialled.used[0].1.len()), (5, 7, 7));
-        let coming = dialled.coming.expect("three are to come");
-        let (post, events) = crossbeam_channel::unbounded();
-        coming.open(&(Arc::new(move |event| drop(post.send(event))) as crate::transport::Post<JoinEvent>));
-        let mut ids: Vec<u16> = begin(rest).iter().map(|(name, _)| name.stream.0).collect();
-        ids.sort();
-        assert_eq!(ids, [5, 6, 7]);
-        for _ in 0..3 {
-            let event = events.recv().unwrap();
-            assert!(matches!(event, JoinEvent::Stream { stream: StreamId(5..=7), epoch: FIRST_EPOCH, .. }));
-        }
+        thread::scope(|scope| {
+            for socket in sockets {
+                let sender = sender.clone();
+                scope.spawn(move || sender.send(far.shake(socket)).unwrap());
+            }
+            let names = |count: usize| {
+                let some: Vec<(Join, Link)> =
+                    (0..count).map(|_| named.recv_timeout(PATIENCE).unwrap()).collect();
+                let mut ids: Vec<u16> = some.iter().map(|(name, _)| name.stream.0).collect();
+                ids.sort();
+                (ids, some)
+            };
+            let first = names(5);
+            assert_eq!(first.0, [0, 1, 2, 3, 4]);
+            let dialled = near.join().unwrap();
+            let counts = (dialled.links.len(), dialled.plan.streams.value, dialled.used[0].1.len());
+            assert_eq!(counts, (5, 7, 7));
+            assert!(named.is_empty(), "a name that nobody asked for");
+            let (post, events) = crossbeam_channel::unbounded();
+            let post: Post<JoinEvent> = Arc::new(move |event| drop(post.send(event)));
+            dialled.coming.expect("three are to come").open(&post);
+            let rest = names(3);
+            assert_eq!(rest.0, [5, 6, 7]);
+            for _ in 0..3 {
+                let event = events.recv_timeout(PATIENCE).unwrap();
+                assert!(matches!(
+                    event,
+                    JoinEvent::Stream { stream: StreamId(5..=7), epoch: FIRST_EPOCH, .. }
+                ));
+            }
+        });
     }
 
     /// Goal: a far end that takes a part of the connections gets no stream at all.
