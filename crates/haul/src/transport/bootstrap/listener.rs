@@ -243,8 +243,8 @@ impl Guests {
             return Joined::Accepted;
         }
         // Those of the start come together with control, in any order.
-        let early = at_start && self.epoch < FIRST_EPOCH && join.epoch == FIRST_EPOCH;
-        if join.epoch != self.epoch && !early {
+        let present = if at_start { FIRST_EPOCH } else { self.epoch };
+        if join.epoch != present {
             return Joined::StaleEpoch;
         }
         let too_many = if at_start { join.stream.0 > self.streams } else { self.live.len() >= LIVE_MAX };
@@ -499,7 +499,7 @@ impl Desk {
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
         // It has the near end's key. One that ends now was not needed, for another of its connections was faster.
         self.strays.fetch_sub(1, Ordering::Relaxed);
-        let stray = || drop(self.strays.fetch_add(1, Ordering::Relaxed));
+        let stray = || _ = self.strays.fetch_add(1, Ordering::Relaxed);
         set_timeouts(&timer, Some(HANDSHAKE_WAIT)).ok()?;
         let mut name = [0; JOIN_LEN];
         if let Err(e) = link.reader.read_exact(&mut name) {
