@@ -31,7 +31,7 @@ const STAGGER: Duration = Duration::from_millis(250);
 const WAVE_WAIT: Duration = Duration::from_secs(10);
 /// Most ways that are tried.
 const WAYS_MAX: usize = 16;
-/// Further paths have until the first has shown its key to answer, and so much.
+/// Further paths have twice the time of the first to answer, and so much; but no longer than [`STAGGER`] after it.
 const PATH_SLACK: Duration = Duration::from_millis(20);
 /// One that did answer has so long to show its key.
 const PATH_WAIT: Duration = Duration::from_secs(1);
@@ -391,8 +391,8 @@ impl Race {
     /// Connections on other paths than that of `won`, one for each, as far as they have shown the key by now or soon.
     pub(super) fn others(&mut self, won: usize) -> Vec<(Way, Met)> {
         let up = Instant::now();
-        // Where it took a round trip to answer and one for the key, a path may be twice as long.
-        let answer = up + PATH_SLACK;
+        let took = up.saturating_duration_since(self.begun);
+        let answer = (self.begun + 2 * took + PATH_SLACK).min(up + STAGGER);
         loop {
             let pending: Vec<usize> =
                 self.open.iter().copied().filter(|i| self.ways[*i].pair != self.ways[won].pair).collect();
