@@ -499,7 +499,9 @@ impl Desk {
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
         // It has the near end's key. One that ends now was not needed, for another of its connections was faster.
         self.strays.fetch_sub(1, Ordering::Relaxed);
-        let stray = || _ = self.strays.fetch_add(1, Ordering::Relaxed);
+        let stray = || {
+            self.strays.fetch_add(1, Ordering::Relaxed);
+        };
         set_timeouts(&timer, Some(HANDSHAKE_WAIT)).ok()?;
         let mut name = [0; JOIN_LEN];
         if let Err(e) = link.reader.read_exact(&mut name) {
