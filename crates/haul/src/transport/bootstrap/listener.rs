@@ -1,6 +1,6 @@
-//! The far end's one port: who comes in, and who does not.
+//! The one port of the end that listens: who comes in, and who does not.
 //!
-//! In: addresses, a [`Session`] with its secret, the near end's key. Out: joined streams, each once; first those of the
+//! In: addresses, a [`Session`] with its secret, the other end's key. Out: joined streams, each once; first those of the
 //! start, then, once the driver has opened the door, others and control again.
 //! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to prove which
 //! stream it is. Whoever fails is closed and counted, and learns nothing.
@@ -65,7 +65,7 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     aws_lc_rs::rand::fill(bytes).map_err(|_| io::Error::other("no entropy"))
 }
 
-/// The near end's half: TLS, then the stream's name, then the far end's word that it is joined. All within
+/// The dialling end's half: TLS, then the stream's name, then the other end's word that it is joined. All within
 /// `wait`, as far as TLS keeps to it.
 pub(super) fn join(
     socket: TcpStream,
@@ -78,7 +78,7 @@ pub(super) fn join(
     meet(socket, identity, pin, wait)?.join(session, name, wait)
 }
 
-/// A connection whose other end has shown that it is the far end. It has no name yet; who is not needed may be dropped.
+/// A connection whose other end has shown that it is ours. It has no name yet; who is not needed may be dropped.
 pub(super) struct Met {
     link: Link,
     timer: TcpStream,
@@ -121,7 +121,7 @@ impl Met {
         match Joined::decode(&answer) {
             Ok((Joined::Accepted, s, e)) if (s, e) == (stream, epoch) => {}
             answer => {
-                let what = format!("the far end did not take stream {stream}: {answer:?}");
+                let what = format!("the other end did not take stream {stream}: {answer:?}");
                 return Err(TransportError { what, source: None });
             }
         }
