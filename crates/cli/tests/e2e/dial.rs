@@ -74,10 +74,14 @@ impl Hosts {
     /// A firewall of one host that drops what comes for haul's port.
     fn close(&self, namespace: &str) {
         let port = PORT.to_string();
-        let rule =
+        // Before the table of the host's own addresses, which else comes first of all.
+        let later = ["rule", "add", "pref", "10", "lookup", "local"];
+        let drop =
             ["rule", "add", "pref", "5", "iif", "veth0", "ipproto", "tcp", "dport", &port, "blackhole"];
-        let run = Command::new("ip").args(["-n", namespace]).args(rule).output().expect("run ip");
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        for rule in [&later[..], &drop, &["rule", "del", "pref", "0"]] {
+            let run = Command::new("ip").args(["-n", namespace]).args(rule).output().expect("run ip");
+            assert!(run.status.success(), "{rule:?}: {}", String::from_utf8_lossy(&run.stderr));
+        }
     }
 
     fn assert_copied(&self) {
@@ -171,5 +175,35 @@ fn a_killed_end_ends_the_other() {
         procs::wait_gone(&hosts.sshd.mark);
         hosts.copy(pull, &[]).run().sane().exits(0);
         hosts.assert_copied();
+    }
+}
+
+/// Goal: a host that ssh reaches through another one by its configuration (`ProxyJump`) or by `-J` is one like any other:
+/// data take a connection of their own where there is a way, whichever end dials.
+/// Method: two sshds, of which only the first forwards; what the far end takes for the near one's address is the first's.
+#[test]
+fn a_jump_host_is_no_end() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(50, 9_000_000);
+    let jump = Sshd::start_jump(&hosts.pair);
+    let config = hosts.room.at("ssh_config");
+    let through = |line: &str| {
+        let text = [jump.config("jump"), hosts.sshd.config("target"), line.to_owned()].concat();
+        std::fs::write(&config, text).expect("write ssh's configuration");
+    };
+    for (line, option) in [("ProxyJump jump\n", ""), ("", " -J jump")] {
+        through(line);
+        let ssh = format!("ssh -F {}{option}", config.display());
+        for (dial, path) in [("--dial=source", "tcp to "), ("--dial=sink", "tcp from the far end to ")] {
+            let sink = hosts.room.dir("sink");
+            let to = format!("target:{}", sink.display());
+            let haul = Haul::cp(["-r", "-e", &ssh, dial]).args([hosts.data.as_os_str(), to.as_ref()]);
+            let ended = haul.near(&hosts.pair).run().sane().exits(0);
+            assert!(ended.summary().text("path").starts_with(path), "{}", ended.describe());
+            assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
+            hosts.assert_copied();
+            procs::wait_gone(&hosts.sshd.mark);
+            std::fs::remove_dir_all(&sink).expect("make room");
+        }
     }
 }

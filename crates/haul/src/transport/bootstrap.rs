@@ -146,7 +146,7 @@ impl Connected {
         let mut counts = BTreeMap::new();
         for socket in self.data.iter().filter_map(|(_, link)| link.socket.as_deref()) {
             let (Ok(from), Ok(to)) = (socket.local_addr(), socket.peer_addr()) else { continue };
-            let path = (from.ip(), to.ip());
+            let path = (from.ip().to_canonical(), to.ip().to_canonical());
             if !order.contains(&path) {
                 order.push(path);
             }

@@ -238,7 +238,8 @@ pub fn connect(
                 let (addr, orphaned) = (listener.addr, Some(listener.orphaned.clone()));
                 // What it listens on may be any address; the one that was dialled says more.
                 let at = links[0].socket.as_ref().and_then(|socket| socket.local_addr().ok());
-                let path = Path::Reverse { addr: at.unwrap_or(addr) };
+                let addr = at.unwrap_or(addr);
+                let path = Path::Reverse { addr: SocketAddr::new(addr.ip().to_canonical(), addr.port()) };
                 direct =
                     Some(Direct { path, links, plan, joins: Joins::Accept(Arc::new(listener)), orphaned });
             }
@@ -462,5 +463,31 @@ mod tests {
         let older = agree(&hello(0, VERSION_MIN - 1), "0.0", "h").unwrap_err();
         assert!(older.to_string().contains("update the haul on h"), "{older}");
         assert!(agree(&hello(VERSION, VERSION_MIN - 1), "9.9", "h").is_err());
+    }
+
+    /// Goal: addresses go to the end that listens: the other one than the user pinned, else the one that has them.
+    #[test]
+    fn addresses_go_to_the_end_that_listens() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let vias = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
+        let own = [ip("10.0.0.1"), ip("fd00::1")].map(|ip| Address { device: 2, ip });
+        let share = |wish| share_vias(&vias, wish, &own);
+        assert_eq!(share(Wish::Near), (vec![], vias.to_vec()));
+        assert_eq!(share(Wish::Far), (vias.to_vec(), vec![]));
+        assert_eq!(share(Wish::Either), (vec![vias[0], vias[2]], vec![vias[1]]));
+    }
+
+    /// Goal: the firewall office is told each direction that would do, with the ports that haul would use then.
+    #[test]
+    fn the_firewall_office_is_told_what_would_do() {
+        let closed = |what: &str, ask: Option<(&str, &str)>| Closed {
+            what: what.into(),
+            ask: ask.map(|(from, to)| Ask { from: from.into(), to: to.into() }),
+        };
+        let both = [closed("a", Some(("n", "f"))), closed("b", Some(("f", "n")))];
+        let (what, ask) = explain(&both, Some((7, 9)));
+        assert_eq!(what, "a; b");
+        assert_eq!(ask.unwrap(), "allow tcp 7-9 from n to f or from f to n, and run with --port 7-9");
+        assert_eq!(explain(&[closed("a", None)], None), ("a".into(), None));
     }
 }
