@@ -71,19 +71,6 @@ impl Hosts {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A firewall of one host that drops what comes for haul's port.
-    fn close(&self, namespace: &str) {
-        let port = PORT.to_string();
-        // Before the table of the host's own addresses, which else comes first of all.
-        let later = ["rule", "add", "pref", "10", "lookup", "local"];
-        let drop =
-            ["rule", "add", "pref", "5", "iif", "veth0", "ipproto", "tcp", "dport", &port, "blackhole"];
-        for rule in [&later[..], &drop, &["rule", "del", "pref", "0"]] {
-            let run = Command::new("ip").args(["-n", namespace]).args(rule).output().expect("run ip");
-            assert!(run.status.success(), "{rule:?}: {}", String::from_utf8_lossy(&run.stderr));
-        }
-    }
-
     fn assert_copied(&self) {
         assert_same(&self.data, &self.room.at("sink/data"), ALL);
         assert_no_debris(&self.room.at("sink"));
@@ -110,7 +97,7 @@ fn the_open_direction_is_taken() {
         };
         assert_eq!(run(&[]), from_far);
         assert_eq!(run(&["--via", NEAR]), from_far);
-        hosts.close(&hosts.pair.far);
+        hosts.pair.close(&hosts.pair.far, PORT);
         assert_eq!(run(&["--dial=auto"]), from_far);
     }
 }
@@ -120,9 +107,9 @@ fn the_open_direction_is_taken() {
 fn a_closed_direction_is_named() {
     need!("netns", "sshd");
     let hosts = Hosts::new(20, 1_000_000);
-    hosts.close(&hosts.pair.near);
+    hosts.pair.close(&hosts.pair.near, PORT);
     hosts.copy(false, &[]).run().sane().exits(1).says("is closed to").says("--dial auto");
-    hosts.close(&hosts.pair.far);
+    hosts.pair.close(&hosts.pair.far, PORT);
     let ended = hosts.copy(false, &["--dial=auto"]).run().sane().exits(0);
     let ended = ended.says("through ssh").says("allow tcp").says(NEAR);
     assert_eq!(ended.summary().text("protect"), "ssh", "{}", ended.describe());
