@@ -185,16 +185,25 @@ pub struct Cp {
     #[arg(long, value_name = "SIZE", value_parser = parse_object_size)]
     pub object_size: Option<u32>,
 
-    /// Dial these addresses of the far host for data, each a path of its own
+    /// Which end opens the data connections: source, sink or auto
     ///
+    /// Default: auto: this end dials the far one; where its port cannot be reached within 3 s, the far end dials this one;
+    /// where that fails too, data goes through the ssh connection. With source or sink only that end dials, and it is an
+    /// error if that way is closed.
+    #[arg(long, value_name = "END", default_value = "auto", hide_default_value = true)]
+    pub dial: Dial,
+
+    /// Dial these addresses of the end that listens, each a path of its own
+    ///
+    /// With --dial=auto the addresses of this host are those that it listens on itself, the others the far host's.
     /// Default: the one that ssh itself reached, for that one is known to be the right host; where other devices of both
     /// hosts reach each other too, these as well. The one that answers first carries control, IPv6 or IPv4.
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = parse_address)]
     pub via: Vec<IpAddr>,
 
-    /// Port or ports A-B that the far end may listen on
+    /// Port or ports A-B that the end that listens may use
     ///
-    /// Default: any free one. If none can be reached within 3 s, data goes through the ssh connection.
+    /// Default: any free one. Which end listens is a matter of --dial.
     #[arg(long, value_name = "A-B", value_parser = parse_ports)]
     pub port: Option<Ports>,
 
@@ -287,6 +296,17 @@ pub enum Durability {
     Disk,
     /// No syncs: faster, but a power cut may lose what was reported
     None,
+}
+
+/// The end that dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dial {
+    /// This end, then the far one, then ssh
+    Auto,
+    /// Where the data come from
+    Source,
+    /// Where the data go to
+    Sink,
 }
 
 /// A remote shell command, split into words; never empty.

@@ -1,7 +1,8 @@
 //! A far end that sends back each byte on the stream that it came on. The bootstrap's tests start it where a
 //! user would have `haul`.
 //!
-//! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol.
+//! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol; with
+//! `AGENT_ECHO_NO_DIAL` it cannot dial.
 
 use std::fs::File;
 use std::io::Write;
@@ -29,7 +30,11 @@ fn serve() -> ExitCode {
         let (min, max) = v.split_once('-')?;
         Some((min.parse().ok()?, max.parse().ok()?))
     });
-    let hooks = AgentHooks { port: var("AGENT_ECHO_PORT").and_then(|p| p.parse().ok()), versions };
+    let hooks = AgentHooks {
+        port: var("AGENT_ECHO_PORT").and_then(|p| p.parse().ok()),
+        versions,
+        no_dial: var("AGENT_ECHO_NO_DIAL").is_some(),
+    };
     let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks };
     let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {

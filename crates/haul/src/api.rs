@@ -13,7 +13,7 @@ pub use haul_core::stage::{Stage, StageTime};
 pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::control::{Control, Knob, Phase, Setting, State};
-pub use crate::transport::bootstrap::protocol_line;
+pub use crate::transport::bootstrap::{Dialler, protocol_line};
 
 use crate::job::{Durability, Options};
 
@@ -51,10 +51,12 @@ pub struct RemoteOptions {
     pub remote_haul: Option<PathBuf>,
     /// Never copy the local binary to the far end.
     pub no_push: bool,
-    /// Addresses of the far end to dial instead of the one that ssh reached and those that the far end names; each is a
-    /// path for data.
+    /// Which end opens the connections.
+    pub dial: Dialler,
+    /// Addresses of the end that listens, instead of the one that ssh reached and those that it names; each is a path for
+    /// data. With [`Dialler::Auto`] those that this host has are its own, the others the far end's.
     pub via: Vec<IpAddr>,
-    /// Ports that the far end may listen on, first and last.
+    /// Ports that the end that listens may use, first and last.
     pub ports: Option<(u16, u16)>,
     /// A person can answer ssh's questions.
     pub interactive: bool,

@@ -256,6 +256,7 @@ fn connect(
         remote_haul: remote.remote_haul.clone(),
         push: if remote.no_push { None } else { remote.binary.clone() },
         via: remote.via.clone(),
+        dial: remote.dial,
         ports: remote.ports,
         interactive: remote.interactive,
         streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
@@ -271,10 +272,11 @@ fn connect(
         streams: streams.value,
         joins: connected.joins,
         patience: patience(&request.options),
-        strays: Arc::new(AtomicU64::new(0)),
+        strays: connected.strays,
     };
     let path = match connected.path {
         bootstrap::Path::Direct { addr } => format!("tcp to {addr}"),
+        bootstrap::Path::Reverse { addr } => format!("tcp from the far end to {addr}"),
         bootstrap::Path::Ssh => "through ssh".into(),
     };
     let protect = connected.protect.to_owned();

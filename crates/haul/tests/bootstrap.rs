@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use haul::job::{AgentRequest, Options, Role};
-use haul::transport::bootstrap::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, connect};
+use haul::transport::bootstrap::{
+    BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect,
+};
 use tempfile::TempDir;
 
 /// The far end's program, built by `cargo test` along with this test.
@@ -82,6 +84,7 @@ impl Far {
             remote_haul: None,
             push: None,
             via: Vec::new(),
+            dial: Dialler::Auto,
             ports: None,
             interactive: false,
             streams: Some(3),
@@ -207,7 +210,7 @@ fn the_path_decides_how_many_streams() {
 
     let port = free_port();
     let mut far = Far::with_haul();
-    far.env = format!("AGENT_ECHO_PORT={port}");
+    far.env = format!("AGENT_ECHO_NO_DIAL=1 AGENT_ECHO_PORT={port}");
     let connected = start(&RemoteSpec { streams: None, ..far.spec() }).0.unwrap();
     assert_eq!((connected.path, connected.data.len(), connected.plan.rtt), (Path::Ssh, 4, None));
     check_echo(connected);
@@ -275,7 +278,7 @@ fn blocked_port_falls_back_to_ssh() {
     let _queued = TcpStream::connect(address).unwrap();
     for port in [address.port(), free_port()] {
         let mut far = Far::with_haul();
-        far.env = format!("AGENT_ECHO_PORT={port}");
+        far.env = format!("AGENT_ECHO_NO_DIAL=1 AGENT_ECHO_PORT={port}");
         let (result, notes) = start(&far.spec());
         let connected = result.unwrap();
         assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));
@@ -287,6 +290,57 @@ fn blocked_port_falls_back_to_ssh() {
         }
         check_echo(connected);
     }
+}
+
+/// Goal: the far end dials where the user says so, or where its port cannot be reached; all streams come up over TLS.
+/// Method: both roles of the pinned directions; a far end that names a port that nobody listens on.
+#[test]
+fn the_far_end_dials() {
+    let far = Far::with_haul();
+    let as_source = AgentRequest { role: Role::Source, ..request() };
+    for (dial, request, reverse) in [
+        (Dialler::Sink, request(), true),
+        (Dialler::Source, as_source.clone(), true),
+        (Dialler::Source, request(), false),
+        (Dialler::Sink, as_source, false),
+    ] {
+        let port = free_port();
+        let spec = RemoteSpec { dial, ports: Some((port, port)), ..far.spec() };
+        let connected = connect(&spec, &request, &mut |_| {}).unwrap();
+        match connected.path {
+            Path::Reverse { addr } => assert!(reverse && addr.port() == port, "{dial:?}"),
+            Path::Direct { addr } => assert!(!reverse && addr.port() == port, "{dial:?}"),
+            Path::Ssh => panic!("{dial:?}"),
+        }
+        assert_eq!((connected.protect, connected.data.len()), ("tls", 3));
+        check_echo(connected);
+    }
+    let mut far = Far::with_haul();
+    far.env = format!("AGENT_ECHO_PORT={}", free_port());
+    let (result, notes) = start(&RemoteSpec { streams: None, ..far.spec() });
+    let connected = result.unwrap();
+    assert!(matches!(connected.path, Path::Reverse { .. }), "{:?}", connected.path);
+    assert_eq!(connected.data.len(), usize::from(connected.plan.streams.value));
+    assert!(connected.plan.rtt.is_some() && notes.is_empty(), "{notes:?}");
+    check_echo(connected);
+}
+
+/// Goal: a direction that the user named and that is closed is an error that says what to do, not a way through ssh.
+/// Method: a far end that names a port that nobody listens on; a port here that is taken.
+#[test]
+fn a_pinned_direction_that_is_closed_is_an_error() {
+    let mut far = Far::with_haul();
+    far.env = format!("AGENT_ECHO_PORT={}", free_port());
+    let error = start(&RemoteSpec { dial: Dialler::Source, ..far.spec() }).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Closed, "{error}");
+    assert!(error.to_string().contains("allow tcp") && error.to_string().contains("--dial auto"), "{error}");
+    let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let far = Far::with_haul();
+    let spec = RemoteSpec { dial: Dialler::Sink, ports: Some((port, port)), ..far.spec() };
+    let error = start(&spec).0.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Closed, "{error}");
+    assert!(error.to_string().contains(&port.to_string()), "{error}");
 }
 
 /// Goal: without knowing the address that ssh reached, the far end opens no port.
@@ -578,8 +632,19 @@ fn strangers_do_not_disturb() {
 #[test]
 fn loss_of_ssh_loses_nothing() {
     let far = Far::with_haul();
-    let Connected { session, control, data, joins, path, protect, protocol, remote_version, plan, guard } =
-        start(&far.spec()).0.unwrap();
+    let Connected {
+        session,
+        control,
+        data,
+        joins,
+        path,
+        protect,
+        protocol,
+        remote_version,
+        plan,
+        strays,
+        guard,
+    } = start(&far.spec()).0.unwrap();
     let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     drop(guard);
@@ -595,6 +660,7 @@ fn loss_of_ssh_loses_nothing() {
         protocol,
         remote_version,
         plan,
+        strays,
         guard,
     });
 }

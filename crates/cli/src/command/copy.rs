@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use haul::api::{Control, CopyRequest, Endpoint, RemoteOptions, Summary};
+use haul::api::{Control, CopyRequest, Dialler, Endpoint, RemoteOptions, Summary};
 use haul::ctl::Server;
 use haul::job;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
-use crate::args::{Cp, Durability, OBJECT_SIZE_DEFAULT, Ports};
+use crate::args::{Cp, Dial, Durability, OBJECT_SIZE_DEFAULT, Ports};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings};
 use crate::{endpoint, signals};
@@ -133,6 +133,11 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         remote_haul: args.remote_haul.clone(),
         no_push: args.no_push,
         via: args.via.clone(),
+        dial: match args.dial {
+            Dial::Auto => Dialler::Auto,
+            Dial::Source => Dialler::Source,
+            Dial::Sink => Dialler::Sink,
+        },
         ports: args.port.map(|Ports(first, last)| (first, last)),
         // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
         interactive: surroundings.stdin_terminal,
@@ -194,7 +199,7 @@ mod tests {
     #[test]
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
-                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --no-push --remote-haul /h --state /s \
+                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
@@ -222,6 +227,7 @@ mod tests {
             ssh: vec!["ssh".into()],
             remote_haul: Some("/h".into()),
             no_push: true,
+            dial: Dialler::Sink,
             via: vec!["::1".parse().unwrap(), "10.0.0.1".parse().unwrap()],
             ports: Some((7000, 7009)),
             interactive: true,

@@ -49,6 +49,7 @@ fn request() -> CopyRequest {
             remote_haul: None,
             no_push: false,
             via: Vec::new(),
+            dial: Default::default(),
             ports: None,
             interactive: false,
             binary: None,

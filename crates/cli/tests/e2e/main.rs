@@ -13,6 +13,7 @@ mod support;
 
 mod copy;
 mod ctl;
+mod dial;
 mod hung;
 mod masks;
 mod names;

@@ -178,14 +178,14 @@ fn a_nic_that_fails_loses_only_its_streams() {
 }
 
 /// Goal: where a firewall drops what is sent to the port, all goes through ssh, with a line for the firewall office.
-/// Method: an address of the far host at which nothing arrives; both ways.
+/// Method: an address of the far host at which nothing arrives, and a near host that lets nobody in; both ways.
 #[test]
 fn a_blocked_port_leads_through_ssh() {
     need!("netns", "sshd");
     let hosts = Hosts::new(100, 20_000_000);
-    for (haul, sink) in
-        [(hosts.push(&["--via", FAR_BLOCKED]), "pushed"), (hosts.pull(&["--via", FAR_BLOCKED]), "pulled")]
-    {
+    hosts.pair.close(&hosts.pair.near, 40110);
+    let options = ["--port=40110", "--via", FAR_BLOCKED];
+    for (haul, sink) in [(hosts.push(&options), "pushed"), (hosts.pull(&options), "pulled")] {
         let ended = haul.run().sane().exits(0).says("allow tcp").says(FAR_BLOCKED);
         assert_ne!(ended.summary().text("protect"), "tls", "{}", ended.describe());
         hosts.assert_copied(sink);

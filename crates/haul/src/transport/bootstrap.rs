@@ -6,18 +6,20 @@
 //! The near end runs ssh once ([`ssh`]) with a constant command. A stage written in `sh` finds a `haul` there
 //! or takes one from us ([`push`]), and becomes `haul agent`. Over that pipe both ends exchange versions and
 //! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`race`]), over each path between
-//! the two that answers, and each connection is TLS pinned to those keys. If the port cannot be reached, all streams share the ssh pipe.
+//! the two that answers, and each connection is TLS pinned to those keys. If the port cannot be reached, the two change
+//! places ([`reverse`]); if that fails too, all streams share the ssh pipe.
 //!
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
 //! no path without protection (TLS, or ssh itself).
 //! Later connections join by the same keys and the session's secret ([`super::rejoin`]); in the ssh pipe none can.
-//! Left out: the far end dialling the near one (for sites where only that direction is open).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use haul_core::ids::StreamId;
 use haul_core::wire::{VERSION, VERSION_MIN};
@@ -35,6 +37,7 @@ mod near;
 mod push;
 mod race;
 mod redial;
+mod reverse;
 mod ssh;
 mod start;
 mod words;
@@ -67,10 +70,13 @@ pub struct RemoteSpec {
     pub remote_haul: Option<PathBuf>,
     /// The program to push where the far end has none (this very program); `None`: `--no-push`.
     pub push: Option<PathBuf>,
-    /// `--via`: the far end's addresses to listen on and to dial, each a path; empty: the one that ssh reached, and what
-    /// else the far end has. At most [`ADDRESSES_MAX`].
+    /// `--via`: addresses of the end that listens, to listen on and to dial, each a path; empty: the one that ssh reached,
+    /// and what else that end has. With [`Dialler::Auto`] those that this host has are its own, the others the far end's. At
+    /// most [`ADDRESSES_MAX`].
     pub via: Vec<IpAddr>,
-    /// `--port A-B`, inclusive; `None`: any free port.
+    /// `--dial`: which end opens the connections.
+    pub dial: Dialler,
+    /// `--port A-B` of the end that listens, inclusive; `None`: any free port.
     pub ports: Option<(u16, u16)>,
     /// A person sits at a terminal: ssh may ask for a password. Without one nothing ever prompts.
     pub interactive: bool,
@@ -78,11 +84,25 @@ pub struct RemoteSpec {
     pub streams: Option<u16>,
 }
 
+/// Which end opens the connections. The other one listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialler {
+    /// The near end; if it cannot reach the far end, the far end; if neither can, all goes through ssh.
+    #[default]
+    Auto,
+    /// The end that the data come from; nothing else is tried.
+    Source,
+    /// The end that the data go to; nothing else is tried.
+    Sink,
+}
+
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Own connections to this address of the far end.
+    /// Own connections, from the near end to this address of the far end.
     Direct { addr: SocketAddr },
+    /// Own connections, from the far end to this address of the near end.
+    Reverse { addr: SocketAddr },
     /// All streams in the ssh connection.
     Ssh,
 }
@@ -91,7 +111,7 @@ impl Path {
     /// What protects the bytes, as the report names it.
     pub fn protect(self) -> &'static str {
         match self {
-            Path::Direct { .. } => "tls",
+            Path::Direct { .. } | Path::Reverse { .. } => "tls",
             Path::Ssh => "ssh",
         }
     }
@@ -115,6 +135,8 @@ pub struct Connected {
     pub remote_version: String,
     /// What was chosen for the path, and why.
     pub plan: Plan,
+    /// Connections that were not ours, where this end listens.
+    pub strays: Arc<AtomicU64>,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }
@@ -126,7 +148,7 @@ impl Connected {
         let mut counts = BTreeMap::new();
         for socket in self.data.iter().filter_map(|(_, link)| link.socket.as_deref()) {
             let (Ok(from), Ok(to)) = (socket.local_addr(), socket.peer_addr()) else { continue };
-            let path = (from.ip(), to.ip());
+            let path = (from.ip().to_canonical(), to.ip().to_canonical());
             if !order.contains(&path) {
                 order.push(path);
             }
@@ -161,6 +183,8 @@ pub enum BootstrapKind {
     Peer,
     /// The other end refused, in its own words.
     Refused,
+    /// No connection came up in the direction that the user named.
+    Closed,
     /// Something on this machine failed.
     Local,
 }

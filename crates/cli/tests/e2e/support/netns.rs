@@ -96,6 +96,17 @@ impl NetnsPair {
         read("tx") + read("rx")
     }
 
+    /// A firewall of one host that drops what comes for this port.
+    pub fn close(&self, namespace: &str, port: u16) {
+        let port = port.to_string();
+        // Before the table of the host's own addresses, which else comes first of all.
+        ip(&["-n", namespace, "rule", "add", "pref", "10", "lookup", "local"]);
+        let drop =
+            ["rule", "add", "pref", "5", "iif", "veth0", "ipproto", "tcp", "dport", &port, "blackhole"];
+        ip(&[&["-n", namespace][..], &drop].concat());
+        ip(&["-n", namespace, "rule", "del", "pref", "0"]);
+    }
+
     /// Takes the cable out (or puts it back) at the far host.
     pub fn cable(&self, plugged: bool) {
         ip(&["-n", &self.far, "link", "set", "veth0", if plugged { "up" } else { "down" }]);

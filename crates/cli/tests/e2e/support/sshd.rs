@@ -47,6 +47,15 @@ impl Sshd {
 
     /// One with this `haul`, in the far namespace of `pair` if there is one.
     pub fn start_as(haul: FarHaul, pair: Option<&netns::NetnsPair>) -> Sshd {
+        Sshd::start_with(haul, pair, "no")
+    }
+
+    /// One that others are reached through: it forwards, and has no haul.
+    pub fn start_jump(pair: &netns::NetnsPair) -> Sshd {
+        Sshd::start_with(FarHaul::Absent, Some(pair), "yes")
+    }
+
+    fn start_with(haul: FarHaul, pair: Option<&netns::NetnsPair>, forwarding: &str) -> Sshd {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mark = format!("far-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let host = pair.map_or("127.0.0.1", |_| netns::FAR).to_owned();
@@ -60,7 +69,7 @@ impl Sshd {
         }
         for _ in 0..ATTEMPTS {
             let port = free_port();
-            write_config(&room, &host, port, &mark);
+            write_config(&room, &host, port, &mark, forwarding);
             if let Some(daemon) = spawn(&room, pair) {
                 return Sshd { room, mark, host, port, daemon };
             }
@@ -73,6 +82,18 @@ impl Sshd {
         format!(
             "ssh -F none -p {} -i {} -o IdentitiesOnly=yes -o UserKnownHostsFile={} -o GlobalKnownHostsFile=/dev/null \
              -o StrictHostKeyChecking=yes",
+            self.port,
+            self.room.at("user_key").display(),
+            self.room.at("known_hosts").display()
+        )
+    }
+
+    /// The same as lines of an ssh_config, for the host `name`.
+    pub fn config(&self, name: &str) -> String {
+        format!(
+            "Host {name}\nHostName {}\nPort {}\nIdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
+             GlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\n",
+            self.host,
             self.port,
             self.room.at("user_key").display(),
             self.room.at("known_hosts").display()
@@ -122,12 +143,12 @@ fn install(room: &Room, haul: FarHaul) {
     }
 }
 
-fn write_config(room: &Room, host: &str, port: u16, mark: &str) {
+fn write_config(room: &Room, host: &str, port: u16, mark: &str, forwarding: &str) {
     let at = |name| room.at(name).display().to_string();
     let config = format!(
         "ListenAddress {host}\nPort {port}\nHostKey {host_key}\nAuthorizedKeysFile {keys}\nPidFile none\n\
          StrictModes no\nUsePAM no\nUseDNS no\nPermitRootLogin yes\nPasswordAuthentication no\n\
-         KbdInteractiveAuthentication no\nAllowTcpForwarding no\nAllowStreamLocalForwarding no\nPrintMotd no\n\
+         KbdInteractiveAuthentication no\nAllowTcpForwarding {forwarding}\nAllowStreamLocalForwarding no\nPrintMotd no\n\
          LogLevel VERBOSE\nMaxStartups 100\nSetEnv HOME={home} PATH={bin}:/usr/bin:/bin:/usr/sbin:/sbin {var}={mark}\n",
         host_key = at("host_key"),
         keys = at("authorized_keys"),

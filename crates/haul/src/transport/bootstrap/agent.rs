@@ -6,21 +6,23 @@
 //! [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the loss of ssh loses nothing.
 
 use std::io::{Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{after, bounded, never, select};
+use crossbeam_channel::{Receiver, after, bounded, never, select};
 use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
 use super::listener::{At, Listener, Session};
 use super::message::{
-    self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Listening, MAGIC, Named, NearHello,
-    NotListening, PROGRAM_LEN_MAX,
+    self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, FarDialled, Listening, MAGIC, Named,
+    NearHello, NotListening, PROGRAM_LEN_MAX, Wish,
 };
+use super::race::Caller;
+use super::reverse;
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
 use crate::job::{AgentRequest, Role};
@@ -30,7 +32,9 @@ use crate::transport::routes::{self, Address};
 use crate::transport::{Link, tcp, tls};
 
 /// How long the near end may take to join all streams, and to decide.
-const JOIN_WAIT: Duration = Duration::from_secs(30);
+pub(super) const JOIN_WAIT: Duration = Duration::from_secs(30);
+/// Most words of the near end after its hello.
+const DECISIONS_MAX: usize = 4;
 
 /// What the agent takes from its environment; only `cli` reads it.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +53,8 @@ pub struct AgentHooks {
     pub port: Option<u16>,
     /// Says these protocol versions instead of its own.
     pub versions: Option<(u16, u16)>,
+    /// Cannot dial.
+    pub no_dial: bool,
 }
 
 /// The far end's side of a session that is up.
@@ -128,12 +134,14 @@ where
     let strays = Arc::new(AtomicU64::new(0));
     let (client, server) = addresses(env.ssh_connection.as_deref());
     let vias = near.vias();
+    // A receive buffer must be fixed before connections are made; only the sink's matters.
+    let window = near.request.options.window.filter(|_| near.request.role == Role::Sink);
     let listener = match place(&vias, server) {
+        _ if near.dial == Wish::Far => Err("this end is to dial".to_string()),
         None => Err("the address that ssh reached is not known; name one with --via".to_string()),
         Some(at) => {
-            let pin = tls::Pin(near.key.0);
-            // A receive buffer must be fixed before connections are made; only the sink's matters.
-            let window = near.request.options.window.filter(|_| near.request.role == Role::Sink);
+            let pin = tls::Pin(near.key.0.clone());
+            let (session, identity) = (session.clone(), identity.clone());
             let strays = Arc::clone(&strays);
             let opened = Listener::open(&at, near.ports, (session, streams), identity, pin, strays, window);
             opened.map_err(|e| {
@@ -159,13 +167,26 @@ where
         Err(why) => Err(NotListening { why: why.clone() }),
     };
     let facts = Some(EndFacts::here(near.request.options.memory));
-    say(&AgentReply::Ready { key, streams, listening, client, facts })?;
+    let can_dial = !env.hooks.no_dial;
+    say(&AgentReply::Ready { key, streams, listening, client, facts, can_dial })?;
 
-    let (gathered, streams) = gather(listener.ok(), streams, input)?;
+    let (mut gathered, mut streams) = gather(listener.ok(), streams, input)?;
+    if let Gathered::Reverse { at, decided } = gathered {
+        let caller = Caller { name: None, session, identity, pin: tls::Pin(near.key.0), window };
+        let mut say = |word: &FarDialled| {
+            let frame = message::encode(word).map_err(lost)?;
+            output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
+        };
+        (gathered, streams) = reverse::answer(at, caller, near.streams, &decided, &mut say)?;
+    }
     let (control, data, joins, path) = match gathered {
         Gathered::Direct { listener, control, data } => {
             let path = Path::Direct { addr: listener.addr };
             (control, data, Joins::Accept(Arc::new(listener)), path)
+        }
+        Gathered::Dialled { addr, control, data, joins } => (control, data, joins, Path::Reverse { addr }),
+        Gathered::Reverse { .. } => {
+            return Err(BootstrapError::new(BootstrapKind::Peer, "asked to dial twice"));
         }
         Gathered::Mux { input } => {
             let links = super::share_pipe(input, Box::new(output), streams, &near.request)?;
@@ -191,7 +212,7 @@ where
 }
 
 /// Where to listen: at the user's addresses; else wherever this host may be reached, unless it was reached from itself.
-fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
+pub(super) fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
     match server {
         _ if !vias.is_empty() => Some(At::Only(vias.to_vec())),
         Some(server) if server.is_loopback() => Some(At::Only(vec![server])),
@@ -201,7 +222,13 @@ fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
 
 /// The addresses to try: the user's, each for a path of its own; else that which ssh reached, and the others of this host,
 /// `own`, one of each device first.
-fn named(vias: &[IpAddr], server: IpAddr, own: &[Address], port: u16, failed: Vec<String>) -> Listening {
+pub(super) fn named(
+    vias: &[IpAddr],
+    server: IpAddr,
+    own: &[Address],
+    port: u16,
+    failed: Vec<String>,
+) -> Listening {
     let own: &[Address] = if server.is_loopback() { &[] } else { own };
     let device = own.iter().find(|own| own.ip == server).map_or(0, |own| own.device);
     let mut all: Vec<Named> = match vias {
@@ -233,9 +260,30 @@ fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
     (client, server)
 }
 
-enum Gathered {
-    Direct { listener: Listener, control: Link, data: Vec<(StreamId, Link)> },
-    Mux { input: Box<dyn Read + Send> },
+/// What the near end said: a word, and with the last one the rest of the pipe.
+pub(super) type Decided = (std::io::Result<Decision>, Option<Box<dyn Read + Send>>);
+
+pub(super) enum Gathered {
+    Direct {
+        listener: Listener,
+        control: Link,
+        data: Vec<(StreamId, Link)>,
+    },
+    Mux {
+        input: Box<dyn Read + Send>,
+    },
+    /// The near end listens there.
+    Reverse {
+        at: Listening,
+        decided: Receiver<Decided>,
+    },
+    /// This end dialled all.
+    Dialled {
+        addr: SocketAddr,
+        control: Link,
+        data: Vec<(StreamId, Link)>,
+        joins: Joins,
+    },
 }
 
 /// Waits for the near end's decision, and for control and one data stream: the others come to a session that runs. What
@@ -252,16 +300,18 @@ where
     let deadline = Instant::now() + JOIN_WAIT;
     let gone = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
     // The number of streams and the decision.
-    let (sender, decided) = bounded(2);
+    let (sender, decided) = bounded::<Decided>(DECISIONS_MAX);
     thread::Builder::new()
         .name("haul-decision".into())
         .spawn(move || {
-            let mut decision = message::read_frame::<Decision>(&mut input);
-            if let Ok(Decision::Streams(_)) = decision {
+            for _ in 0..DECISIONS_MAX {
+                let decision = message::read_frame::<Decision>(&mut input);
+                if !matches!(decision, Ok(Decision::Streams(_) | Decision::Reverse(_))) {
+                    let _ = sender.send((decision, Some(Box::new(input))));
+                    return;
+                }
                 let _ = sender.send((decision, None));
-                decision = message::read_frame::<Decision>(&mut input);
             }
-            let _ = sender.send((decision, Some(input)));
         })
         .map_err(|e| BootstrapError::local("cannot start a thread", e))?;
     let mut streams = most;
@@ -277,6 +327,7 @@ where
             return Ok((Gathered::Direct { listener, control, data }, streams));
         }
         let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
+        let words = decided.clone();
         let decided = if pipe_done { never() } else { decided.clone() };
         select! {
             recv(joined) -> link => match link {
@@ -286,9 +337,9 @@ where
             },
             recv(decided) -> answer => match answer {
                 Ok((Ok(Decision::Streams(n)), None)) if (1..=most).contains(&n) => streams = n,
-                Ok((Ok(Decision::Mux), Some(input))) => {
-                    return Ok((Gathered::Mux { input: Box::new(input) }, streams));
-                }
+                Ok((Ok(Decision::Mux), Some(input))) => return Ok((Gathered::Mux { input }, streams)),
+                // What came in so far is closed with the port.
+                Ok((Ok(Decision::Reverse(at)), None)) => return Ok((Gathered::Reverse { at, decided: words }, streams)),
                 Ok((Ok(Decision::Direct), Some(input))) if listener.is_some() => {
                     pipe_done = true;
                     if let Some(l) = &listener {
@@ -296,7 +347,7 @@ where
                     }
                 }
                 Ok((Ok(Decision::Direct), _)) => return Err(gone("the near end wants a port where there is none")),
-                Ok((Ok(Decision::Streams(_) | Decision::Mux), _)) => {
+                Ok((Ok(_), _)) => {
                     return Err(gone("the near end named a number of streams that is not possible"));
                 }
                 Ok((Err(_), _)) | Err(_) if listener.as_ref().is_some_and(Listener::has_control) => {
@@ -409,6 +460,7 @@ mod tests {
             ports: None,
             via: None,
             via_too: Vec::new(),
+            dial: Wish::Either,
         };
         near.write_all(&[MAGIC, &message::encode(&hello).unwrap()].concat()).unwrap();
         let reply = message::read_frame(&mut near).unwrap();

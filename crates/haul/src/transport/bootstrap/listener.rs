@@ -1,6 +1,6 @@
-//! The far end's one port: who comes in, and who does not.
+//! The one port of the end that listens: who comes in, and who does not.
 //!
-//! In: addresses, a [`Session`] with its secret, the near end's key. Out: joined streams, each once; first those of the
+//! In: addresses, a [`Session`] with its secret, the other end's key. Out: joined streams, each once; first those of the
 //! start, then, once the driver has opened the door, others and control again.
 //! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to prove which
 //! stream it is. Whoever fails is closed and counted, and learns nothing.
@@ -68,7 +68,7 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     aws_lc_rs::rand::fill(bytes).map_err(|_| io::Error::other("no entropy"))
 }
 
-/// A connection whose other end has shown that it is the far end. It has no name yet; who is not needed may be dropped.
+/// A connection whose other end has shown that it is ours. It has no name yet; who is not needed may be dropped.
 pub(super) struct Met {
     link: Link,
     timer: TcpStream,

@@ -57,6 +57,20 @@ pub(super) struct NearHello {
     pub via: Option<IpAddr>,
     #[serde(default)]
     pub via_too: Vec<IpAddr>,
+    /// Which end may dial.
+    #[serde(default)]
+    pub dial: Wish,
+}
+
+/// Which end opens the connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Wish {
+    /// The near end first, and the far end if that fails.
+    #[default]
+    Either,
+    Near,
+    Far,
 }
 
 impl NearHello {
@@ -82,6 +96,9 @@ pub(super) enum AgentReply {
         /// What the far end is like, from which the number of streams follows.
         #[serde(default)]
         facts: Option<EndFacts>,
+        /// It knows [`Decision::Reverse`].
+        #[serde(default)]
+        can_dial: bool,
     },
     Error(String),
 }
@@ -119,16 +136,29 @@ pub(super) struct NotListening {
 }
 
 /// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct` or `Mux`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Decision {
-    /// Of the streams that have tickets only so many data streams will come. Said at most once, and only if the path
-    /// decides.
+    /// Of the streams that have tickets only so many data streams will come. Only if the path decides; the last
+    /// word counts.
     Streams(u16),
+    /// The near end listens there, and the far end shall dial; it says how that went ([`FarDialled`]), of control and, once it
+    /// knows their number, of the data streams. Said at most once.
+    Reverse(Listening),
     /// All streams are on their way, or will come to the session that runs.
     Direct,
     /// Subframes on this pipe from here on.
     Mux,
+}
+
+/// Agent to near end: how its dialling went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FarDialled {
+    /// Joined, over so many paths that answered.
+    Joined { paths: u16 },
+    /// None of it; why.
+    Failed(String),
 }
 
 /// Bytes of a fixed length, base64 in JSON. No `Debug`: some are secret.

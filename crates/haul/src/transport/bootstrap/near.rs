@@ -4,8 +4,9 @@
 //! Invariants: the direct path is all streams or none (others may join later: `redial`), over one pair of addresses or
 //! several (`race`); what the far end says about addresses is only where to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use haul_core::ids::StreamId;
@@ -15,20 +16,22 @@ use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 use super::listener::Session;
 use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
-    PROGRAM_LEN_MAX,
+    PROGRAM_LEN_MAX, Wish,
 };
 use super::push::{STAGE0, start_haul};
 use super::race::{self, Caller};
 use super::redial::{Redial, Redialler};
+use super::reverse::{self, Taken, Terms};
 use super::ssh::{Ssh, dial_name};
 use super::start::{self, Dialled};
 use super::words::escape;
-use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
+use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, harden};
 use crate::job::{AgentRequest, Role};
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
+use crate::transport::routes::Address;
 use crate::transport::tcp::HostLimits;
-use crate::transport::tls;
+use crate::transport::{Link, routes, tls};
 
 /// How long the far end may be silent once it has said its first word.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
@@ -74,6 +77,13 @@ pub fn connect(
     harden();
     let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
     let identity = tls::Identity::generate()?;
+    let wish = match (spec.dial, request.role) {
+        (Dialler::Auto, _) => Wish::Either,
+        // The role is the far end's.
+        (Dialler::Source, Role::Source) | (Dialler::Sink, Role::Sink) => Wish::Far,
+        (Dialler::Source, Role::Sink) | (Dialler::Sink, Role::Source) => Wish::Near,
+    };
+    let (ours, theirs) = share_vias(&spec.via, wish, &routes::addresses());
     let tell = |protocol, session: &Session| NearHello {
         protocol,
         program: env!("CARGO_PKG_VERSION").into(),
@@ -83,8 +93,9 @@ pub fn connect(
         secret: Fixed(session.secret),
         streams: tickets,
         ports: spec.ports,
-        via: spec.via.first().copied(),
-        via_too: spec.via.iter().skip(1).copied().collect(),
+        via: theirs.first().copied(),
+        via_too: theirs.iter().skip(1).copied().collect(),
+        dial: wish,
     };
     let encode = |near: NearHello| {
         let frame = message::encode(&near);
@@ -107,9 +118,9 @@ pub fn connect(
         session = fresh()?;
         ssh.send(&encode(tell(protocol, &session))?, notes)?;
     }
-    let (key, most, listening, client, facts) = match ssh.read_frame(notes)? {
-        AgentReply::Ready { key, streams, listening, client, facts } => {
-            (key, streams, listening, client, facts)
+    let (key, most, listening, client, facts, can_dial) = match ssh.read_frame(notes)? {
+        AgentReply::Ready { key, streams, listening, client, facts, can_dial } => {
+            (key, streams, listening, client, facts, can_dial)
         }
         AgentReply::Error(why) => {
             let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
@@ -139,8 +150,8 @@ pub fn connect(
     };
     // What the far end counts on so far.
     let mut agreed = most;
-    let tell_streams = |ssh: &mut Ssh, streams: u16, notes: &mut dyn FnMut(String)| {
-        if streams == most {
+    let tell_streams = |ssh: &mut Ssh, streams: u16, before: u16, notes: &mut dyn FnMut(String)| {
+        if streams == before {
             return Ok(());
         }
         let frame = message::encode(&Decision::Streams(streams))
@@ -150,50 +161,102 @@ pub fn connect(
     };
 
     let id = session.id;
-    let direct = match listening {
+    let window = request.options.window.filter(|_| request.role == Role::Source);
+    let pin = tls::Pin(key.0);
+    let mut closed: Vec<Closed> = Vec::new();
+    let mut direct = match listening {
+        _ if wish == Wish::Far => None,
         Ok(at) => {
             for failed in at.failed.iter().take(ADDRESSES_MAX) {
                 let failed: String = failed.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
                 notes(format!("haul on {} does not listen on {}", ssh.host(), escape(failed.as_bytes())));
             }
             // A receive buffer must be fixed before the connection is made.
-            let window = request.options.window.filter(|_| request.role == Role::Source);
-            let name = dial_name(spec).to_string();
-            let caller = Arc::new(Caller { name, session, identity, pin: tls::Pin(key.0), window });
-            let dialled = start::dial(&caller, race::ways(&at), spec.streams, most, &plan_for);
-            match dialled {
+            let (name, session) = (Some(dial_name(spec).to_string()), session.clone());
+            let (identity, pin) = (identity.clone(), pin.clone());
+            let caller = Arc::new(Caller { name, session, identity, pin, window });
+            match start::dial(&caller, race::ways(&at), spec.streams, most, &plan_for) {
                 Ok(Dialled { addr, links, plan, used, control, coming }) => {
-                    agreed = plan.streams.value;
-                    tell_streams(&mut ssh, agreed, notes)?;
+                    let before = std::mem::replace(&mut agreed, plan.streams.value);
+                    tell_streams(&mut ssh, agreed, before, notes)?;
                     let redial = Redial::new(caller, at, used, control, coming);
-                    Some((addr, links, plan, Joins::Dial(Arc::new(Redialler(Arc::new(redial))))))
+                    let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
+                    Some(Direct { path: Path::Direct { addr }, links, plan, joins, orphaned: None })
                 }
                 Err(why) => {
-                    notes(firewall_note(spec, ssh.host(), &at, why, client));
+                    closed.push(closed_port(&theirs, ssh.host(), &at, why, client));
                     None
                 }
             }
         }
         Err(no) => {
             let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
-            notes(format!(
-                "haul on {} opened no port ({}); data goes through ssh (slower)",
-                ssh.host(),
-                escape(why.as_bytes())
-            ));
+            let what = format!("haul on {} opened no port ({})", ssh.host(), escape(why.as_bytes()));
+            closed.push(Closed { what, ask: None });
             None
         }
     };
+    let strays = Arc::new(AtomicU64::new(0));
+    if direct.is_none() && wish != Wish::Near && can_dial {
+        let (ports, strays) = (spec.ports, strays.clone());
+        let terms = Terms { vias: &ours, client, ports, session, identity, pin, most, window, strays };
+        let server = closed.iter().find_map(|closed| closed.ask.as_ref()).map(|ask| ask.to.clone());
+        let plan = |rtt, paths: usize| {
+            let mut plan = plan_for(rtt);
+            if spec.streams.is_none() && paths > 1 {
+                plan.streams = start::each_path(plan.streams, paths, most);
+            }
+            agreed = plan.streams.value;
+            plan
+        };
+        match reverse::offer(terms, plan, &mut ssh, notes)? {
+            Ok(Taken { listener, links, plan }) => {
+                let (addr, orphaned) = (listener.addr, Some(listener.orphaned.clone()));
+                // What it listens on may be any address; the one that was dialled says more.
+                let at = links[0].socket.as_ref().and_then(|socket| socket.local_addr().ok());
+                let addr = at.unwrap_or(addr);
+                let path = Path::Reverse { addr: SocketAddr::new(addr.ip().to_canonical(), addr.port()) };
+                direct =
+                    Some(Direct { path, links, plan, joins: Joins::Accept(Arc::new(listener)), orphaned });
+            }
+            Err(what) => {
+                let from = server.unwrap_or_else(|| ssh.host().to_string());
+                let to = client.map_or("this host".into(), |client| client.to_string());
+                closed.push(Closed { what, ask: Some(Ask { from, to }) });
+            }
+        }
+    } else if direct.is_none() && wish == Wish::Far {
+        let what = format!("the haul on {} is too old to dial", ssh.host());
+        closed.push(Closed { what, ask: None });
+    }
+    if direct.is_none() {
+        let (what, ask) = explain(&closed, spec.ports);
+        if wish != Wish::Either {
+            let error = BootstrapError::new(BootstrapKind::Closed, what);
+            return Err(error.remedy(format!(
+                "{}--dial auto tries every way",
+                ask.map_or(String::new(), |ask| ask + "; ")
+            )));
+        }
+        let ask = ask.map_or(String::new(), |ask| format!(". For the firewall office: {ask}"));
+        notes(format!("{what}; data goes through ssh (slower){ask}"));
+    }
     let decision = if direct.is_some() { Decision::Direct } else { Decision::Mux };
     let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
-    if direct.is_none() && spec.streams.is_none() && agreed == most {
-        agreed = MUX_STREAMS.min(most);
-        tell_streams(&mut ssh, agreed, notes)?;
+    if direct.is_none() && spec.streams.is_none() {
+        let before = std::mem::replace(&mut agreed, MUX_STREAMS.min(most));
+        tell_streams(&mut ssh, agreed, before, notes)?;
     }
     let told = ssh.send(&frame, notes)?;
-    let (addr, mut links, plan, joins, guard) = match direct {
+    let (path, mut links, plan, joins, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
-        Some((addr, links, plan, joins)) => (Some(addr), links, plan, joins, ssh.into_guard()),
+        Some(Direct { path, links, plan, joins, orphaned }) => {
+            let guard = match orphaned {
+                Some(orphaned) => ssh.into_watched_guard(orphaned),
+                None => ssh.into_guard(),
+            };
+            (path, links, plan, joins, guard)
+        }
         None if !told => return Err(ssh.ended(notes)),
         None => {
             let (reader, writer, guard) = ssh.into_pipe()?;
@@ -201,12 +264,11 @@ pub fn connect(
             let streams = agreed;
             let plan = Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
             let links = super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?;
-            (None, links, plan, Joins::Never, guard)
+            (Path::Ssh, links, plan, Joins::Never, guard)
         }
     };
     let control = links.remove(0);
     let data = (1..).map(StreamId).zip(links).collect();
-    let path = addr.map_or(Path::Ssh, |addr| Path::Direct { addr });
     Ok(Connected {
         session: id,
         control,
@@ -217,6 +279,7 @@ pub fn connect(
         protocol,
         remote_version,
         plan,
+        strays,
         guard,
     })
 }
@@ -241,19 +304,55 @@ fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, Bootstrap
     .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
 }
 
-/// The one line for the firewall office.
-fn firewall_note(spec: &RemoteSpec, host: &str, at: &Listening, why: &str, client: Option<IpAddr>) -> String {
-    let (first, last) = spec.ports.unwrap_or(PORTS_SUGGESTED);
+/// Own connections that are up, and what belongs to them.
+struct Direct {
+    path: Path,
+    links: Vec<Link>,
+    plan: Plan,
+    joins: Joins,
+    /// This end listens; to be told when ssh ends.
+    orphaned: Option<Arc<AtomicBool>>,
+}
+
+/// A way that is closed: what was met, and what would open it.
+struct Closed {
+    what: String,
+    ask: Option<Ask>,
+}
+
+/// Connections to be allowed.
+struct Ask {
+    from: String,
+    to: String,
+}
+
+/// The far end's port cannot be reached.
+fn closed_port(vias: &[IpAddr], host: &str, at: &Listening, why: &str, client: Option<IpAddr>) -> Closed {
     let from = client.map_or("this host".into(), |c| c.to_string());
-    let to = match spec.via.is_empty() {
-        true => at.address.to_string(),
-        false => spec.via.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    let to = match vias {
+        [] => at.address.to_string(),
+        vias => vias.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
     };
-    format!(
-        "tcp port {} of {host} {why}; data goes through ssh (slower). For the firewall office: allow tcp {first}-{last} \
-         from {from} to {to}, and run with --port {first}-{last}",
-        at.port
-    )
+    Closed { what: format!("tcp port {} of {host} {why}", at.port), ask: Some(Ask { from, to }) }
+}
+
+/// All of it in one line, and what to ask the firewall office for: one direction is enough.
+fn explain(closed: &[Closed], ports: Option<(u16, u16)>) -> (String, Option<String>) {
+    let what = closed.iter().map(|closed| closed.what.as_str()).collect::<Vec<_>>().join("; ");
+    let asks = closed.iter().filter_map(|closed| closed.ask.as_ref());
+    let asks: Vec<_> = asks.map(|Ask { from, to }| format!("from {from} to {to}")).collect();
+    let (first, last) = ports.unwrap_or(PORTS_SUGGESTED);
+    let ask = format!("allow tcp {first}-{last} {}, and run with --port {first}-{last}", asks.join(" or "));
+    (what, (!asks.is_empty()).then_some(ask))
+}
+
+/// Which of the addresses that the user named are this host's, and which the far end's.
+fn share_vias(vias: &[IpAddr], wish: Wish, own: &[Address]) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    vias.iter().partition(|via| match wish {
+        Wish::Near => false,
+        Wish::Far => true,
+        Wish::Either => own.iter().any(|own| own.ip == **via),
+    })
 }
 
 #[cfg(test)]
@@ -277,5 +376,31 @@ mod tests {
         let older = agree(&hello(0, VERSION_MIN - 1), "0.0", "h").unwrap_err();
         assert!(older.to_string().contains("update the haul on h"), "{older}");
         assert!(agree(&hello(VERSION, VERSION_MIN - 1), "9.9", "h").is_err());
+    }
+
+    /// Goal: addresses go to the end that listens: the other one than the user pinned, else the one that has them.
+    #[test]
+    fn addresses_go_to_the_end_that_listens() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let vias = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
+        let own = [ip("10.0.0.1"), ip("fd00::1")].map(|ip| Address { device: 2, ip });
+        let share = |wish| share_vias(&vias, wish, &own);
+        assert_eq!(share(Wish::Near), (vec![], vias.to_vec()));
+        assert_eq!(share(Wish::Far), (vias.to_vec(), vec![]));
+        assert_eq!(share(Wish::Either), (vec![vias[0], vias[2]], vec![vias[1]]));
+    }
+
+    /// Goal: the firewall office is told each direction that would do, with the ports that haul would use then.
+    #[test]
+    fn the_firewall_office_is_told_what_would_do() {
+        let closed = |what: &str, ask: Option<(&str, &str)>| Closed {
+            what: what.into(),
+            ask: ask.map(|(from, to)| Ask { from: from.into(), to: to.into() }),
+        };
+        let both = [closed("a", Some(("n", "f"))), closed("b", Some(("f", "n")))];
+        let (what, ask) = explain(&both, Some((7, 9)));
+        assert_eq!(what, "a; b");
+        assert_eq!(ask.unwrap(), "allow tcp 7-9 from n to f or from f to n, and run with --port 7-9");
+        assert_eq!(explain(&[closed("a", None)], None), ("a".into(), None));
     }
 }

@@ -105,8 +105,8 @@ fn in_turn(first: &SocketAddr, rest: Vec<(usize, SocketAddr)>) -> VecDeque<usize
 
 /// What every connection of a session's near end is made with.
 pub(super) struct Caller {
-    /// The host's name, for what it means here.
-    pub name: String,
+    /// The host's name, for what it means here; `None`: it has none here.
+    pub name: Option<String>,
     pub session: Session,
     pub identity: tls::Identity,
     pub pin: tls::Pin,
@@ -274,7 +274,11 @@ impl Race {
     }
 
     fn ask_names(&mut self) {
-        let (name, port) = (self.caller.name.clone(), self.ways[0].remote.port());
+        let Some(name) = self.caller.name.clone() else {
+            self.names = (true, true);
+            return;
+        };
+        let port = self.ways[0].remote.port();
         let sender = self.sender.clone();
         let ask = move || {
             let names = (name.as_str(), port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
@@ -554,7 +558,7 @@ mod tests {
         let at = At::Only(vec![Ipv4Addr::LOCALHOST.into(), "127.0.0.2".parse().unwrap()]);
         let listener =
             Listener::open(&at, None, (session.clone(), 2), far, pin_near, strays.clone(), None).unwrap();
-        let caller = Caller { name: "far.invalid".into(), session, identity: near, pin, window: None };
+        let caller = Caller { name: Some("far.invalid".into()), session, identity: near, pin, window: None };
         (listener, Arc::new(caller), strays)
     }
 

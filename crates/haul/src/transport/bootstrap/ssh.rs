@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -437,14 +438,27 @@ impl Ssh {
     pub(super) fn into_guard(self) -> SshGuard {
         let Ssh { child, stdin, stdout, stderr, words, .. } = self;
         let words = follow(stderr, words);
-        SshGuard { words, _pipe: Some((stdin, stdout)), child }
+        SshGuard { words, _pipe: (Some(stdin), Some(stdout)), child }
+    }
+
+    /// As [`Ssh::into_guard`]; `orphaned` is set when ssh ends.
+    pub(super) fn into_watched_guard(self, orphaned: Arc<AtomicBool>) -> SshGuard {
+        let Ssh { child, stdin, mut stdout, stderr, words, .. } = self;
+        let watch = move || {
+            // The far end says nothing more here; should it, it is not meant for us.
+            let _ = io::copy(&mut stdout, &mut io::sink());
+            orphaned.store(true, Ordering::Release);
+        };
+        // Without the thread a dead far end is waited for a little longer.
+        let _ = thread::Builder::new().name("haul-ssh-watch".into()).spawn(watch);
+        SshGuard { words: follow(stderr, words), _pipe: (Some(stdin), None), child }
     }
 
     /// All streams use the pipe: its reading and its writing end.
     pub(super) fn into_pipe(self) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
         let Ssh { child, stdin, stdout, stderr, words, buffer, .. } = self;
         let words = follow(stderr, words);
-        let guard = SshGuard { words, _pipe: None, child };
+        let guard = SshGuard { words, _pipe: (None, None), child };
         set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
         Ok((Pipe { ahead: io::Cursor::new(buffer), stdout }, stdin, guard))
     }
@@ -469,7 +483,7 @@ impl Read for Pipe {
 pub struct SshGuard {
     words: Arc<Mutex<Lines>>,
     /// Held open while the session lives; with `Path::Ssh` the streams have it.
-    _pipe: Option<(ChildStdin, ChildStdout)>,
+    _pipe: (Option<ChildStdin>, Option<ChildStdout>),
     /// Last, as in [`Ssh`].
     child: Process,
 }
@@ -480,8 +494,8 @@ impl SshGuard {
     ///
     /// Edge: where the streams had the pipe, what they wrote last may still be on its way, and ssh is waited for.
     pub fn leave(self) {
-        let SshGuard { _pipe: Some(pipe), child, .. } = self else { return };
-        drop(pipe);
+        let SshGuard { _pipe: (Some(stdin), stdout), child, .. } = self else { return };
+        drop((stdin, stdout));
         // Without the thread it is waited for.
         let _ = thread::Builder::new().name("haul-ssh-end".into()).spawn(move || drop(child));
     }
@@ -545,6 +559,7 @@ mod tests {
             remote_haul: None,
             push: None,
             via: Vec::new(),
+            dial: Default::default(),
             ports: None,
             interactive: false,
             streams: Some(1),

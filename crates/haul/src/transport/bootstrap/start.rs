@@ -108,7 +108,7 @@ pub(super) fn dial(
 
 /// Connections for all streams over `paths` in turn, or none. What is up on a path already is used first; a path that fails
 /// now is done without, but for the first. Returns each stream's connection and the path that it took.
-fn meet_all(
+pub(super) fn meet_all(
     caller: &Caller,
     paths: Vec<(Way, VecDeque<Met>)>,
     streams: u16,
@@ -142,7 +142,7 @@ fn meet_all(
 }
 
 /// What one path needs, for each of `paths`; no more than `most` in all.
-fn each_path(one: Choice<u16>, paths: usize, most: u16) -> Choice<u16> {
+pub(super) fn each_path(one: Choice<u16>, paths: usize, most: u16) -> Choice<u16> {
     let paths = u16::try_from(paths).unwrap_or(u16::MAX);
     let value = one.value.saturating_mul(paths).min(most);
     Choice { value, why: format!("on {paths} paths; each: {}", one.why) }
@@ -177,7 +177,7 @@ mod tests {
             let (pin, far) = (tls::Pin(near.public()), tls::Pin(identity.public()));
             let session = Session::new().unwrap();
             let caller =
-                Caller { name: "far.invalid".into(), session, identity: near, pin: far, window: None };
+                Caller { name: Some("far.invalid".into()), session, identity: near, pin: far, window: None };
             let port = TcpListener::bind("127.0.0.1:0").unwrap();
             Far { port, identity, pin, caller: Arc::new(caller) }
         }

@@ -19,6 +19,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, PeerInc
 use crate::transport::TransportError;
 
 /// One end's key pair, made for one session.
+#[derive(Clone)]
 pub struct Identity {
     pub(super) key: Arc<dyn SigningKey>,
     pub(super) public: SubjectPublicKeyInfoDer<'static>,
