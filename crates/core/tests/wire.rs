@@ -1145,7 +1145,9 @@ fn negotiation_finds_the_common_ground() {
             version: 1,
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
             holes: false,
-            knobs: false
+            knobs: false,
+            auth_only: false,
+            digest: DigestKind::Blake3,
         })
     );
     let good = base.limits;
@@ -1190,6 +1192,28 @@ fn negotiation_finds_the_common_ground() {
     assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
     assert_eq!(agreed(&base, &knobs), Ok((false, false)));
     assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
+    // What protects data is never one end's alone.
+    for kind in [capability::XXH3, capability::AUTH_ONLY] {
+        for required in [false, true] {
+            let wants = Hello {
+                capabilities: vec![Capability { kind, required, value: [].into() }],
+                ..base.clone()
+            };
+            let agreed = negotiate(&wants, &wants).expect("both want it");
+            assert_eq!(agreed.digest == DigestKind::Xxh3, kind == capability::XXH3);
+            assert_eq!(agreed.auth_only, kind == capability::AUTH_ONLY);
+            for (ours, theirs) in [(&wants, &base), (&base, &wants)] {
+                assert!(matches!(negotiate(ours, theirs), Err(WireError::OneSided { .. })), "{kind}");
+            }
+        }
+    }
+    let weak = Hello {
+        capabilities: [capability::XXH3, capability::AUTH_ONLY]
+            .map(|kind| Capability { kind, required: true, value: [].into() })
+            .into(),
+        ..base.clone()
+    };
+    assert_eq!(negotiate(&weak, &weak), Err(WireError::WeakDigest));
     let other = Hello { session: [8; 16], ..base.clone() };
     assert_eq!(negotiate(&base, &other), Err(WireError::WrongSession));
 }

@@ -1,13 +1,15 @@
 //! A far end that sends back each byte on the stream that it came on. The bootstrap's tests start it where a
 //! user would have `haul`.
 //!
-//! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol.
+//! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol. With
+//! `AGENT_ECHO_BARE` its owner allows data without encryption.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
+use haul::job::Protect;
 use haul::transport::Link;
 use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, protocol_line};
 
@@ -28,7 +30,8 @@ fn serve() -> ExitCode {
         Some((min.parse().ok()?, max.parse().ok()?))
     });
     let hooks = AgentHooks { port: var("AGENT_ECHO_PORT").and_then(|p| p.parse().ok()), versions };
-    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks };
+    let least_protect = var("AGENT_ECHO_BARE").map_or(Protect::Tls, |_| Protect::Integrity);
+    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), least_protect, hooks };
     let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
         return ExitCode::FAILURE;

@@ -1,5 +1,6 @@
 //! Control messages and the descriptor of a data frame: what is said, not how it is laid out.
 
+pub use crate::digest::DigestKind;
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
 use crate::extents::DataExtent;
@@ -357,12 +358,6 @@ pub enum Message {
     Abort(Failure),
     Ping(u64),
     Pong(u64),
-}
-
-/// How a data entry's chaining values were made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DigestKind {
-    Blake3,
 }
 
 /// One range in a data frame. Payload ranges of the entries follow each other in order.

@@ -84,7 +84,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
     let streams = links.data.len() as u16;
-    let started = set_up(&mailbox, &control, links.session, streams, request).and_then(|setup| {
+    let started = set_up(&mailbox, &control, links.session, links.protection, streams, request);
+    let started = started.and_then(|setup| {
         let lines = {
             let sender = sender.clone();
             let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
@@ -205,6 +206,8 @@ struct Session {
     far: Option<EndReport>,
     greeting: Message,
     resumed: bool,
+    /// Data frames are authenticated and not encrypted.
+    unencrypted: bool,
     /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
@@ -294,6 +297,7 @@ impl Session {
             files_open_max: budget().sink_files as u32,
             tag: setup.tag,
             holes: setup.holes,
+            digest: setup.protection.digest,
             names: setup.names,
         };
         Ok(Session {
@@ -310,6 +314,7 @@ impl Session {
             far: None,
             greeting,
             resumed: setup.resumed,
+            unencrypted: setup.protection.auth_only,
             lost: false,
             notices: Notices::new("sink"),
             steering: Steering::new(setup.knobs, &[Knob::Writers]),
@@ -399,6 +404,7 @@ impl Session {
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             paused: false,
+            unencrypted: self.unencrypted,
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Phase, Sink, SinkAction};
-use crate::digest::{Root, Subtree};
+use crate::digest::{DigestKind, Root, Subtree};
 use crate::entry::Fingerprint;
 use crate::extents::ExtentMap;
 use crate::ids::{DirId, FileId, Generation, Time};
@@ -99,7 +99,8 @@ impl Epochs {
     ) {
         let slot = slot.unwrap_or_else(|| {
             let slot = self.take_slot();
-            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, map: None };
+            let (map, digest) = (None, DigestKind::default());
+            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, map, digest };
             self.open.withdrawn.push(partial);
             slot
         });
@@ -284,7 +285,8 @@ impl Sink {
                 let (path, fingerprint) = (file.path, file.claimed.unwrap_or(file.fingerprint));
                 let (object_size, tag) = (file.object_size, self.config.tag);
                 let map = file.digest.map().map(ExtentMap::digest);
-                records.push(Record::Partial { slot, path, fingerprint, object_size, tag, map });
+                let digest = file.durable.kind();
+                records.push(Record::Partial { slot, path, fingerprint, object_size, tag, map, digest });
                 file.durable.iter().collect()
             } else {
                 let mut maximal: Vec<Subtree> =

@@ -182,7 +182,7 @@ impl Source {
         self.counts.durable -= std::mem::take(&mut file.durable);
         file.fingerprint = fingerprint;
         file.meta = meta;
-        file.digest = SubtreeSet::new(fingerprint.size);
+        file.digest = SubtreeSet::new(self.config.digest, fingerprint.size);
         file.cursor = 0;
         file.again.clear();
         file.pass = 0;

@@ -14,8 +14,9 @@ use super::{
     source_request, spawn_end,
 };
 use crate::api::{Control, Event, Observer};
+use crate::driver::Protection;
 use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins};
-use crate::transport::{Link, Post, memory};
+use crate::transport::{Guard, Link, Post, memory};
 
 type Closer = Arc<dyn Fn() + Send + Sync>;
 
@@ -104,7 +105,7 @@ impl Net {
         let reader = |inner| Box::new(Meter { inner, left: left.clone(), closer: closer.clone() });
         let writer = Meter { inner: near.writer, left: left.clone(), closer: closer.clone() };
         let near =
-            Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None };
+            Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None, guard: Guard::default() };
         (near, far)
     }
 
@@ -208,7 +209,7 @@ fn copy(
         (0..=3).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
     let links = |mut all: Vec<(StreamId, Link)>, joins| {
         let (_, control) = all.remove(0);
-        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default() }
+        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default(), protection: Protection::default() }
     };
     let dialling = links(std::mem::take(&mut dialled), Joins::Dial(Arc::new(Dialler(net.clone()))));
     let listening = links(std::mem::take(&mut accepted), Joins::Accept(net.clone()));
@@ -294,7 +295,7 @@ fn darkness_is_waited_out_and_shown() {
     let patience = Duration::from_secs(20);
     let links = |mut all: Vec<(StreamId, Link)>, joins| {
         let (_, control) = all.remove(0);
-        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default() }
+        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default(), protection: Protection::default() }
     };
     let (a, b) =
         (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));

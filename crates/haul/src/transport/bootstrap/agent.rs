@@ -23,7 +23,7 @@ use super::message::{
 };
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
-use crate::job::{AgentRequest, Role};
+use crate::job::{AgentRequest, Protect, Role};
 use crate::transport::path::EndFacts;
 use crate::transport::rejoin::Joins;
 use crate::transport::routes::{self, Address};
@@ -37,6 +37,8 @@ const JOIN_WAIT: Duration = Duration::from_secs(30);
 pub struct AgentEnv {
     /// `$SSH_CONNECTION`: client address, client port, server address, server port.
     pub ssh_connection: Option<String>,
+    /// The least protection that the owner of this end accepts.
+    pub least_protect: Protect,
     #[doc(hidden)]
     pub hooks: AgentHooks,
 }
@@ -120,9 +122,19 @@ where
         say(&AgentReply::Error(error.to_string()))?;
         return Err(BootstrapError::new(BootstrapKind::Usage, error.to_string()));
     }
+    if near.request.options.protect < env.least_protect {
+        let what = "data without encryption is forbidden here (see docs/security.md); leave out --protect";
+        say(&AgentReply::Error(what.into()))?;
+        return Err(BootstrapError::new(BootstrapKind::Refused, what));
+    }
+    if let Err(what) = near.request.options.check() {
+        say(&AgentReply::Error(what.into()))?;
+        return Err(BootstrapError::new(BootstrapKind::Usage, what));
+    }
     let identity = tls::Identity::generate()?;
     let key = Bytes(identity.public());
-    let session = Session { id: near.session.0, secret: near.secret.0 };
+    let bare = near.request.options.protect == Protect::Integrity;
+    let session = Session { id: near.session.0, secret: near.secret.0, bare };
     let strays = Arc::new(AtomicU64::new(0));
     let (client, server) = addresses(env.ssh_connection.as_deref());
     let vias = near.vias();
@@ -179,7 +191,7 @@ where
         data: (1..).map(StreamId).zip(links).collect(),
         joins,
         path,
-        protect: path.protect(),
+        protect: path.protect(near.request.options.protect),
         protocol: near.protocol,
         near_version: escape(program.as_bytes()),
         strays,
@@ -386,7 +398,7 @@ mod tests {
         let (mut near, far) = UnixStream::pair().unwrap();
         let env = AgentEnv {
             ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
-            hooks: AgentHooks::default(),
+            ..AgentEnv::default()
         };
         let agent = thread::spawn(move || agent(far.try_clone().unwrap(), far, env));
         message::skip_to_magic(&mut near).unwrap();
@@ -432,7 +444,7 @@ mod tests {
     fn pipe_may_end_when_control_is_up() {
         let (near, reply, agent, identity) = near_end(2);
         let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
-        let session = Session { id: [1; 16], secret: [2; 32] };
+        let session = Session { id: [1; 16], secret: [2; 32], bare: false };
         let join = |stream| {
             let socket = TcpStream::connect((at.address, at.port)).unwrap();
             let wait = listener::HANDSHAKE_WAIT;

@@ -24,6 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::message::LINKS_MAX;
+use crate::transport::frames::FrameKeys;
 use crate::transport::rejoin::{Door, JoinEvent, bound_stalls};
 use crate::transport::{Link, Post, TransportError, tcp, tls};
 
@@ -48,15 +49,27 @@ pub(super) struct Session {
     pub id: [u8; 16],
     /// Each join is proved with it ([`Join::prove`]); it came through ssh.
     pub secret: [u8; 32],
+    /// Data streams are authenticated and not encrypted.
+    pub bare: bool,
 }
 
 impl Session {
     /// A session with random names.
     pub(super) fn new() -> io::Result<Session> {
-        let mut session = Session { id: [0; 16], secret: [0; 32] };
+        let mut session = Session { id: [0; 16], secret: [0; 32], bare: false };
         random(&mut session.id)?;
         random(&mut session.secret)?;
         Ok(session)
+    }
+}
+
+impl Session {
+    /// A stream that joined, as its frames will be guarded.
+    fn guard(&self, link: &mut Link, name: (StreamId, SessionEpoch), near: bool) -> Result<(), TransportError> {
+        match self.bare && name.0 != StreamId(0) {
+            true => link.bare(FrameKeys::new(&self.secret, &self.id, name, near)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -126,6 +139,7 @@ impl Met {
             }
         }
         settle(&timer).map_err(unprepared)?;
+        session.guard(&mut link, (stream, epoch), true)?;
         Ok(link)
     }
 }
@@ -448,8 +462,9 @@ impl Desk {
         if answer != Joined::Accepted {
             return None;
         }
+        let guarded = self.session.guard(&mut link, (name.stream, name.epoch), false);
         let mut guests = self.guests();
-        if said.is_err() {
+        if said.is_err() || guarded.is_err() {
             guests.live.remove(&name.stream);
             return None;
         }

@@ -25,7 +25,7 @@ use super::redial::{Redial, Redialler};
 use super::ssh::{Ssh, dial_name};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
-use crate::job::{AgentRequest, Role};
+use crate::job::{AgentRequest, Protect, Role};
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::tcp::HostLimits;
@@ -88,7 +88,9 @@ pub fn connect(
     let remote_version = escape(program.as_bytes());
     let protocol = agree(&hello, &remote_version, ssh.host())?;
     let identity = tls::Identity::generate()?;
+    let bare = request.options.protect == Protect::Integrity;
     let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
+    let session = Session { bare, ..session };
     let near = NearHello {
         protocol,
         program: env!("CARGO_PKG_VERSION").into(),
@@ -236,7 +238,7 @@ pub fn connect(
         data,
         joins,
         path,
-        protect: path.protect(),
+        protect: path.protect(request.options.protect),
         protocol,
         remote_version,
         plan,
