@@ -275,6 +275,7 @@ mod tests {
                     bytes_sent: random.u64(..),
                     waiting: None,
                     paused: false,
+                    unencrypted: false,
                 });
                 let now = tracker.shown();
                 assert!(now.bytes_done >= before.bytes_done && now.bytes_done <= now.bytes_total);

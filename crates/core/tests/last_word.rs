@@ -16,7 +16,16 @@ fn cut_off() -> Source {
 
 fn cut_off_with(patience: Duration) -> Source {
     let (wait, holes, digest) = (false, false, DigestKind::Blake3);
-    let config = SourceConfig { entries_max: 100, memory: 1 << 24, reads_max: 4, wait, holes, digest, patience };
+    let config = SourceConfig {
+        entries_max: 100,
+        memory: 1 << 24,
+        reads_max: 4,
+        wait,
+        holes,
+        digest,
+        verify: false,
+        patience,
+    };
     let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));
     let fingerprint = Fingerprint { size: 1 << 20, ..Fingerprint::default() };

@@ -282,7 +282,9 @@ fn connect(
     };
     let protect = connected.protect.to_owned();
     if links.protection.auth_only {
-        observer.event(Event::Note("data goes unencrypted, as asked; what is changed on its way is found".into()));
+        observer.event(Event::Note(
+            "data goes unencrypted, as asked; what is changed on its way is found".into(),
+        ));
     }
     Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice }))
 }
@@ -438,7 +440,15 @@ fn memory_links(options: &Options) -> (Links, Links) {
     }
     let links = |control, data| {
         let (joins, patience, strays) = (Joins::Never, Duration::ZERO, Arc::new(AtomicU64::new(0)));
-        Links { session: [0; 16], control, data, joins, patience, strays, protection: protection(options, "local") }
+        Links {
+            session: [0; 16],
+            control,
+            data,
+            joins,
+            patience,
+            strays,
+            protection: protection(options, "local"),
+        }
     };
     (links(near, data.0), links(far, data.1))
 }

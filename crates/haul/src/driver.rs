@@ -20,7 +20,7 @@ use haul_core::wire::{
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
-use crate::job::{Durability, Options};
+use crate::job::{Durability, Options, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
 use crate::transport::Link;
@@ -341,6 +341,7 @@ pub(crate) fn policy(options: &Options) -> Policy {
         update: options.update,
         owner: options.archive,
         times: true,
+        verify: options.verify == Verify::Disk,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-pub use haul_core::io::IoPolicy;
 use haul_core::digest::DigestKind;
+pub use haul_core::io::IoPolicy;
 use haul_core::io::OrderPolicy;
 use serde::{Deserialize, Serialize};
 
@@ -225,7 +225,9 @@ impl Options {
     /// Says which, in words for the user.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.digest == Digest::Xxh3 && self.manifest {
-            return Err("a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out");
+            return Err(
+                "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
+            );
         }
         if self.digest == Digest::Xxh3 && self.protect == Protect::Integrity {
             return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \

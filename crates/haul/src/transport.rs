@@ -69,7 +69,10 @@ impl Link {
     /// A link that protects by other means (in one process, in ssh's pipe) stays as it is.
     pub fn bare(&mut self, keys: FrameKeys) -> Result<(), TransportError> {
         let Some(unseal) = &self.guard.unseal else {
-            return Err(TransportError { what: "this connection cannot go without encryption".into(), source: None });
+            return Err(TransportError {
+                what: "this connection cannot go without encryption".into(),
+                source: None,
+            });
         };
         unseal();
         self.guard.keys = Some(keys);

@@ -623,7 +623,8 @@ fn panic_ends_the_stream() {
         reader: Box::new(Bomb),
         writer: Box::new(io::sink()),
         closer: Arc::new(|| {}),
-        socket: None, guard: Guard::default(),
+        socket: None,
+        guard: Guard::default(),
     };
     let (_handle, events) = control(bomb());
     assert!(lost(&events).contains("boom"));

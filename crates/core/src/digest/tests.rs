@@ -257,7 +257,11 @@ fn sparse_roots_follow_from_data_and_map() {
         }
         let map = maker.finish();
         if map.is_full() {
-            assert_eq!(SubtreeSet::with_map(DigestKind::Blake3, map), SubtreeSet::new(DigestKind::Blake3, total), "a file like any other");
+            assert_eq!(
+                SubtreeSet::with_map(DigestKind::Blake3, map),
+                SubtreeSet::new(DigestKind::Blake3, total),
+                "a file like any other"
+            );
             continue;
         }
         let mut sets = Vec::new();

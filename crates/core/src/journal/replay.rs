@@ -322,8 +322,15 @@ mod tests {
         let digest = DigestKind::Blake3;
         let path = |i: u32| PathKey([i as u8; 16]);
         for slot in 0..5 {
-            let partial =
-                Record::Partial { slot, path: path(slot), fingerprint, object_size: 1024, tag: 1, map: None, digest };
+            let partial = Record::Partial {
+                slot,
+                path: path(slot),
+                fingerprint,
+                object_size: 1024,
+                tag: 1,
+                map: None,
+                digest,
+            };
             log.append(&partial, &mut bytes);
             // No siblings: none merge.
             let subtrees = (0..2).map(|i| Subtree { offset: i * 4096, len: 1024, cv: [9; 32] }).collect();
@@ -337,12 +344,26 @@ mod tests {
         }
         // A finished file makes room for subtrees and for a partial file.
         log.append(&Record::Done { path: path(0), mark: DoneMark::new(&fingerprint, [0; 32]) }, &mut bytes);
-        let partial =
-            Record::Partial { slot: 9, path: path(9), fingerprint, object_size: 1024, tag: 1, map: None, digest };
+        let partial = Record::Partial {
+            slot: 9,
+            path: path(9),
+            fingerprint,
+            object_size: 1024,
+            tag: 1,
+            map: None,
+            digest,
+        };
         log.append(&partial, &mut bytes);
         // One more takes a slot that is in use: it is dropped, and what is durable of it is not the other's.
-        let partial =
-            Record::Partial { slot: 2, path: path(30), fingerprint, object_size: 1024, tag: 1, map: None, digest };
+        let partial = Record::Partial {
+            slot: 2,
+            path: path(30),
+            fingerprint,
+            object_size: 1024,
+            tag: 1,
+            map: None,
+            digest,
+        };
         log.append(&partial, &mut bytes);
         let subtrees = vec![Subtree { offset: 8192, len: 1024, cv: [9; 32] }];
         log.append(&Record::Durable { slot: 2, subtrees }, &mut bytes);

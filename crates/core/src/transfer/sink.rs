@@ -113,6 +113,8 @@ pub struct SinkCounts {
     pub payload: u64,
     /// Objects asked for again.
     pub objects_resent: u64,
+    /// Files that came back wrong from storage.
+    pub sent_back: u64,
     /// Payload written to storage.
     pub written: u64,
     /// The source's walk is over: `files` and `bytes` are final.

@@ -48,6 +48,8 @@ pub struct SourceConfig {
     pub holes: bool,
     /// How both ends make digests.
     pub digest: DigestKind,
+    /// The sink reads files back before they get their names, and says which came back wrong.
+    pub verify: bool,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
     pub patience: Duration,
 }
@@ -507,7 +509,8 @@ impl Source {
     }
 
     fn end_if_over(&mut self) {
-        let over = self.all_sealed();
+        // What comes back wrong is announced again, and after the end nothing is.
+        let over = self.all_sealed() && (!self.config.verify || self.files.is_empty());
         if let Some(totals) = self.totals.filter(|_| over && !self.end_sent && !self.stopping) {
             self.flush_announcements();
             self.flush_sealed();

@@ -228,6 +228,8 @@ pub struct Policy {
     pub owner: bool,
     /// Preserve permissions and mtime (always true for now).
     pub times: bool,
+    /// Read each file back from storage before it gets its name, and hold it against its digest.
+    pub verify: bool,
 }
 
 /// A rate of [`Knobs`]: no limit.

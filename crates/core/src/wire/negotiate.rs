@@ -1,8 +1,8 @@
 //! What two hellos agree on.
 
 use super::frame::OBJECT_LEN_MIN;
-use crate::digest::DigestKind;
 use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, WireError};
+use crate::digest::DigestKind;
 
 /// Numbers of capabilities. Those that v1 does not know are spoken for, so that nothing else takes them.
 pub mod capability {

@@ -330,7 +330,16 @@ impl World {
         self.s.joins = self.rng.u8(..3) != 0;
         let patience = Duration::from_secs(if self.s.joins { 300 } else { 0 });
         let (holes, digest) = (self.holes, DigestKind::Blake3);
-        let mut machine = Source::new(SourceConfig { entries_max, memory, reads_max, wait, holes, digest, patience });
+        let mut machine = Source::new(SourceConfig {
+            entries_max,
+            memory,
+            reads_max,
+            wait,
+            holes,
+            digest,
+            verify: false,
+            patience,
+        });
         for stream in &self.s.streams {
             machine.handle_stream_up(stream.id);
         }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{Options, PathBytes};
+use crate::job::{Options, PathBytes, Verify};
 use crate::meter::Meter;
 use crate::storage::null::{self, MadeEngine};
 use crate::storage::source::tree::SourceTree;
@@ -238,6 +238,7 @@ impl Session {
             wait: setup.wait,
             holes: setup.holes,
             digest: setup.protection.digest,
+            verify: request.options.verify == Verify::Disk,
             patience: lines.patience(),
         });
         let clock = Clock::new();

@@ -223,7 +223,15 @@ fn links_of(mut links: Vec<Link>) -> Links {
     let data = links.split_off(1).into_iter().zip(1..).map(|(link, n)| (StreamId(n), link)).collect();
     let control = links.pop().expect("control comes first");
     let (joins, patience) = (Joins::Never, Duration::ZERO);
-    Links { session: SESSION, control, data, joins, patience, strays: Arc::default(), protection: Protection::default() }
+    Links {
+        session: SESSION,
+        control,
+        data,
+        joins,
+        patience,
+        strays: Arc::default(),
+        protection: Protection::default(),
+    }
 }
 
 fn start_sink(links: Vec<Link>, request: SinkRequest) -> thread::JoinHandle<Report> {

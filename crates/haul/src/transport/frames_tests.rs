@@ -24,7 +24,7 @@ const SECRET: [u8; 32] = [5; 32];
 const SESSION: [u8; 16] = [6; 16];
 const EPOCH: SessionEpoch = SessionEpoch(1);
 const WAIT: Duration = Duration::from_secs(20);
-const LEN: usize = 64 * 1024;
+const LEN: usize = 4096;
 /// Header, preamble, one entry with one value, code.
 const HEAD_LEN: usize = HEADER_LEN + PREAMBLE_LEN + 32 + 32 + CODE_LEN;
 

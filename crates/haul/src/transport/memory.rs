@@ -26,7 +26,8 @@ pub fn pair(capacity: usize) -> (Link, Link) {
         reader: Box::new(PipeReader(read.clone())),
         writer: Box::new(PipeWriter(write.clone())),
         closer: closer.clone(),
-        socket: None, guard: Guard::default(),
+        socket: None,
+        guard: Guard::default(),
     };
     (end(&forth, &back), end(&back, &forth))
 }

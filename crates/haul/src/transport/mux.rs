@@ -142,7 +142,8 @@ impl Shared {
             reader: Box::new(PipeReader(inbox)),
             writer: Box::new(ChannelWriter { shared: shared.clone(), channel }),
             closer,
-            socket: None, guard: Guard::default(),
+            socket: None,
+            guard: Guard::default(),
         }
     }
 

@@ -268,7 +268,15 @@ pub(super) fn hello_holes() -> Hello {
 }
 
 pub(super) fn policy() -> Policy {
-    Policy { durable: false, force: false, no_clobber: false, update: false, owner: false, times: true }
+    Policy {
+        durable: false,
+        force: false,
+        no_clobber: false,
+        update: false,
+        owner: false,
+        times: true,
+        verify: false,
+    }
 }
 
 pub(super) fn all() -> SourceRoot {

@@ -104,8 +104,13 @@ impl Net {
         let left = Arc::new(AtomicU64::new(rng.u64(mean / 10..mean * 2)));
         let reader = |inner| Box::new(Meter { inner, left: left.clone(), closer: closer.clone() });
         let writer = Meter { inner: near.writer, left: left.clone(), closer: closer.clone() };
-        let near =
-            Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None, guard: Guard::default() };
+        let near = Link {
+            reader: reader(near.reader),
+            writer: Box::new(writer),
+            closer: near.closer,
+            socket: None,
+            guard: Guard::default(),
+        };
         (near, far)
     }
 
@@ -209,7 +214,15 @@ fn copy(
         (0..=3).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
     let links = |mut all: Vec<(StreamId, Link)>, joins| {
         let (_, control) = all.remove(0);
-        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default(), protection: Protection::default() }
+        Links {
+            session: SESSION,
+            control,
+            data: all,
+            joins,
+            patience,
+            strays: Arc::default(),
+            protection: Protection::default(),
+        }
     };
     let dialling = links(std::mem::take(&mut dialled), Joins::Dial(Arc::new(Dialler(net.clone()))));
     let listening = links(std::mem::take(&mut accepted), Joins::Accept(net.clone()));
@@ -295,7 +308,15 @@ fn darkness_is_waited_out_and_shown() {
     let patience = Duration::from_secs(20);
     let links = |mut all: Vec<(StreamId, Link)>, joins| {
         let (_, control) = all.remove(0);
-        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default(), protection: Protection::default() }
+        Links {
+            session: SESSION,
+            control,
+            data: all,
+            joins,
+            patience,
+            strays: Arc::default(),
+            protection: Protection::default(),
+        }
     };
     let (a, b) =
         (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));

@@ -75,7 +75,13 @@ mod tests {
     #[test]
     fn depth_follows_the_width() {
         let storage = StorageOptions { depth: Some(16), threads: Some(2), ..Default::default() };
-        let config = ReadConfig { readers: 4, clock: wall_clock(), storage, memory: 4 << 30, digest: DigestKind::Blake3 };
+        let config = ReadConfig {
+            readers: 4,
+            clock: wall_clock(),
+            storage,
+            memory: 4 << 30,
+            digest: DigestKind::Blake3,
+        };
         let depth = |width| config.with_width(width).knobs().lanes.depth;
         assert_eq!([1, 2, 4, 8, 256].map(depth), [4, 8, 16, 32, 256]);
         assert_eq!(depth_of(1, 1, 8), 1);

@@ -44,7 +44,13 @@ fn tomorrow() -> WallClock {
 }
 
 fn config(readers: usize, clock: WallClock) -> ReadConfig {
-    ReadConfig { readers, clock, storage: StorageOptions::default(), memory: 256 << 20, digest: DigestKind::Blake3 }
+    ReadConfig {
+        readers,
+        clock,
+        storage: StorageOptions::default(),
+        memory: 256 << 20,
+        digest: DigestKind::Blake3,
+    }
 }
 
 impl Bench {

@@ -396,10 +396,7 @@ mod tests {
     /// Plays a near end up to the agent's reply; the agent runs on a thread.
     fn near_end(streams: u16) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
         let (mut near, far) = UnixStream::pair().unwrap();
-        let env = AgentEnv {
-            ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
-            ..AgentEnv::default()
-        };
+        let env = AgentEnv { ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()), ..AgentEnv::default() };
         let agent = thread::spawn(move || agent(far.try_clone().unwrap(), far, env));
         message::skip_to_magic(&mut near).unwrap();
         let hello: AgentHello = message::read_frame(&mut near).unwrap();

@@ -65,7 +65,12 @@ impl Session {
 
 impl Session {
     /// A stream that joined, as its frames will be guarded.
-    fn guard(&self, link: &mut Link, name: (StreamId, SessionEpoch), near: bool) -> Result<(), TransportError> {
+    fn guard(
+        &self,
+        link: &mut Link,
+        name: (StreamId, SessionEpoch),
+        near: bool,
+    ) -> Result<(), TransportError> {
         match self.bare && name.0 != StreamId(0) {
             true => link.bare(FrameKeys::new(&self.secret, &self.id, name, near)),
             false => Ok(()),

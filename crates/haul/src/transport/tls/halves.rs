@@ -123,14 +123,13 @@ impl Parts {
         let Parts { incoming, sealer, opener, keys } = self;
         let stream = Arc::new(stream);
         let socket = Some(stream.clone());
-        let shared =
-            Arc::new(Shared {
-                stream,
-                keys,
-                answer: AtomicBool::new(false),
-                bare: AtomicBool::new(false),
-                fault: OnceLock::new(),
-            });
+        let shared = Arc::new(Shared {
+            stream,
+            keys,
+            answer: AtomicBool::new(false),
+            bare: AtomicBool::new(false),
+            fault: OnceLock::new(),
+        });
         let (closer, unseal) = (shared.clone(), shared.clone());
         Link {
             socket,
