@@ -1316,7 +1316,6 @@ fn golden_message(index: usize) -> Message {
                 owner: false,
                 times: true,
                 verify: false,
-                verify: false,
             },
         },
         2 => Message::Destination { wait: true, rename: Some(name(b"b.txt")), epoch: 7, resumed: false },
