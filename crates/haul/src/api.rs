@@ -156,7 +156,7 @@ pub struct Summary {
     pub protect: String,
     pub digest: Digest,
     pub verify: Verify,
-    /// Objects that came back wrong from the sink's storage and were sent again.
+    /// Not counted yet: 0.
     pub rewritten: u64,
     /// Where the data went, in words for people.
     pub path: String,

@@ -48,7 +48,7 @@ pub enum Durability {
 pub enum Digest {
     #[default]
     Blake3,
-    /// Finds accidents and no attackers, for a tenth of the time.
+    /// Finds accidents and no attackers, for a fifth of the time.
     Xxh3,
 }
 

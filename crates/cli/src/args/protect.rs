@@ -7,7 +7,7 @@ use haul::job;
 pub struct Protection {
     /// What the data is hashed with, at both ends
     ///
-    /// Default: blake3. Each object is checked as it arrives and each file as a whole. xxh3 costs a tenth of the
+    /// Default: blake3. Each object is checked as it arrives and each file as a whole. xxh3 costs a fifth of the
     /// processor time and finds accidents, not attackers; it makes no manifest.
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Digest::Blake3)]
     pub digest: Digest,
@@ -22,7 +22,7 @@ pub struct Protection {
     /// What guards the data on the network
     ///
     /// Default: tls. integrity leaves the data itself unencrypted (names and control stay encrypted), and finds
-    /// whatever was changed on the way; it saves a third of the processor time. Both ends must allow it.
+    /// whatever was changed on the way; it spares the processor all the cipher. Both ends must allow it.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Protect::Tls)]
     pub protect: Protect,
 }
