@@ -12,6 +12,7 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub mod ctl;
 pub mod probe;
+pub mod protect;
 mod rate;
 pub mod storage;
 
@@ -255,6 +256,9 @@ pub struct Cp {
     /// same command goes on later. Has no effect where all goes through ssh: what ssh loses is lost.
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub patience: Option<u32>,
+
+    #[command(flatten)]
+    pub protection: protect::Protection,
 
     #[command(flatten)]
     pub storage: storage::Storage,

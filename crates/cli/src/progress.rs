@@ -65,6 +65,7 @@ impl Tracker {
         now.counting = counting;
         now.waiting = new.waiting.clone();
         now.paused = new.paused;
+        now.unencrypted = new.unencrypted;
         let seconds = new.elapsed.saturating_sub(old.elapsed).as_secs_f64();
         if seconds < SAMPLE_MIN {
             // Its bytes count in the next sample.
@@ -141,6 +142,9 @@ impl Tracker {
         match p.paused {
             true => parts.push("paused".into()),
             false => parts.push(format!("{}/s", bytes(self.bytes_per_second() as u64))),
+        }
+        if p.unencrypted {
+            parts.push("data unencrypted".into());
         }
         if let Some(eta) = self.eta() {
             parts.push(format!("{} left", time(eta)));
@@ -271,6 +275,7 @@ mod tests {
                     bytes_sent: random.u64(..),
                     waiting: None,
                     paused: false,
+                    unencrypted: false,
                 });
                 let now = tracker.shown();
                 assert!(now.bytes_done >= before.bytes_done && now.bytes_done <= now.bytes_total);

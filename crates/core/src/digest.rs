@@ -1,8 +1,10 @@
-//! BLAKE3 as a tree: chaining values of ranges, merged until the root.
+//! Digests as a tree: chaining values of ranges, merged until the root.
 //!
 //! In: chaining values of ranges of a file, in any order, some of them twice. Out: the maximal subtrees that
-//! are known, what is missing, and in the end the root, which equals the plain BLAKE3 hash of the file. Of a
-//! sparse file only the data extents are wanted, and its root is another, see [`SubtreeSet::root`].
+//! are known, what is missing, and in the end the root, which of a BLAKE3 tree equals the plain BLAKE3 hash of the file.
+//! Of a sparse file only the data extents are wanted, and its root is another, see [`SubtreeSet::root`].
+//! An XXH3 tree ([`xxh3`]) has the same shape over larger leaves and other values, so that all that is said, kept and
+//! resumed of ranges is one thing for both.
 //! Invariants: a [`SubtreeSet`] holds disjoint nodes of the tree of its file and never two siblings; the node
 //! that is the whole file holds the root and nothing else does.
 //! Left out: payload. Not one byte of it is hashed here; who has it makes the values (`haul::digest`). Nor are
@@ -14,6 +16,8 @@ use blake3::hazmat::{Mode, max_subtree_len, merge_subtrees_non_root, merge_subtr
 
 use crate::extents::ExtentMap;
 
+pub mod xxh3;
+
 /// What the hash of a sparse root begins with: it is never a plain hash of anything.
 const SPARSE_CONTEXT: &str = "haul v1 root of a sparse file";
 
@@ -24,6 +28,44 @@ pub type Root = [u8; 32];
 
 /// Length of BLAKE3's leaves, bytes: every subtree begins at a multiple of it.
 pub const CHUNK_LEN: u64 = blake3::CHUNK_LEN as u64;
+
+/// How the values of a tree are made. One session has one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DigestKind {
+    #[default]
+    Blake3,
+    /// [`xxh3`]: for accidents only.
+    Xxh3,
+}
+
+impl DigestKind {
+    /// The name that users type and read.
+    pub fn name(self) -> &'static str {
+        match self {
+            DigestKind::Blake3 => "blake3",
+            DigestKind::Xxh3 => "xxh3",
+        }
+    }
+
+    /// Length of the tree's leaves, bytes: a node begins at a multiple of it and ends at one, or with the file.
+    pub fn leaf_len(self) -> u64 {
+        match self {
+            DigestKind::Blake3 => CHUNK_LEN,
+            DigestKind::Xxh3 => xxh3::LEAF_LEN,
+        }
+    }
+
+    /// Whether a range can be cut into nodes: as [`is_aligned`], on the grid of this kind's leaves.
+    pub fn is_aligned(self, offset: u64, len: u64, tail: bool) -> bool {
+        let leaf = self.leaf_len();
+        is_aligned(offset, len, tail) && offset.is_multiple_of(leaf) && (tail || len.is_multiple_of(leaf))
+    }
+
+    /// Whether `value` can be a value of this kind: XXH3's carry a tag, BLAKE3's never do.
+    pub fn is_value(self, value: &Cv) -> bool {
+        value.ends_with(&xxh3::TAG) == (self == DigestKind::Xxh3)
+    }
+}
 
 /// A subtree: the range `offset..offset + len` of its file and its chaining value (or the root, if the
 /// range is the whole file).
@@ -41,7 +83,7 @@ impl Subtree {
     }
 }
 
-/// Why a chaining value was refused. It says nothing about the value, only about its range.
+/// Why a chaining value was refused. It says nothing about the value but whether it is of the right kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     #[error("{len} bytes at {offset} go beyond the end of a file of {total} bytes")]
@@ -50,6 +92,8 @@ pub enum DigestError {
     NotASubtree { offset: u64, len: u64, total: u64 },
     #[error("{len} bytes at {offset} touch a hole of a sparse file")]
     InHole { offset: u64, len: u64 },
+    #[error("the value of {len} bytes at {offset} is of another digest than the file's")]
+    OtherDigest { offset: u64, len: u64 },
 }
 
 /// Whether a range can be cut into subtrees: `offset` on a chunk's edge, its end too unless it is the file's
@@ -89,6 +133,7 @@ pub fn subtrees(offset: u64, len: u64, tail: bool) -> impl Iterator<Item = (u64,
 /// the gaps between them ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubtreeSet {
+    kind: DigestKind,
     total: u64,
     covered: u64,
     /// By offset; disjoint.
@@ -99,20 +144,25 @@ pub struct SubtreeSet {
 
 impl SubtreeSet {
     /// A set for a file of `total` bytes, of which nothing is known. An empty file is complete at once.
-    pub fn new(total: u64) -> SubtreeSet {
-        SubtreeSet { total, covered: 0, nodes: BTreeMap::new(), map: None }
+    pub fn new(kind: DigestKind, total: u64) -> SubtreeSet {
+        SubtreeSet { kind, total, covered: 0, nodes: BTreeMap::new(), map: None }
     }
 
     /// A set for the file of this map, of which nothing is known. One without data is complete at once; one
     /// without holes is as any other file.
-    pub fn with_map(map: ExtentMap) -> SubtreeSet {
+    pub fn with_map(kind: DigestKind, map: ExtentMap) -> SubtreeSet {
         let total = map.size();
-        SubtreeSet { map: Some(map).filter(|map| !map.is_full()), ..SubtreeSet::new(total) }
+        SubtreeSet { map: Some(map).filter(|map| !map.is_full()), ..SubtreeSet::new(kind, total) }
     }
 
     /// A set for the same file, of which nothing is known.
     pub fn fresh(&self) -> SubtreeSet {
-        SubtreeSet { map: self.map.clone(), ..SubtreeSet::new(self.total) }
+        SubtreeSet { map: self.map.clone(), ..SubtreeSet::new(self.kind, self.total) }
+    }
+
+    /// How its values are made.
+    pub fn kind(&self) -> DigestKind {
+        self.kind
     }
 
     /// Where the file has data, if it is a sparse one.
@@ -127,9 +177,13 @@ impl SubtreeSet {
     ///
     /// # Errors
     /// If the range is no node of this file's tree. Two nodes of one tree never overlap in part, so a range
-    /// that overlaps a held one in part is refused here too. In a sparse file also if any of it is a hole.
+    /// that overlaps a held one in part is refused here too. In a sparse file also if any of it is a hole. A value
+    /// that is plainly of the other kind is refused.
     pub fn insert(&mut self, offset: u64, len: u64, cv: Cv) -> Result<bool, DigestError> {
         self.check(offset, len)?;
+        if !self.kind.is_value(&cv) {
+            return Err(DigestError::OtherDigest { offset, len });
+        }
         if len == 0 || self.covering(offset).is_some_and(|held| held.end() >= offset + len) {
             return Ok(false);
         }
@@ -186,10 +240,17 @@ impl SubtreeSet {
             for (_, cv) in self.nodes.values() {
                 hasher.update(cv);
             }
-            return Some(*hasher.finalize().as_bytes());
+            let root = *hasher.finalize().as_bytes();
+            return Some(match self.kind {
+                DigestKind::Blake3 => root,
+                DigestKind::Xxh3 => xxh3::cut(root),
+            });
         }
         if self.total == 0 {
-            return Some(*blake3::hash(&[]).as_bytes());
+            return Some(match self.kind {
+                DigestKind::Blake3 => *blake3::hash(&[]).as_bytes(),
+                DigestKind::Xxh3 => xxh3::empty(),
+            });
         }
         // Never two siblings: a complete file is one node.
         self.nodes.get(&0).filter(|(len, _)| *len == self.total).map(|(_, root)| *root)
@@ -246,14 +307,15 @@ impl SubtreeSet {
         let Some(end) = offset.checked_add(len).filter(|end| *end <= total) else {
             return Err(DigestError::BeyondEnd { offset, len, total });
         };
+        let leaf_len = self.kind.leaf_len();
         let is_node = if offset == 0 && end == total {
             true
-        } else if len == 0 || !offset.is_multiple_of(CHUNK_LEN) {
+        } else if len == 0 || !offset.is_multiple_of(leaf_len) {
             false
         } else if end == total {
             max_subtree_len(offset).is_some_and(|len_max| len <= len_max)
         } else {
-            len >= CHUNK_LEN && len.is_power_of_two() && offset.is_multiple_of(len)
+            len >= leaf_len && len.is_power_of_two() && offset.is_multiple_of(len)
         };
         if !is_node {
             return Err(DigestError::NotASubtree { offset, len, total });
@@ -291,10 +353,11 @@ impl SubtreeSet {
     fn merge(&self, a: Subtree, b: Subtree) -> Subtree {
         let (left, right) = if a.offset < b.offset { (a, b) } else { (b, a) };
         let len = left.len + right.len;
-        let cv = if len == self.total {
-            *merge_subtrees_root(&left.cv, &right.cv, Mode::Hash).as_bytes()
-        } else {
-            merge_subtrees_non_root(&left.cv, &right.cv, Mode::Hash)
+        let cv = match (self.kind, len == self.total) {
+            (DigestKind::Blake3, true) => *merge_subtrees_root(&left.cv, &right.cv, Mode::Hash).as_bytes(),
+            (DigestKind::Blake3, false) => merge_subtrees_non_root(&left.cv, &right.cv, Mode::Hash),
+            (DigestKind::Xxh3, true) => xxh3::root(len, &xxh3::parent(&left.cv, &right.cv)),
+            (DigestKind::Xxh3, false) => xxh3::parent(&left.cv, &right.cv),
         };
         Subtree { offset: left.offset, len, cv }
     }

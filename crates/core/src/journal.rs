@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 
-use crate::digest::{Root, Subtree, SubtreeSet};
+use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Name, Timestamp};
 
 mod codec;
@@ -27,8 +27,8 @@ mod replay;
 pub use log::{Log, compact};
 pub use replay::Replay;
 
-/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file.
-pub const FORMAT_VERSION: u16 = 2;
+/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest.
+pub const FORMAT_VERSION: u16 = 3;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
 /// Most subtrees in one [`Record::Durable`] on disk; [`Log::append`] splits longer lists.
@@ -107,7 +107,8 @@ pub enum Record {
     Tags { tags: Vec<u32> },
     /// A file of which a part is durable, in a temporary with `tag` in its name. What earlier records said of
     /// the path is void. `slot` names the file in later records of this session. `map`: it is a sparse one, and
-    /// this is the digest of its [`ExtentMap`](crate::extents::ExtentMap); holes are in no other record.
+    /// this is the digest of its [`ExtentMap`](crate::extents::ExtentMap); holes are in no other record. `digest`: how the values in
+    /// the records of this slot were made.
     Partial {
         slot: u32,
         path: PathKey,
@@ -115,6 +116,7 @@ pub enum Record {
         object_size: u32,
         tag: u32,
         map: Option<[u8; 32]>,
+        digest: DigestKind,
     },
     /// These subtrees of the file in `slot` are on media.
     Durable { slot: u32, subtrees: Vec<Subtree> },

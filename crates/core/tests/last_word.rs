@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, Time};
 use haul_core::transfer::SessionEnd;
@@ -14,8 +15,17 @@ fn cut_off() -> Source {
 }
 
 fn cut_off_with(patience: Duration) -> Source {
-    let (wait, holes) = (false, false);
-    let config = SourceConfig { entries_max: 100, memory: 1 << 24, reads_max: 4, wait, holes, patience };
+    let (wait, holes, digest) = (false, false, DigestKind::Blake3);
+    let config = SourceConfig {
+        entries_max: 100,
+        memory: 1 << 24,
+        reads_max: 4,
+        wait,
+        holes,
+        digest,
+        verify: false,
+        patience,
+    };
     let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));
     let fingerprint = Fingerprint { size: 1 << 20, ..Fingerprint::default() };

@@ -188,6 +188,7 @@ fn message(index: usize, r: &mut Rng) -> Message {
                 update: r.bool(),
                 owner: r.bool(),
                 times: r.bool(),
+                verify: r.bool(),
             },
         },
         2 => Message::Destination {
@@ -350,6 +351,7 @@ fn item_lengths_are_exact() {
             update: false,
             owner: false,
             times: true,
+            verify: false,
         };
         assert_eq!(announced_len(&a) + 2, encode(&Message::Announce(vec![a])).1.len());
         assert_eq!(state_len(&s) + 2, encode(&Message::State(vec![s])).1.len());
@@ -835,8 +837,15 @@ fn encoders_refuse_what_decoders_would() {
     assert!(!panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX])))));
     let names =
         vec![SourceRoot::Named { name: Name::new(&[b'n'; 255]).expect("legal"), is_dir: false }; ITEMS_MAX];
-    let policy =
-        Policy { durable: true, force: false, no_clobber: false, update: false, owner: false, times: true };
+    let policy = Policy {
+        durable: true,
+        force: false,
+        no_clobber: false,
+        update: false,
+        owner: false,
+        times: true,
+        verify: false,
+    };
     assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
     assert!(panics(move || drop(encode(&Message::Durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);
@@ -1145,7 +1154,9 @@ fn negotiation_finds_the_common_ground() {
             version: 1,
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
             holes: false,
-            knobs: false
+            knobs: false,
+            auth_only: false,
+            digest: DigestKind::Blake3,
         })
     );
     let good = base.limits;
@@ -1190,6 +1201,26 @@ fn negotiation_finds_the_common_ground() {
     assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
     assert_eq!(agreed(&base, &knobs), Ok((false, false)));
     assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
+    // What protects data is never one end's alone.
+    for kind in [capability::XXH3, capability::AUTH_ONLY] {
+        for required in [false, true] {
+            let wants =
+                Hello { capabilities: vec![Capability { kind, required, value: [].into() }], ..base.clone() };
+            let agreed = negotiate(&wants, &wants).expect("both want it");
+            assert_eq!(agreed.digest == DigestKind::Xxh3, kind == capability::XXH3);
+            assert_eq!(agreed.auth_only, kind == capability::AUTH_ONLY);
+            for (ours, theirs) in [(&wants, &base), (&base, &wants)] {
+                assert!(matches!(negotiate(ours, theirs), Err(WireError::OneSided { .. })), "{kind}");
+            }
+        }
+    }
+    let weak = Hello {
+        capabilities: [capability::XXH3, capability::AUTH_ONLY]
+            .map(|kind| Capability { kind, required: true, value: [].into() })
+            .into(),
+        ..base.clone()
+    };
+    assert_eq!(negotiate(&weak, &weak), Err(WireError::WeakDigest));
     let other = Hello { session: [8; 16], ..base.clone() };
     assert_eq!(negotiate(&base, &other), Err(WireError::WrongSession));
 }
@@ -1284,6 +1315,7 @@ fn golden_message(index: usize) -> Message {
                 update: false,
                 owner: false,
                 times: true,
+                verify: false,
             },
         },
         2 => Message::Destination { wait: true, rename: Some(name(b"b.txt")), epoch: 7, resumed: false },

@@ -2,7 +2,7 @@
 //! user would have `haul`.
 //!
 //! `AGENT_ECHO_PORT` and `AGENT_ECHO_VERSIONS` (`MIN-MAX`) let it lie about its port and its protocol; with
-//! `AGENT_ECHO_NO_DIAL` it cannot dial.
+//! `AGENT_ECHO_NO_DIAL` it cannot dial, with `AGENT_ECHO_BARE` its owner allows data without encryption.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
+use haul::job::Protect;
 use haul::transport::Link;
 use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, protocol_line};
 use haul::transport::rejoin::{JoinEvent, Joins};
@@ -35,7 +36,8 @@ fn serve() -> ExitCode {
         versions,
         no_dial: var("AGENT_ECHO_NO_DIAL").is_some(),
     };
-    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks };
+    let least_protect = var("AGENT_ECHO_BARE").map_or(Protect::Tls, |_| Protect::Integrity);
+    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), least_protect, hooks };
     let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
         return ExitCode::FAILURE;

@@ -99,7 +99,7 @@ fn run_frames(near: Link, far: Link, stream: StreamId, object: usize, frames: u6
         .collect();
     drop(filled);
     let offset = object as u64;
-    let cvs = digest::chaining_values(offset, &data, false);
+    let cvs = digest::chaining_values(DigestKind::Blake3, offset, &data, false);
     for i in 0..frames {
         if i >= WINDOW {
             assert!(matches!(sent.recv(), Ok(SendEvent::Sent { .. })), "the stream lives");

@@ -15,7 +15,7 @@ pub use haul_core::tune::rate::RATE_MIN;
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::{Dialler, protocol_line};
 
-use crate::job::{Durability, Options};
+use crate::job::{Digest, Durability, Options, Verify};
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -114,6 +114,8 @@ pub struct Progress {
     pub waiting: Option<String>,
     /// Somebody paused the copy.
     pub paused: bool,
+    /// Data crosses the network unencrypted.
+    pub unencrypted: bool,
 }
 
 /// How a run ended.
@@ -152,8 +154,12 @@ pub struct Summary {
     pub rss_near: u64,
     pub rss_far: Option<u64>,
     pub streams: u16,
-    /// `tls`, `ssh` or `local`.
+    /// `tls`, `integrity` (data unencrypted), `ssh` or `local`.
     pub protect: String,
+    pub digest: Digest,
+    pub verify: Verify,
+    /// Not counted yet: 0.
+    pub rewritten: u64,
     /// Where the data went, in words for people.
     pub path: String,
     pub durability: Durability,
@@ -196,6 +202,9 @@ impl Default for Summary {
             rss_far: None,
             streams: 0,
             protect: "local".into(),
+            digest: Digest::default(),
+            verify: Verify::default(),
+            rewritten: 0,
             path: String::new(),
             durability: Durability::Disk,
             stages: [StageTime::default(); 5],

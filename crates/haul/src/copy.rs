@@ -25,7 +25,7 @@ use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summar
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
 use crate::driver::{
-    Links, PATIENCE, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
+    Links, PATIENCE, Protection, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
 };
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::storage::descriptors::raise_nofile;
@@ -39,6 +39,7 @@ use crate::transport::rejoin::Joins;
 use crate::transport::{memory, tcp};
 
 mod passport;
+mod policy;
 
 /// Bytes that may lie in a memory link.
 const PIPE_LEN: usize = 1024 * 1024;
@@ -52,6 +53,11 @@ const RATE_REACHED: f64 = 0.85;
 /// Runs a copy; what goes wrong is in the summary.
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
     let start = Instant::now();
+    let forbidden = request.options.protect < policy::least_protect(None);
+    let refused = forbidden.then_some(policy::FORBIDDEN).or(request.options.check().err());
+    if let Some(error) = refused {
+        return Summary { error: Some(error.into()), ..Summary::default() };
+    }
     raise_nofile();
     let (request, adopted) = &passport::adopt_local(request);
     let joined = match join(request, &observer, &control) {
@@ -144,7 +150,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
     match (remote_source, host_of(&request.destination)) {
         (None, None) => {
             refuse_inside(request, &destination.0)?;
-            let (near, far) = memory_links();
+            let (near, far) = memory_links(&request.options);
             let (from, to) = (from_here(&near), here(destination.clone(), &far));
             let local = thread::scope(|scope| {
                 let from = scope.spawn(|| source::run(near, &from, watch));
@@ -159,7 +165,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             Ok(Joined::local(near, far, paced(LOCAL_STREAMS)))
         }
         (None, Some(_)) if request.dry_run => {
-            let (near, far) = memory_links();
+            let (near, far) = memory_links(&request.options);
             let (from, memory) = (from_here(&near), memory_for(&far).value);
             let shown = display_destination(request);
             let both = thread::scope(|scope| {
@@ -273,6 +279,7 @@ fn connect(
         joins: connected.joins,
         patience: patience(&request.options),
         strays: connected.strays,
+        protection: protection(&request.options, connected.protect),
     };
     let path = match connected.path {
         bootstrap::Path::Direct { addr } => format!("tcp to {addr}"),
@@ -280,6 +287,11 @@ fn connect(
         bootstrap::Path::Ssh => "through ssh".into(),
     };
     let protect = connected.protect.to_owned();
+    if links.protection.auth_only {
+        observer.event(Event::Note(
+            "data goes unencrypted, as asked; what is changed on its way is found".into(),
+        ));
+    }
     Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice }))
 }
 
@@ -293,7 +305,8 @@ fn show_paths(paths: &[(IpAddr, IpAddr, usize)]) -> Option<String> {
 /// `haul agent`: the far end of one session. Returns the exit code.
 pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
     raise_nofile();
-    let env = AgentEnv { ssh_connection, ..AgentEnv::default() };
+    let least_protect = policy::least_protect(home.as_deref());
+    let env = AgentEnv { ssh_connection, least_protect, ..AgentEnv::default() };
     // Bare descriptors: a buffer in between would hold back what the other end waits for.
     let pipe = || {
         Ok::<_, std::io::Error>((
@@ -315,6 +328,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         joins: connected.joins,
         patience: patience(&request.options),
         strays: connected.strays.clone(),
+        protection: protection(&request.options, connected.protect),
     };
     adopt_passport(&mut request, home.as_deref());
     let memory = memory(&request.options, path::rtt(&links.control));
@@ -418,7 +432,12 @@ fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
     Choice { value: value.max(MEMORY_MIN), why }
 }
 
-fn memory_links() -> (Links, Links) {
+/// What this end's hello says of it.
+fn protection(options: &Options, protect: &str) -> Protection {
+    Protection { digest: options.digest.kind(), auth_only: protect == bootstrap::INTEGRITY }
+}
+
+fn memory_links(options: &Options) -> (Links, Links) {
     let (near, far) = memory::pair(PIPE_LEN);
     let mut data: (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
     for stream in 1..=LOCAL_STREAMS {
@@ -428,7 +447,16 @@ fn memory_links() -> (Links, Links) {
     }
     let links = |control, data| {
         let (joins, patience, strays) = (Joins::Never, Duration::ZERO, Arc::new(AtomicU64::new(0)));
-        Links { session: [0; 16], control, data, streams: LOCAL_STREAMS, joins, patience, strays }
+        Links {
+            session: [0; 16],
+            control,
+            data,
+            streams: LOCAL_STREAMS,
+            joins,
+            patience,
+            strays,
+            protection: protection(options, "local"),
+        }
     };
     (links(near, data.0), links(far, data.1))
 }
@@ -592,6 +620,9 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
         rss_far: near.far.filter(|_| is_remote).map(|far| far.rss_max),
         streams,
         protect,
+        digest: request.options.digest,
+        verify: request.options.verify,
+        rewritten: 0,
         path,
         durability: request.options.durability,
         stages,

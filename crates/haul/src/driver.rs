@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use haul_core::digest::DigestKind;
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::stage::StageTime;
@@ -19,7 +20,7 @@ use haul_core::wire::{
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
-use crate::job::{Durability, Options};
+use crate::job::{Durability, Options, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
 use crate::transport::Link;
@@ -71,6 +72,15 @@ pub(crate) struct Links {
     pub(crate) patience: Duration,
     /// Connections that were not ours.
     pub(crate) strays: Arc<AtomicU64>,
+    pub(crate) protection: Protection,
+}
+
+/// What both ends must want alike; each says it in its hello.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Protection {
+    pub(crate) digest: DigestKind,
+    /// Data frames are authenticated and not encrypted.
+    pub(crate) auth_only: bool,
 }
 
 /// Who watches this end: the near end has an observer, an agent has none.
@@ -339,17 +349,25 @@ pub(crate) fn policy(options: &Options) -> Policy {
         update: options.update,
         owner: options.archive,
         times: true,
+        verify: options.verify == Verify::Disk,
     }
 }
 
 /// The hello of this end.
-pub(crate) fn hello(session: [u8; 16], memory: u64, streams: u16) -> Hello {
+pub(crate) fn hello(session: [u8; 16], protection: Protection, memory: u64, streams: u16) -> Hello {
     // An object must fit into a fraction of the buffers, or reading and writing could not overlap.
     let object_len = (memory / 4).clamp(64 * 1024, 64 * 1024 * 1024);
     let object_len = 1u32 << object_len.ilog2();
     let limits = Limits { object_len, entries: ENTRIES_MAX, streams: streams.clamp(1, STREAMS_MAX) };
     let optional = |kind| Capability { kind, required: false, value: Box::default() };
-    let capabilities = capability::KNOWN.map(optional).into();
+    let required = |kind| Capability { required: true, ..optional(kind) };
+    let mut capabilities: Vec<Capability> = capability::OFFERED.map(optional).into();
+    if protection.digest == DigestKind::Xxh3 {
+        capabilities.push(required(capability::XXH3));
+    }
+    if protection.auth_only {
+        capabilities.push(required(capability::AUTH_ONLY));
+    }
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     Hello { version_min, version_max, session, capabilities, limits }
 }

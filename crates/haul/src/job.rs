@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use haul_core::digest::DigestKind;
 pub use haul_core::io::IoPolicy;
 use haul_core::io::OrderPolicy;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,48 @@ pub enum Durability {
     Disk,
     /// No sync is made: a power cut may lose what was reported.
     None,
+}
+
+/// What objects and files are hashed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Digest {
+    #[default]
+    Blake3,
+    /// Finds accidents and no attackers, for a fifth of the time.
+    Xxh3,
+}
+
+impl Digest {
+    /// The kind of core with the same name.
+    pub fn kind(self) -> DigestKind {
+        match self {
+            Digest::Blake3 => DigestKind::Blake3,
+            Digest::Xxh3 => DigestKind::Xxh3,
+        }
+    }
+}
+
+/// What guards payload between the two ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protect {
+    /// Data is not encrypted; what was changed on the way is found.
+    Integrity,
+    /// TLS 1.3.
+    #[default]
+    Tls,
+}
+
+/// How far a file is followed before it counts as copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Up to the buffer that is written.
+    #[default]
+    Transfer,
+    /// Up to what the sink's storage gives back after its sync.
+    Disk,
 }
 
 /// Whether storage goes through the page cache.
@@ -138,6 +181,9 @@ pub struct Options {
     pub manifest: bool,
     /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
     pub patience: Option<u32>,
+    pub digest: Digest,
+    pub protect: Protect,
+    pub verify: Verify,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -163,9 +209,31 @@ impl Default for Options {
             state_dir: None,
             manifest: false,
             patience: None,
+            digest: Digest::default(),
+            protect: Protect::default(),
+            verify: Verify::default(),
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }
+    }
+}
+
+impl Options {
+    /// Choices that exclude each other.
+    ///
+    /// # Errors
+    /// Says which, in words for the user.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.digest == Digest::Xxh3 && self.manifest {
+            return Err(
+                "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
+            );
+        }
+        if self.digest == Digest::Xxh3 && self.protect == Protect::Integrity {
+            return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \
+                        use --digest=blake3 with it, or --protect=tls");
+        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 pub mod bootstrap;
+pub mod frames;
+#[cfg(test)]
+mod frames_tests;
 pub mod memory;
 pub mod mux;
 pub mod pace;
@@ -28,6 +31,8 @@ pub mod stream;
 pub mod tcp;
 pub mod tls;
 
+use frames::FrameKeys;
+
 /// A reliable, ordered byte pipe in both directions, already authenticated.
 pub struct Link {
     pub reader: Box<dyn Read + Send>,
@@ -37,6 +42,54 @@ pub struct Link {
     /// The connection below, to ask ([`tcp::sample`]) and to set; never to read or write. `None`: there is none of
     /// its own.
     pub socket: Option<Arc<TcpStream>>,
+    pub guard: Guard,
+}
+
+/// What guards the data frames of a link: the link itself, or, once it is [`bare`](Link::bare), codes of their own.
+#[derive(Default)]
+pub struct Guard {
+    /// Each ends the link's own protection of what follows: of what is read, and of what is written.
+    unseal: Option<(Unseal, Unseal)>,
+    /// Set where frames carry codes.
+    pub keys: Option<FrameKeys>,
+}
+
+/// Ends a link's own protection of what follows in one direction.
+pub type Unseal = Arc<dyn Fn() + Send + Sync>;
+
+impl Guard {
+    /// Of a link that protects what it carries until these are called, for what is read and for what is written.
+    fn of(incoming: Unseal, outgoing: Unseal) -> Guard {
+        Guard { unseal: Some((incoming, outgoing)), keys: None }
+    }
+}
+
+impl Link {
+    /// From here on what is written goes to the connection as it is, unencrypted, and its frames carry codes made with
+    /// `keys`. The other end does the same at the same byte of either direction. Nothing may be half written.
+    ///
+    /// # Errors
+    /// A link that protects by other means (in one process, in ssh's pipe) stays as it is.
+    pub fn bare(&mut self, keys: FrameKeys) -> Result<(), TransportError> {
+        self.bare_out(keys).map(|incoming| incoming())
+    }
+
+    /// As [`Link::bare`], where something protected is still to be read: what is written is bare from here on, what is
+    /// read once the returned function was called.
+    ///
+    /// # Errors
+    /// As [`Link::bare`].
+    pub fn bare_out(&mut self, keys: FrameKeys) -> Result<Unseal, TransportError> {
+        let Some((incoming, outgoing)) = self.guard.unseal.clone() else {
+            return Err(TransportError {
+                what: "this connection cannot go without encryption".into(),
+                source: None,
+            });
+        };
+        outgoing();
+        self.guard.keys = Some(keys);
+        Ok(incoming)
+    }
 }
 
 /// Takes events from any thread. Never blocks.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use haul::job::{AgentRequest, Options, Role};
+use haul::job::{AgentRequest, Digest, Options, Protect, Role};
 use haul::transport::bootstrap::{
     BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect,
 };
@@ -228,6 +228,33 @@ fn a_strange_congestion_control_is_refused() {
     // At a sink it means nothing.
     let as_sink = AgentRequest { options, ..request() };
     check_echo(connect(&far.spec(), &as_sink, &mut |_| {}).unwrap());
+}
+
+/// Goal: data goes unencrypted only where the far end's owner allows it; then control stays as it was, the data streams have
+/// keys, and bytes pass in both directions; through ssh nothing changes.
+#[test]
+fn what_the_far_end_forbids_is_refused() {
+    let mut far = Far::with_haul();
+    let options = Options { protect: Protect::Integrity, ..Options::default() };
+    let ask = AgentRequest { options: options.clone(), ..request() };
+    let error = connect(&far.spec(), &ask, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Refused, "{error}");
+    assert!(error.to_string().contains("forbidden"), "{error}");
+    far.env = "AGENT_ECHO_BARE=1".into();
+    let connected = connect(&far.spec(), &ask, &mut |_| {}).unwrap();
+    assert_eq!(connected.protect, "integrity");
+    assert!(connected.control.guard.keys.is_none() && connected.data.len() == 3);
+    assert!(connected.data.iter().all(|(_, link)| link.guard.keys.is_some()));
+    check_echo(connected);
+    // A digest that stops nobody is refused by the far end too, whatever the near one says.
+    let ask = AgentRequest { options: Options { digest: Digest::Xxh3, ..options.clone() }, ..request() };
+    assert_eq!(connect(&far.spec(), &ask, &mut |_| {}).unwrap_err().kind, BootstrapKind::Refused);
+    far.env = format!("AGENT_ECHO_BARE=1 AGENT_ECHO_PORT={}", free_port());
+    let ask = AgentRequest { options, ..request() };
+    let connected = connect(&far.spec(), &ask, &mut |_| {}).unwrap();
+    assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));
+    assert!(connected.data.iter().all(|(_, link)| link.guard.keys.is_none()));
+    check_echo(connected);
 }
 
 /// Goal: a window that the user names fixes the receive buffers of the end that is the sink, before its connections are made,

@@ -16,11 +16,12 @@ use haul::transport::stream::{
     ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, Loss, RecvEvent, SendEvent,
 };
 use haul::transport::tls::{self, Identity, Pin};
-use haul::transport::{Link, Post, memory, mux};
+use haul::transport::{Guard, Link, Post, memory, mux};
+use haul_core::digest::DigestKind;
 use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
 use haul_core::resend::KEPT_MAX;
 use haul_core::wire::{
-    DataEntry, DataHeader, DigestKind, FrameHeader, HEADER_LEN, Message, RESUME_LEN, ResumeFrom, SubHeader,
+    DataEntry, DataHeader, FrameHeader, HEADER_LEN, Message, RESUME_LEN, ResumeFrom, SubHeader,
     encode_data_header, encode_frame, kind,
 };
 
@@ -327,8 +328,8 @@ impl Source {
 
 fn entry(number: u64, offset: u64, data: &[u8], root: bool, tail: bool) -> DataEntry {
     let cvs = match root {
-        true => vec![digest::root(data)],
-        false => digest::chaining_values(offset, data, tail),
+        true => vec![digest::root(DigestKind::Blake3, data)],
+        false => digest::chaining_values(DigestKind::Blake3, offset, data, tail),
     };
     DataEntry {
         id: FileId(number),
@@ -623,6 +624,7 @@ fn panic_ends_the_stream() {
         writer: Box::new(io::sink()),
         closer: Arc::new(|| {}),
         socket: None,
+        guard: Guard::default(),
     };
     let (_handle, events) = control(bomb());
     assert!(lost(&events).contains("boom"));

@@ -25,6 +25,9 @@ const OPTIONS: &[&str] = &[
     "io",
     "engine",
     "via",
+    "digest",
+    "protect",
+    "verify",
 ];
 
 pub struct Haul;

@@ -125,9 +125,13 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
         patience: args.patience,
+        digest: args.protection.digest(),
+        protect: args.protection.protect(),
+        verify: args.protection.verify(),
         source_storage,
         sink_storage,
     };
+    options.check()?;
     let remote = RemoteOptions {
         ssh: args.ssh.0.clone(),
         remote_haul: args.remote_haul.clone(),
@@ -200,7 +204,7 @@ mod tests {
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --no-push --remote-haul /h --state /s \
-                    --manifest m --patience 2m -v a b u@h:c";
+                    --manifest m --patience 2m --protect integrity --verify disk -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
             recursive: true,
@@ -220,6 +224,8 @@ mod tests {
             state_dir: Some("/s".into()),
             manifest: true,
             patience: Some(120),
+            protect: job::Protect::Integrity,
+            verify: job::Verify::Disk,
             ..job::Options::default()
         };
         assert_eq!(got.options, want);
@@ -248,6 +254,16 @@ mod tests {
         assert!(request(&cp("--memory 7MiB a b"), &terminal()).unwrap_err().contains("8 MiB"));
         assert!(request(&cp("--memory 8MiB a b"), &terminal()).is_ok());
         assert!(request(&cp("--memory 128KiB --object-size 64KiB a b"), &terminal()).is_ok());
+    }
+
+    /// Goal: no choice of protection is silently worth less than its name.
+    #[test]
+    fn protections_that_contradict_are_refused() {
+        let asked = |line: &str| request(&cp(line), &terminal());
+        assert_eq!(asked("--digest xxh3 a b").unwrap().options.digest, job::Digest::Xxh3);
+        assert!(asked("--digest xxh3 --protect integrity a b").unwrap_err().contains("attacker"));
+        assert!(asked("--digest xxh3 --manifest m a b").unwrap_err().contains("manifest"));
+        assert!(asked("--digest blake3 --protect integrity --manifest m a b").is_ok());
     }
 
     /// Goal: a job is called as its first source is, whatever form that has.

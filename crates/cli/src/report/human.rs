@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use haul::api::{EntryEnd, Stage, Status, Summary};
-use haul::job::Durability;
+use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
 use crate::escape;
@@ -102,6 +102,16 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         return out;
     }
     transport(&mut out, s);
+    if s.digest == Digest::Xxh3 {
+        out += "  checked with xxh3: accidents were looked for, attackers not\n";
+    }
+    if s.verify == Verify::Disk {
+        let again = match s.rewritten {
+            0 => String::new(),
+            n => format!("; {} objects came back wrong and were written again", count(n)),
+        };
+        let _ = writeln!(out, "  verified: each file was read back from the destination's storage{again}");
+    }
     let _ = match s.durability {
         Durability::Disk if s.status == Status::Complete => {
             writeln!(out, "  durable: everything is on media under its name")
@@ -177,6 +187,7 @@ fn transport(out: &mut String, s: &Summary) {
     let how = match s.protect.as_str() {
         "local" => return,
         "tls" => format!("in {} TLS 1.3 streams", s.streams),
+        "integrity" => format!("in {} streams, data unencrypted (--protect=integrity)", s.streams),
         "ssh" => "through the ssh connection".into(),
         other => escape::text(other),
     };

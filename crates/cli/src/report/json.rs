@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Stage, Status};
-use haul::job::Durability;
+use haul::job::{Durability, Verify};
 use serde::Serialize;
 
 use super::Ending;
@@ -132,6 +132,7 @@ enum Line<'a> {
         bytes_per_second: f64,
         eta_seconds: Option<f64>,
         waiting: Option<&'a str>,
+        unencrypted: bool,
         paused: bool,
     },
     Entry {
@@ -165,6 +166,8 @@ struct SummaryLine<'a> {
     rss: NearFar<u64>,
     streams: u16,
     protect: &'a str,
+    digest: &'static str,
+    verify: &'static str,
     path: &'a str,
     strays: u64,
     durability: &'static str,
@@ -283,6 +286,7 @@ fn progress(tracker: &Tracker) -> Line<'_> {
         bytes_per_second: tracker.bytes_per_second(),
         eta_seconds: tracker.eta(),
         waiting: p.waiting.as_deref(),
+        unencrypted: p.unencrypted,
         paused: p.paused,
     }
 }
@@ -309,6 +313,11 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         rss: NearFar { near: s.rss_near, far: s.rss_far },
         streams: s.streams,
         protect: &s.protect,
+        digest: s.digest.kind().name(),
+        verify: match s.verify {
+            Verify::Transfer => "transfer",
+            Verify::Disk => "disk",
+        },
         path: &s.path,
         strays: s.strays,
         durability: match s.durability {

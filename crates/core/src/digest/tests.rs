@@ -73,7 +73,7 @@ fn any_order_gives_the_plain_hash() {
                         rng.shuffle(&mut inserts);
                     }
                 }
-                let mut set = SubtreeSet::new(total);
+                let mut set = SubtreeSet::new(DigestKind::Blake3, total);
                 for (offset, len, value) in inserts {
                     let known = set.covers(offset, len);
                     assert_eq!(set.insert(offset, len, value), Ok(!known));
@@ -102,13 +102,13 @@ fn only_nodes_of_the_tree_are_taken() {
         edges.extend([total, total + 1, 1, 1023, 1025, u64::MAX, u64::MAX - 1023]);
         for &start in &edges {
             for len in edges.iter().filter_map(|end| end.checked_sub(start)).chain([u64::MAX, 512]) {
-                let mut set = SubtreeSet::new(total);
+                let mut set = SubtreeSet::new(DigestKind::Blake3, total);
                 let result = set.insert(start, len, [7; 32]);
                 if nodes.contains(&(start, len)) {
                     assert_eq!(result, Ok(true), "{start} + {len} of {total}");
                 } else {
                     assert!(result.is_err(), "{start} + {len} of {total}");
-                    assert_eq!(set, SubtreeSet::new(total));
+                    assert_eq!(set, SubtreeSet::new(DigestKind::Blake3, total));
                     let beyond = start.checked_add(len).is_none_or(|end| end > total);
                     assert_eq!(matches!(result, Err(DigestError::BeyondEnd { .. })), beyond);
                 }
@@ -132,7 +132,7 @@ fn nodes_of_all_levels_mix() {
         nodes.remove(0);
         rng.shuffle(&mut nodes);
         nodes.push((0, total));
-        let mut set = SubtreeSet::new(total);
+        let mut set = SubtreeSet::new(DigestKind::Blake3, total);
         let mut model = vec![false; total as usize];
         for (offset, len) in nodes {
             let bits = &mut model[offset as usize..(offset + len) as usize];
@@ -160,7 +160,7 @@ fn nodes_of_all_levels_mix() {
 /// Goal: an empty file is complete from the start and takes its own empty range.
 #[test]
 fn empty_file_is_complete() {
-    let mut set = SubtreeSet::new(0);
+    let mut set = SubtreeSet::new(DigestKind::Blake3, 0);
     assert!(set.is_complete());
     assert_eq!(set.root(), Some(*blake3::hash(b"").as_bytes()));
     assert_eq!(set.insert(0, 0, [1; 32]), Ok(false));
@@ -177,7 +177,7 @@ fn in_order_memory_is_logarithmic() {
     let object_len = 4 << 20;
     let objects = (1 << 16) + 1;
     let total = object_len * (objects - 1) + 1;
-    let mut set = SubtreeSet::new(total);
+    let mut set = SubtreeSet::new(DigestKind::Blake3, total);
     for i in 0..objects {
         let len = object_len.min(total - i * object_len);
         assert_eq!(set.insert(i * object_len, len, [0; 32]), Ok(true));
@@ -189,7 +189,7 @@ fn in_order_memory_is_logarithmic() {
 /// Goal: arithmetic holds up to the largest file that can be named.
 #[test]
 fn largest_file_does_not_overflow() {
-    let mut set = SubtreeSet::new(u64::MAX);
+    let mut set = SubtreeSet::new(DigestKind::Blake3, u64::MAX);
     let last = u64::MAX - 1023;
     assert_eq!(set.insert(last, 1023, [1; 32]), Ok(true));
     assert_eq!(set.insert(1 << 63, 1 << 62, [2; 32]), Ok(true));
@@ -257,7 +257,11 @@ fn sparse_roots_follow_from_data_and_map() {
         }
         let map = maker.finish();
         if map.is_full() {
-            assert_eq!(SubtreeSet::with_map(map), SubtreeSet::new(total), "a file like any other");
+            assert_eq!(
+                SubtreeSet::with_map(DigestKind::Blake3, map),
+                SubtreeSet::new(DigestKind::Blake3, total),
+                "a file like any other"
+            );
             continue;
         }
         let mut sets = Vec::new();
@@ -273,7 +277,7 @@ fn sparse_roots_follow_from_data_and_map() {
             }
             pieces.extend(pieces.clone().into_iter().filter(|_| rng.bool()));
             rng.shuffle(&mut pieces);
-            let mut set = SubtreeSet::with_map(map.clone());
+            let mut set = SubtreeSet::with_map(DigestKind::Blake3, map.clone());
             assert_eq!(set.is_complete(), map.data_len() == 0);
             for (offset, len) in pieces {
                 let known = set.covers(offset, len);
@@ -323,7 +327,7 @@ fn holes_are_neither_missing_nor_taken() {
         if map.is_full() {
             continue;
         }
-        let mut set = SubtreeSet::with_map(map);
+        let mut set = SubtreeSet::with_map(DigestKind::Blake3, map);
         let mut missing = is_data.clone();
         for slot in 0..slots {
             let (offset, data) = (slot * EXTENT_ALIGN, is_data[slot as usize]);

@@ -4,7 +4,7 @@
 //! flags, bytes left over, empty lists).
 
 use super::{DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX};
-use crate::digest::Subtree;
+use crate::digest::{DigestKind, Subtree};
 use crate::entry::{Fingerprint, Timestamp};
 
 const HEAD: u8 = 1;
@@ -14,6 +14,10 @@ const PARTIAL: u8 = 4;
 const DURABLE: u8 = 5;
 const WITHDRAWN: u8 = 6;
 const DONE: u8 = 7;
+
+/// Kinds of digests, as on the wire.
+const BLAKE3: u8 = 1;
+const XXH3: u8 = 2;
 
 /// Offset, length, chaining value.
 const SUBTREE_LEN: usize = 8 + 8 + 32;
@@ -38,7 +42,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.push(u8::from(*durable));
         }
         Record::Tags { tags } => encode_tags(tags, out),
-        Record::Partial { slot, path, fingerprint, object_size, tag, map } => {
+        Record::Partial { slot, path, fingerprint, object_size, tag, map, digest } => {
             out.push(PARTIAL);
             out.extend_from_slice(&slot.to_le_bytes());
             out.extend_from_slice(&path.0);
@@ -50,6 +54,10 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&tag.to_le_bytes());
             out.push(u8::from(map.is_some()));
             out.extend_from_slice(map.as_ref().map_or(&[][..], |digest| digest));
+            out.push(match digest {
+                DigestKind::Blake3 => BLAKE3,
+                DigestKind::Xxh3 => XXH3,
+            });
         }
         Record::Durable { slot, subtrees } => encode_durable(*slot, subtrees, out),
         Record::Withdrawn { slot } => {
@@ -115,6 +123,11 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             object_size: fields.u32()?,
             tag: fields.u32()?,
             map: if fields.bool()? { Some(fields.take()?) } else { None },
+            digest: match fields.take()? {
+                [BLAKE3] => DigestKind::Blake3,
+                [XXH3] => DigestKind::Xxh3,
+                _ => return None,
+            },
         },
         DURABLE => Record::Durable {
             slot: fields.u32()?,

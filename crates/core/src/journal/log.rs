@@ -56,7 +56,7 @@ impl Log {
 ///
 /// `head` and `session` are those of the next session. Returns the bytes, the log to go on with, the slots
 /// of the partial files and the first free slot. The bytes depend on nothing but the arguments.
-/// Units: 89 bytes per finished file, 115 (a sparse one 147) and 48 per subtree for a partial one.
+/// Units: 89 bytes per finished file, 116 (a sparse one 148) and 48 per subtree for a partial one.
 /// Edge: under a session without durability everything is written as not durable, so it is forgotten on
 /// another boot even if it once was durable. That costs a re-send and keeps one rule for all records.
 ///
@@ -92,7 +92,8 @@ pub fn compact(
     for (path, partial) in partials {
         let (path, fingerprint) = (*path, partial.fingerprint);
         let (object_size, tag, map) = (partial.object_size, partial.tag, partial.map);
-        log.append(&Record::Partial { slot, path, fingerprint, object_size, tag, map }, &mut out);
+        let digest = partial.subtrees.kind();
+        log.append(&Record::Partial { slot, path, fingerprint, object_size, tag, map, digest }, &mut out);
         log.append(&Record::Durable { slot, subtrees: partial.subtrees.iter().collect() }, &mut out);
         slots.insert(path, slot);
         slot += 1;

@@ -225,12 +225,12 @@ impl Replay {
                 }
             }
             Record::Tags { tags } => tags.into_iter().for_each(|tag| self.add_tag(tag)),
-            Record::Partial { slot, path, fingerprint, object_size, tag, map } => {
+            Record::Partial { slot, path, fingerprint, object_size, tag, map, digest } => {
                 let durable = self.session_durable?;
                 self.forget(&path);
                 self.slots.remove(&slot);
                 if self.solid.partials.len() + self.loose.partials.len() < self.bounds.partials {
-                    let subtrees = SubtreeSet::new(fingerprint.size);
+                    let subtrees = SubtreeSet::new(digest, fingerprint.size);
                     let partial = Partial { fingerprint, object_size, tag, map, subtrees };
                     self.layer(durable).partials.insert(path, (slot, partial));
                     self.slots.insert(slot, path);
@@ -306,6 +306,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::DigestKind;
     use crate::entry::Fingerprint;
     use crate::journal::Log;
 
@@ -318,10 +319,18 @@ mod tests {
         log.append(&Record::Head { job: [1; 16], root_ino: 2 }, &mut bytes);
         log.append(&Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true }, &mut bytes);
         let fingerprint = Fingerprint { size: 64 * 1024, ..Fingerprint::default() };
+        let digest = DigestKind::Blake3;
         let path = |i: u32| PathKey([i as u8; 16]);
         for slot in 0..5 {
-            let partial =
-                Record::Partial { slot, path: path(slot), fingerprint, object_size: 1024, tag: 1, map: None };
+            let partial = Record::Partial {
+                slot,
+                path: path(slot),
+                fingerprint,
+                object_size: 1024,
+                tag: 1,
+                map: None,
+                digest,
+            };
             log.append(&partial, &mut bytes);
             // No siblings: none merge.
             let subtrees = (0..2).map(|i| Subtree { offset: i * 4096, len: 1024, cv: [9; 32] }).collect();
@@ -335,12 +344,26 @@ mod tests {
         }
         // A finished file makes room for subtrees and for a partial file.
         log.append(&Record::Done { path: path(0), mark: DoneMark::new(&fingerprint, [0; 32]) }, &mut bytes);
-        let partial =
-            Record::Partial { slot: 9, path: path(9), fingerprint, object_size: 1024, tag: 1, map: None };
+        let partial = Record::Partial {
+            slot: 9,
+            path: path(9),
+            fingerprint,
+            object_size: 1024,
+            tag: 1,
+            map: None,
+            digest,
+        };
         log.append(&partial, &mut bytes);
         // One more takes a slot that is in use: it is dropped, and what is durable of it is not the other's.
-        let partial =
-            Record::Partial { slot: 2, path: path(30), fingerprint, object_size: 1024, tag: 1, map: None };
+        let partial = Record::Partial {
+            slot: 2,
+            path: path(30),
+            fingerprint,
+            object_size: 1024,
+            tag: 1,
+            map: None,
+            digest,
+        };
         log.append(&partial, &mut bytes);
         let subtrees = vec![Subtree { offset: 8192, len: 1024, cv: [9; 32] }];
         log.append(&Record::Durable { slot: 2, subtrees }, &mut bytes);

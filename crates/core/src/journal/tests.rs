@@ -60,7 +60,8 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
             2..6 => {
                 let (fingerprint, object_size) = (fingerprint(rng, chunks), rng.u32(..));
                 let map = rng.bool().then(|| [rng.u8(..); 32]);
-                Record::Partial { slot, path, fingerprint, object_size, tag: rng.u32(..), map }
+                let digest = if rng.bool() { DigestKind::Blake3 } else { DigestKind::Xxh3 };
+                Record::Partial { slot, path, fingerprint, object_size, tag: rng.u32(..), map, digest }
             }
             6..16 => {
                 let subtrees = (0..rng.usize(1..4)).map(|_| leaf(rng.u64(..9), 1)).collect();
@@ -101,7 +102,7 @@ fn model(
         match record.clone() {
             Record::Head { .. } | Record::Tags { .. } => {}
             Record::Session { boot, durable, .. } => sessions.push((boot, durable)),
-            Record::Partial { slot, path, fingerprint, object_size, tag, map } => {
+            Record::Partial { slot, path, fingerprint, object_size, tag, map, digest } => {
                 facts.retain(|(other, ..)| *other != path);
                 for (_, session, fact) in &mut facts {
                     if let Fact::Partial(_, other) = fact
@@ -111,7 +112,7 @@ fn model(
                         *other = u32::MAX;
                     }
                 }
-                let subtrees = SubtreeSet::new(fingerprint.size);
+                let subtrees = SubtreeSet::new(digest, fingerprint.size);
                 facts.push((
                     path,
                     now,
@@ -213,7 +214,7 @@ fn records_round_trip() {
         }
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
-    let mut expected = b"haul-journal\0\0\x02\0".to_vec();
+    let mut expected = b"haul-journal\0\0\x03\0".to_vec();
     expected.extend([25, 0, 0, 0, 1]);
     expected.extend([3; 16]);
     expected.extend([77, 0, 0, 0, 0, 0, 0, 0]);
@@ -421,6 +422,7 @@ fn long_lists_are_split() {
         object_size: 1 << 16,
         tag: 1,
         map: None,
+        digest: DigestKind::Blake3,
     });
     // Every other chunk: nothing merges.
     let subtrees: Vec<_> = (0..total / 2).map(|i| leaf(2 * i, 1)).collect();
@@ -509,6 +511,7 @@ fn without_durability_only_this_boot_counts() {
         object_size: 1 << 16,
         tag: 60,
         map: Some([6; 32]),
+        digest: DigestKind::Xxh3,
     });
     let (bytes, _) = encode(&records);
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::digest::{Cv, Root, Subtree};
+use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation};
@@ -216,6 +216,8 @@ pub struct Publish {
     pub owner: bool,
     /// Fail with EEXIST instead of replacing (`--no-clobber`).
     pub no_replace: bool,
+    /// Before that, what storage gives back must have this digest; where it has not, the failure's stage is `Digest`.
+    pub verify: Option<(DigestKind, Root)>,
 }
 
 /// A symbolic link to make.

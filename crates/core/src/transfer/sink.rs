@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use crate::digest::DigestKind;
 use crate::entry::Name;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::journal::{Log, Replayed};
@@ -50,6 +51,8 @@ pub struct SinkConfig {
     pub tag: u32,
     /// Both ends know sparse files.
     pub holes: bool,
+    /// How both ends make digests.
+    pub digest: DigestKind,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
 }
@@ -110,6 +113,8 @@ pub struct SinkCounts {
     pub payload: u64,
     /// Objects asked for again.
     pub objects_resent: u64,
+    /// Files that came back wrong from storage.
+    pub sent_back: u64,
     /// Payload written to storage.
     pub written: u64,
     /// The source's walk is over: `files` and `bytes` are final.

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::digest::SubtreeSet;
+use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
 use crate::transfer::op::SourceOp;
@@ -46,6 +46,10 @@ pub struct SourceConfig {
     pub wait: bool,
     /// Both ends know sparse files.
     pub holes: bool,
+    /// How both ends make digests.
+    pub digest: DigestKind,
+    /// The sink reads files back before they get their names, and says which came back wrong.
+    pub verify: bool,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
     pub patience: Duration,
 }
@@ -235,7 +239,7 @@ impl Source {
                         fingerprint: *fingerprint,
                         object_size: *object_size,
                         phase: Phase::AwaitState,
-                        digest: SubtreeSet::new(fingerprint.size),
+                        digest: SubtreeSet::new(self.config.digest, fingerprint.size),
                         held: Vec::new(),
                         cursor: 0,
                         again: VecDeque::new(),
@@ -505,7 +509,8 @@ impl Source {
     }
 
     fn end_if_over(&mut self) {
-        let over = self.all_sealed();
+        // What comes back wrong is announced again, and after the end nothing is.
+        let over = self.all_sealed() && (!self.config.verify || self.files.is_empty());
         if let Some(totals) = self.totals.filter(|_| over && !self.end_sent && !self.stopping) {
             self.flush_announcements();
             self.flush_sealed();

@@ -9,7 +9,7 @@
 use super::codec::{Reader, Writer};
 use super::frame::{FILE_LEN_MAX, FrameHeader, HEADER_LEN, OBJECT_LEN_MAX, kind};
 use super::{BUNDLE_ENTRIES_MAX, CVS_MAX, DataEntry, DataHeader, DigestKind, WireError};
-use crate::digest::{is_aligned, subtrees};
+use crate::digest::subtrees;
 use crate::ids::{FileId, Generation, SessionEpoch, StreamId};
 
 /// Length of what follows the header of a data frame, bytes.
@@ -28,6 +28,7 @@ const HOLE: u8 = 1 << 1;
 const TAIL: u8 = 1 << 2;
 const SEALED: u8 = 1 << 3;
 const DIGEST_BLAKE3: u8 = 1;
+const DIGEST_XXH3: u8 = 2;
 
 /// The fixed part of a data frame after its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,7 @@ pub fn encode_data_header(header: &DataHeader, stream: StreamId, epoch: SessionE
         w.u8(flag(e.root, ROOT) | flag(e.hole, HOLE) | flag(e.tail, TAIL) | flag(e.sealed, SEALED));
         w.u8(match e.digest {
             DigestKind::Blake3 => DIGEST_BLAKE3,
+            DigestKind::Xxh3 => DIGEST_XXH3,
         });
         w.count("chaining values", e.cvs.len(), CVS_MAX);
         w.u16(0);
@@ -159,6 +161,7 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<DataEntry, WireError> {
     }
     let digest = match r.u8("data entry digest kind")? {
         DIGEST_BLAKE3 => DigestKind::Blake3,
+        DIGEST_XXH3 => DigestKind::Xxh3,
         other => return Err(WireError::BadValue { what: "data entry digest kind", value: other.into() }),
     };
     let cv_count = r.count("chaining values", CVS_MAX, CV_LEN)?;
@@ -196,6 +199,9 @@ fn check_entry(e: &DataEntry, count: usize) -> Result<(), WireError> {
     if e.hole {
         return bad("hole in a data entry (reserved)", 1);
     }
+    if let Some(value) = e.cvs.iter().find(|value| !e.digest.is_value(value)) {
+        return bad("chaining value of another digest, ends in", value[31].into());
+    }
     if e.root {
         // The root covers the whole file, so it begins where the file does.
         if e.offset != 0 {
@@ -215,7 +221,7 @@ fn check_entry(e: &DataEntry, count: usize) -> Result<(), WireError> {
     if e.offset == 0 && e.tail {
         return bad("whole file without its root", len);
     }
-    if !is_aligned(e.offset, len, e.tail) {
+    if !e.digest.is_aligned(e.offset, len, e.tail) {
         return bad("part of a file that is not made of whole chunks, at offset", e.offset);
     }
     if subtrees(e.offset, len, e.tail).count() as u64 != cvs {

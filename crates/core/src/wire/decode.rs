@@ -183,7 +183,15 @@ fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
         return Err(WireError::BadValue { what: "policy", value: bits.into() });
     }
     let on = |bit: u8| bits & 1 << bit != 0;
-    Ok(Policy { durable: on(0), force: on(1), no_clobber: on(2), update: on(3), owner: on(4), times: on(5) })
+    Ok(Policy {
+        durable: on(0),
+        force: on(1),
+        no_clobber: on(2),
+        update: on(3),
+        owner: on(4),
+        times: on(5),
+        verify: on(6),
+    })
 }
 
 fn read_root(r: &mut Reader<'_>) -> Result<SourceRoot, WireError> {

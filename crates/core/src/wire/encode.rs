@@ -336,10 +336,10 @@ fn write_hello(w: &mut Writer<'_>, hello: &Hello) {
 }
 
 /// Bits of [`Policy`] in a byte, lowest first.
-pub(super) const POLICY_BITS: u8 = 0b11_1111;
+pub(super) const POLICY_BITS: u8 = 0b111_1111;
 
 fn policy_bits(p: &Policy) -> u8 {
-    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times]
+    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times, p.verify]
         .iter()
         .enumerate()
         .map(|(bit, on)| u8::from(*on) << bit)

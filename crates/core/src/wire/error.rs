@@ -37,6 +37,12 @@ pub enum WireError {
         ours.0, ours.1, theirs.0, theirs.1
     )]
     Version { ours: (u16, u16), theirs: (u16, u16) },
+    /// One end wants what the other does not: nothing that protects data is ever taken for granted.
+    #[error("only one of the two ends wants {what}; use the same haul on both ends")]
+    OneSided { what: &'static str },
+    /// Payload that nothing but its digest guards, under a digest that stops no attacker.
+    #[error("data that is authenticated and not encrypted needs blake3 as its digest")]
+    WeakDigest,
     /// The hello of another session.
     #[error("the peer's hello belongs to another session")]
     WrongSession,

@@ -29,6 +29,8 @@ pub mod kind {
     pub const JOIN: u8 = 0x01;
     pub const JOINED: u8 = 0x02;
     pub const DATA: u8 = 0x03;
+    /// The last frame of a data stream that is authenticated and not encrypted.
+    pub const DATA_END: u8 = 0x04;
     pub const HELLO: u8 = 0x10;
     pub const SOURCES: u8 = 0x11;
     pub const DESTINATION: u8 = 0x12;
@@ -70,6 +72,7 @@ enum KindClass {
     Joined,
     Resume,
     Data,
+    DataEnd,
     Control,
     Ignorable,
     Unknown,
@@ -81,6 +84,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::JOINED => KindClass::Joined,
         kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
+        kind::DATA_END => KindClass::DataEnd,
         kind::HELLO..=kind::STREAMS => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
@@ -163,6 +167,7 @@ impl FrameHeader {
             KindClass::Joined => exact("joined length", JOINED_LEN - HEADER_LEN)?,
             KindClass::Resume => exact("resume length", RESUME_LEN - HEADER_LEN)?,
             KindClass::Data => at_most("data frame length", FRAME_LEN_MAX)?,
+            KindClass::DataEnd => exact("length of the end of data", 0)?,
             KindClass::Control | KindClass::Ignorable => at_most("control frame length", CONTROL_LEN_MAX)?,
             KindClass::Unknown => return Err(WireError::UnknownKind(self.kind)),
         }

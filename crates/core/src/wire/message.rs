@@ -1,5 +1,6 @@
 //! Control messages and the descriptor of a data frame: what is said, not how it is laid out.
 
+pub use crate::digest::DigestKind;
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
 use crate::extents::DataExtent;
@@ -227,6 +228,8 @@ pub struct Policy {
     pub owner: bool,
     /// Preserve permissions and mtime (always true for now).
     pub times: bool,
+    /// Read each file back from storage before it gets its name, and hold it against its digest.
+    pub verify: bool,
 }
 
 /// A rate of [`Knobs`]: no limit.
@@ -357,12 +360,6 @@ pub enum Message {
     Abort(Failure),
     Ping(u64),
     Pong(u64),
-}
-
-/// How a data entry's chaining values were made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DigestKind {
-    Blake3,
 }
 
 /// One range in a data frame. Payload ranges of the entries follow each other in order.

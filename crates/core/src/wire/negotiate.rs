@@ -2,10 +2,11 @@
 
 use super::frame::OBJECT_LEN_MIN;
 use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, WireError};
+use crate::digest::DigestKind;
 
-/// Numbers of capabilities. v1 knows `HOLES` and `KNOBS`; the others are spoken for, so that nothing else takes them.
+/// Numbers of capabilities. Those that v1 does not know are spoken for, so that nothing else takes them.
 pub mod capability {
-    /// Frames authenticated but not encrypted.
+    /// Data frames are authenticated and not encrypted. Required, without a value, named by both ends or none.
     pub const AUTH_ONLY: u16 = 0x0001;
     /// The header's bytes 12..16 carry the sender's host id.
     pub const SENDER_HOST: u16 = 0x0002;
@@ -13,10 +14,14 @@ pub mod capability {
     pub const VOLUME_GENERATION: u16 = 0x0003;
     /// Holes are extents: entries marked as sparse, `HOLES` messages, and sparse roots. Without a value.
     pub const HOLES: u16 = 0x0004;
+    /// Digests are XXH3 trees instead of BLAKE3. Required, without a value, named by both ends or none.
+    pub const XXH3: u16 = 0x0005;
     /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
     pub const KNOBS: u16 = 0x0010;
     /// All that this version knows.
-    pub const KNOWN: [u16; 2] = [HOLES, KNOBS];
+    pub const KNOWN: [u16; 4] = [HOLES, KNOBS, AUTH_ONLY, XXH3];
+    /// Those that every hello of this version names.
+    pub const OFFERED: [u16; 2] = [HOLES, KNOBS];
 }
 
 /// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
@@ -40,12 +45,16 @@ pub struct Agreed {
     pub holes: bool,
     /// Both ends know [`capability::KNOBS`].
     pub knobs: bool,
+    /// Both ends want data frames that are authenticated and not encrypted.
+    pub auth_only: bool,
+    /// What both ends make digests with.
+    pub digest: DigestKind,
 }
 
 /// Finds what both hellos allow: the highest common version and the smaller of each limit
 /// (of the object length the power of two that is not above it).
 ///
-/// Errors: another session; no common version (both ranges are named); a capability that the peer requires
+/// Errors: another session; a digest or a protection that only one end wants; no common version (both ranges are named); a capability that the peer requires
 /// and that is not known here; limits under which nothing could move.
 pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     let version = ours.version_max.min(theirs.version_max);
@@ -81,5 +90,18 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     let limits = Limits { object_len: 1 << limits.object_len.ilog2(), ..limits };
     let knows = |hello: &Hello, kind| hello.capabilities.iter().any(|c| c.kind == kind);
     let both = |kind| knows(ours, kind) && knows(theirs, kind);
-    Ok(Agreed { version, limits, holes: both(capability::HOLES), knobs: both(capability::KNOBS) })
+    let alike = |kind, what| match knows(ours, kind) == knows(theirs, kind) {
+        true => Ok(both(kind)),
+        false => Err(WireError::OneSided { what }),
+    };
+    let auth_only = alike(capability::AUTH_ONLY, "data that is authenticated and not encrypted")?;
+    let digest = match alike(capability::XXH3, "xxh3 as digest")? {
+        true => DigestKind::Xxh3,
+        false => DigestKind::Blake3,
+    };
+    if auth_only && digest != DigestKind::Blake3 {
+        return Err(WireError::WeakDigest);
+    }
+    let (holes, knobs) = (both(capability::HOLES), both(capability::KNOBS));
+    Ok(Agreed { version, limits, holes, knobs, auth_only, digest })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use haul_core::digest::DigestKind;
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId};
@@ -83,10 +84,12 @@ impl World {
             update: false,
             owner: false,
             times: true,
+            verify: false,
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
-        let (names, holes) = (None, self.holes);
-        let config = SinkConfig { policy, memory, entries_max, wait, files_open_max, tag, holes, names };
+        let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
+        let config =
+            SinkConfig { policy, memory, entries_max, wait, files_open_max, tag, holes, digest, names };
         let old_tags = replayed.tags.clone();
         self.s.sink = Some(SinkEnd {
             machine: Sink::new(config, Resume { replayed, log, next_slot }),

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use fastrand::Rng;
+use haul_core::digest::DigestKind;
 use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{Source, SourceConfig};
@@ -328,8 +329,17 @@ impl World {
         let reads_max = self.rng.u32(1..6);
         self.s.joins = self.rng.u8(..3) != 0;
         let patience = Duration::from_secs(if self.s.joins { 300 } else { 0 });
-        let holes = self.holes;
-        let mut machine = Source::new(SourceConfig { entries_max, memory, reads_max, wait, holes, patience });
+        let (holes, digest) = (self.holes, DigestKind::Blake3);
+        let mut machine = Source::new(SourceConfig {
+            entries_max,
+            memory,
+            reads_max,
+            wait,
+            holes,
+            digest,
+            verify: false,
+            patience,
+        });
         for stream in &self.s.streams {
             machine.handle_stream_up(stream.id);
         }

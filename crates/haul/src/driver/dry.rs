@@ -37,7 +37,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     let mut tally = Tally::default();
     let mut paths: HashMap<DirId, Vec<u8>> = HashMap::from([(DirId::ROOT, destination.to_vec())]);
     let mut shown = 0;
-    let ours = hello(links.session, memory, links.streams);
+    let ours = hello(links.session, links.protection, memory, links.streams);
     control.send(Message::Hello(ours.clone()));
     let mut totals = None;
     let result = loop {

@@ -84,7 +84,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
     let streams = links.streams;
-    let started = set_up(&mailbox, &control, links.session, streams, request).and_then(|setup| {
+    let started = set_up(&mailbox, &control, links.session, links.protection, streams, request);
+    let started = started.and_then(|setup| {
         let lines = {
             let sender = sender.clone();
             let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
@@ -218,6 +219,8 @@ struct Session {
     far: Option<EndReport>,
     greeting: Message,
     resumed: bool,
+    /// Data frames are authenticated and not encrypted.
+    unencrypted: bool,
     /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
@@ -309,6 +312,7 @@ impl Session {
             files_open_max: budget().sink_files as u32,
             tag: setup.tag,
             holes: setup.holes,
+            digest: setup.protection.digest,
             names: setup.names,
         };
         Ok(Session {
@@ -325,6 +329,7 @@ impl Session {
             far: None,
             greeting,
             resumed: setup.resumed,
+            unencrypted: setup.protection.auth_only,
             lost: false,
             notices: Notices::new("sink"),
             steering: Steering::new(setup.knobs, &[Knob::Writers]),
@@ -415,6 +420,7 @@ impl Session {
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             paused: false,
+            unencrypted: self.unencrypted,
         }
     }
 

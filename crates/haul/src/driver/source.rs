@@ -24,7 +24,7 @@ use super::{
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{Options, PathBytes};
+use crate::job::{Options, PathBytes, Verify};
 use crate::meter::Meter;
 use crate::storage::null::{self, MadeEngine};
 use crate::storage::source::tree::SourceTree;
@@ -86,7 +86,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         Ok(control) => control,
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
-    let setup = set_up(&mailbox, &control, links.session, links.streams, request);
+    let setup = set_up(&mailbox, &control, links.session, links.protection, links.streams, request);
     let setup = match setup {
         Ok(setup) => setup,
         Err(failure) => {
@@ -162,6 +162,8 @@ struct Session {
     not_kept: [u64; NotKept::COUNT],
     /// Both ends know sparse files.
     holes: bool,
+    /// Data frames are authenticated and not encrypted.
+    unencrypted: bool,
     /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
@@ -193,7 +195,7 @@ fn start_engine(
         Origin::Made(made) => {
             let readers = config.readers;
             let config = null::lane_config(2 * readers, readers, setup.object_size);
-            Box::new(MadeEngine::start(*made, config, meter.clone(), post)?)
+            Box::new(MadeEngine::start(*made, setup.protection.digest, config, meter.clone(), post)?)
         }
     })
 }
@@ -231,6 +233,7 @@ impl Session {
             clock: request.clock.clone(),
             storage: request.options.source_storage.clone(),
             memory: request.memory,
+            digest: setup.protection.digest,
         };
         let reads_max = config.reads_max(setup.object_size);
         let engine = start_engine(setup, config.clone(), &tree, &meter, post)
@@ -241,6 +244,8 @@ impl Session {
             reads_max,
             wait: setup.wait,
             holes: setup.holes,
+            digest: setup.protection.digest,
+            verify: request.options.verify == Verify::Disk,
             patience: lines.patience(),
         });
         let clock = Clock::new();
@@ -285,6 +290,7 @@ impl Session {
             far: None,
             not_kept: [0; NotKept::COUNT],
             holes: setup.holes,
+            unencrypted: setup.protection.auth_only,
             lost: false,
             notices: Notices::new("source"),
             steering: Steering::new(setup.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
@@ -425,6 +431,7 @@ impl Session {
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             paused: false,
+            unencrypted: self.unencrypted,
         }
     }
 

@@ -22,7 +22,7 @@ use haul_core::transfer::SessionEnd;
 
 use super::sink::SinkRequest;
 use super::source::SourceRequest;
-use super::{Links, Report, Watch, sink, source};
+use super::{Links, Protection, Report, Watch, sink, source};
 use crate::buffer::Pool;
 use crate::job::{Durability, Options, PathBytes, StorageOptions};
 use crate::storage::source::wall_clock;
@@ -233,6 +233,7 @@ fn links_of(mut links: Vec<Link>) -> Links {
         joins,
         patience,
         strays: Arc::default(),
+        protection: Protection::default(),
     }
 }
 

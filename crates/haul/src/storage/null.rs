@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation};
@@ -107,6 +108,7 @@ struct ReadTag {
 /// Serves a made-up file. Objects go through the lanes, as those of real files do.
 pub struct MadeEngine {
     made: Made,
+    digest: DigestKind,
     file: Arc<IoFile>,
     lanes: Lanes<ReadTag>,
     post: Post<SourceCompletion>,
@@ -121,6 +123,7 @@ impl MadeEngine {
     /// The system gives no thread.
     pub fn start(
         made: Made,
+        kind: DigestKind,
         config: LaneConfig,
         meter: Arc<Meter>,
         post: Post<SourceCompletion>,
@@ -129,7 +132,7 @@ impl MadeEngine {
         let started = (config.lanes, config.depth);
         let (hashing, done) = (meter.clone(), post.clone());
         let on_done = Arc::new(move |end: TransferDone<ReadTag>| {
-            let completion = hashing.busy(haul_core::stage::Stage::SourceHost, || completion(end));
+            let completion = hashing.busy(haul_core::stage::Stage::SourceHost, || completion(kind, end));
             done(completion);
         });
         let engine = move || Ok(Box::new(Null::new(made.fill, depth)) as Box<dyn super::io::Engine>);
@@ -142,25 +145,25 @@ impl MadeEngine {
             one_writer: false,
             name: name.into(),
         });
-        Ok(MadeEngine { made, file, lanes, post, started })
+        Ok(MadeEngine { made, digest: kind, file, lanes, post, started })
     }
 
     /// The hash of `len` zeroes.
     fn root(&self, len: u64) -> [u8; 32] {
         const STEP: usize = 1 << 20;
         let zeroes = vec![0; STEP];
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = digest::Hasher::new(self.digest, 0);
         let mut left = len;
         while left > 0 {
             let step = left.min(STEP as u64);
             hasher.update(&zeroes[..step as usize]);
             left -= step;
         }
-        *hasher.finalize().as_bytes()
+        hasher.root()
     }
 }
 
-fn completion(end: TransferDone<ReadTag>) -> SourceCompletion {
+fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> SourceCompletion {
     let TransferDone { tag, buffer, error, .. } = end;
     let ReadTag { id, generation, offset, len, tail, whole } = tag;
     let result = match error {
@@ -172,9 +175,9 @@ fn completion(end: TransferDone<ReadTag>) -> SourceCompletion {
         None => {
             let payload = buffer.as_slice();
             let cvs = if whole {
-                vec![digest::root(payload)]
+                vec![digest::root(kind, payload)]
             } else {
-                digest::chaining_values(offset, payload, tail)
+                digest::chaining_values(kind, offset, payload, tail)
             };
             Ok(ReadOk { buffer: buffer.id(), cvs })
         }

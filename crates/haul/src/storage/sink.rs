@@ -27,6 +27,7 @@ pub mod names;
 pub mod owner;
 pub mod space;
 pub mod tree;
+mod verify;
 
 pub use commit::{NotKept, NotKeptCounters};
 pub use engine::{EngineConfig, WriteEngine};

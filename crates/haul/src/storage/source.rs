@@ -170,7 +170,7 @@ fn shared(
     config: &ReadConfig,
     pages: cache::Pages,
 ) -> Arc<Shared> {
-    Shared::new(tree, meter, post, pages, Modes::new(config.storage.io))
+    Shared::new(tree, meter, post, pages, Modes::new(config.storage.io), config.digest)
 }
 
 impl SourceEngine for ReadEngine {

@@ -11,7 +11,7 @@
 //!
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
-//! no path without protection (TLS, or ssh itself).
+//! no path without protection (TLS, ssh itself, or, where both ends want that, codes of data frames).
 //! Later connections join by the same keys and the session's secret ([`super::rejoin`]); in the ssh pipe none can.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicU64;
 use haul_core::ids::StreamId;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
-use crate::job::AgentRequest;
+use crate::job::{AgentRequest, Protect};
 use crate::transport::path::Plan;
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
@@ -48,6 +48,8 @@ pub use near::connect;
 pub use ssh::SshGuard;
 pub use words::{escape, split_command};
 
+/// The name of data that is authenticated and not encrypted.
+pub const INTEGRITY: &str = "integrity";
 /// Starts each of the answers to `haul agent --protocol`.
 pub const PROTOCOL_WORD: &str = "haul-protocol";
 
@@ -109,8 +111,9 @@ pub enum Path {
 
 impl Path {
     /// What protects the bytes, as the report names it.
-    pub fn protect(self) -> &'static str {
+    pub fn protect(self, asked: Protect) -> &'static str {
         match self {
+            Path::Direct { .. } | Path::Reverse { .. } if asked == Protect::Integrity => INTEGRITY,
             Path::Direct { .. } | Path::Reverse { .. } => "tls",
             Path::Ssh => "ssh",
         }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::Link;
+use super::{Guard, Link};
 
 /// Two ends of a link. Each direction holds at most `capacity` bytes (at least one).
 pub fn pair(capacity: usize) -> (Link, Link) {
@@ -27,6 +27,7 @@ pub fn pair(capacity: usize) -> (Link, Link) {
         writer: Box::new(PipeWriter(write.clone())),
         closer: closer.clone(),
         socket: None,
+        guard: Guard::default(),
     };
     (end(&forth, &back), end(&back, &forth))
 }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use haul_core::wire::{SUBFRAME_LEN_MAX, SUBHEADER_LEN, SubHeader};
 
 use super::memory::{Pipe, PipeReader};
-use super::{Link, TransportError};
+use super::{Guard, Link, TransportError};
 
 /// Most bytes of a channel that wait to be written.
 pub const SEND_QUEUE_LEN: usize = 1024 * 1024;
@@ -143,6 +143,7 @@ impl Shared {
             writer: Box::new(ChannelWriter { shared: shared.clone(), channel }),
             closer,
             socket: None,
+            guard: Guard::default(),
         }
     }
 

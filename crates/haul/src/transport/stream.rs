@@ -31,6 +31,9 @@ pub use loss::Loss;
 pub use receive::*;
 pub use send::*;
 
+/// The end of a connection that nobody announced.
+const CUT_OFF: &str = "the connection was cut off by the peer or the network";
+
 /// Runs a thread's work; a panic becomes an error.
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let text = |panic: Box<dyn Any + Send>| {
@@ -72,7 +75,7 @@ fn read_exact(reader: &mut impl Read, out: &mut [u8]) -> Result<(), String> {
 
 fn read_failed(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the connection was cut off by the peer or the network".into(),
+        io::ErrorKind::UnexpectedEof => CUT_OFF.into(),
         _ => format!("reading from the peer: {error}"),
     }
 }

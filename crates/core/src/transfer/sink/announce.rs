@@ -96,8 +96,8 @@ impl Sink {
                         fingerprint,
                         object_size,
                         phase: Phase::Looking,
-                        digest: SubtreeSet::new(fingerprint.size),
-                        durable: SubtreeSet::new(fingerprint.size),
+                        digest: SubtreeSet::new(self.config.digest, fingerprint.size),
+                        durable: SubtreeSet::new(self.config.digest, fingerprint.size),
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         has_temp: false,
@@ -156,7 +156,11 @@ impl Sink {
         map: Option<[u8; 32]>,
     ) -> Vec<u32> {
         match self.resume.partials.get(path) {
-            Some(partial) if partial.fingerprint.same_content(fingerprint) && partial.map == map => {
+            Some(partial)
+                if partial.fingerprint.same_content(fingerprint)
+                    && partial.map == map
+                    && partial.subtrees.kind() == self.config.digest =>
+            {
                 // Only a later run can have taken the temporary over; what an earlier one left under this name
                 // is not what the journal speaks of.
                 let tags = &self.resume.tags;

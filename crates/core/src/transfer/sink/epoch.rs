@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Phase, Sink, SinkAction};
-use crate::digest::{Root, Subtree};
+use crate::digest::{DigestKind, Root, Subtree};
 use crate::entry::Fingerprint;
 use crate::extents::ExtentMap;
 use crate::ids::{DirId, FileId, Generation, Time};
 use crate::journal::{DoneMark, Log, PathKey, Record, SUBTREES_PER_RECORD};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SessionEnd};
-use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome};
+use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome, Stage};
 
 /// An epoch closes at the latest this long after its first write, bytes or files.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -99,7 +99,8 @@ impl Epochs {
     ) {
         let slot = slot.unwrap_or_else(|| {
             let slot = self.take_slot();
-            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, map: None };
+            let (map, digest) = (None, DigestKind::default());
+            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, map, digest };
             self.open.withdrawn.push(partial);
             slot
         });
@@ -163,7 +164,8 @@ impl Sink {
             let file = &*file;
             closing.complete.push((id, file.generation));
             let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
-            let publish = Publish { file: file.sink_file(id), meta, owner, no_replace };
+            let verify = file.digest.root().filter(|_| policy.verify).map(|root| (file.digest.kind(), root));
+            let publish = Publish { file: file.sink_file(id), meta, owner, no_replace, verify };
             items.push(CommitItem { id, publish: Some(publish) });
         }
         self.epochs.closing = Some(closing);
@@ -193,7 +195,10 @@ impl Sink {
             // The engine removed the temporary, for after a failed sync nothing in it can be believed. A write
             // that is under way may make it again, so it is discarded behind the last of these.
             file.broken = true;
-            self.fail_file(id, failure);
+            match file.phase == Phase::Committing && failure.stage == Stage::Digest {
+                true => self.send_back(id, failure),
+                false => self.fail_file(id, failure),
+            }
         }
         closing.dirty.retain(|(id, _, _)| !failed.contains(id));
         for (id, generation) in &closing.complete {
@@ -204,6 +209,18 @@ impl Sink {
         }
         self.epochs.closing = Some(closing);
         self.sync_epoch_dirs();
+    }
+
+    /// Storage gave back other bytes than were written. The source decides whether it comes once more, as another
+    /// generation.
+    fn send_back(&mut self, id: FileId, failure: Failure) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let generation = file.generation;
+        file.phase = Phase::Withdrawn;
+        self.discard(id);
+        self.drop_map(id);
+        self.counts.sent_back += 1;
+        self.done.push(DoneItem { id, generation, outcome: Outcome::Failed(failure) });
     }
 
     fn sync_epoch_dirs(&mut self) {
@@ -284,7 +301,8 @@ impl Sink {
                 let (path, fingerprint) = (file.path, file.claimed.unwrap_or(file.fingerprint));
                 let (object_size, tag) = (file.object_size, self.config.tag);
                 let map = file.digest.map().map(ExtentMap::digest);
-                records.push(Record::Partial { slot, path, fingerprint, object_size, tag, map });
+                let digest = file.durable.kind();
+                records.push(Record::Partial { slot, path, fingerprint, object_size, tag, map, digest });
                 file.durable.iter().collect()
             } else {
                 let mut maximal: Vec<Subtree> =

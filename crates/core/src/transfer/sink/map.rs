@@ -50,7 +50,7 @@ impl Sink {
             self.extents -= map.extents().len();
         } else {
             self.holes = self.holes.saturating_add(map.size() - map.data_len());
-            file.digest = SubtreeSet::with_map(map);
+            file.digest = SubtreeSet::with_map(self.config.digest, map);
             file.durable = file.digest.fresh();
         }
         let (path, fingerprint) = (file.path, file.fingerprint);
@@ -74,8 +74,8 @@ impl Sink {
         if let Some(map) = file.digest.map() {
             self.extents -= map.extents().len();
             self.holes = self.holes.saturating_sub(map.size() - map.data_len());
-            file.digest = SubtreeSet::new(file.size());
-            file.durable = SubtreeSet::new(file.size());
+            file.digest = SubtreeSet::new(self.config.digest, file.size());
+            file.durable = SubtreeSet::new(self.config.digest, file.size());
         }
     }
 }

@@ -79,7 +79,13 @@ impl Source {
             if generation != file.generation && !failed {
                 return;
             }
+            let sealed = file.phase == Phase::Sealed && generation == file.generation;
             match outcome {
+                Outcome::Failed(failure)
+                    if self.config.verify && sealed && failure.stage == Stage::Digest =>
+                {
+                    self.came_back_wrong(id, failure)
+                }
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), None),
                 Outcome::Done { .. } if file.phase != Phase::Sealed => {
                     let text = "the sink says that a file is done before all of it was sent and sealed";

@@ -12,7 +12,7 @@ use super::{Source, SourceAction};
 use crate::digest::subtrees;
 use crate::ids::{BufferId, FileId, Generation, Time};
 use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
-use crate::wire::{DataEntry, DataHeader, DigestKind, Failure, Message, Stage, credit_cost};
+use crate::wire::{DataEntry, DataHeader, Failure, Message, Stage, credit_cost};
 
 impl Source {
     /// A completion of the storage engine.
@@ -47,7 +47,7 @@ impl Source {
                                 tail,
                                 sealed: false,
                                 pass: file.pass,
-                                digest: DigestKind::Blake3,
+                                digest: self.config.digest,
                                 cvs: ok.cvs,
                             };
                             let header = DataHeader { entries: vec![entry] };
@@ -167,7 +167,7 @@ impl Source {
                         tail: true,
                         sealed: sending && ok.look == Look::Same,
                         pass,
-                        digest: DigestKind::Blake3,
+                        digest: self.config.digest,
                         cvs: vec![ok.root],
                     });
                     if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {

@@ -144,6 +144,14 @@ impl Source {
         }
     }
 
+    /// The sink's storage gave back other bytes than were written: the file comes once more, as one that changed does.
+    pub(super) fn came_back_wrong(&mut self, id: FileId, failure: Failure) {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Sealed) else { return };
+        file.phase = Phase::Sending;
+        self.unsealed += 1;
+        self.changed(id, Some(failure));
+    }
+
     /// The file changed while it was read: once more at the end, then it is reported.
     pub(super) fn changed(&mut self, id: FileId, failure: Option<Failure>) {
         let Some(file) = self.files.get_mut(&id) else { return };
@@ -156,7 +164,7 @@ impl Source {
                 errno: 0,
                 text: "the source changed while it was read, twice; the destination is as it was".into(),
             });
-            return self.fail_file(id, Failure { stage: Stage::Changed, ..failure });
+            return self.fail_file(id, failure);
         }
         file.tries += 1;
         if file.queue == Queue::Small {
@@ -182,7 +190,7 @@ impl Source {
         self.counts.durable -= std::mem::take(&mut file.durable);
         file.fingerprint = fingerprint;
         file.meta = meta;
-        file.digest = SubtreeSet::new(fingerprint.size);
+        file.digest = SubtreeSet::new(self.config.digest, fingerprint.size);
         file.cursor = 0;
         file.again.clear();
         file.pass = 0;

@@ -17,7 +17,7 @@ use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::sink::Resume;
 use haul_core::wire::{Failure, Limits, Message, Policy, SourceRoot, Stage as FailureStage};
 
-use super::super::{agree, expect, hello, protocol};
+use super::super::{Protection, agree, expect, hello, protocol};
 use super::{Event, SinkRequest, line_of};
 use crate::job::PathBytes;
 use crate::storage::null::{self, Made};
@@ -33,6 +33,7 @@ pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) holes: bool,
     pub(super) knobs: bool,
+    pub(super) protection: Protection,
     pub(super) policy: Policy,
     pub(super) wait: bool,
     pub(super) rename: Option<Name>,
@@ -45,10 +46,11 @@ pub(super) fn set_up(
     mailbox: &Receiver<Event>,
     control: &ControlHandle,
     session: [u8; 16],
+    protection: Protection,
     streams: u16,
     request: &SinkRequest,
 ) -> Result<Setup, Failure> {
-    let ours = hello(session, request.memory, streams);
+    let ours = hello(session, protection, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
     let theirs = expect(mailbox, control, line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
@@ -64,7 +66,8 @@ pub(super) fn set_up(
     {
         return Err(protocol("the far end wants to send what was not asked for"));
     }
-    let limits = agreed.limits;
+    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
+    let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
         let head = Record::Head { job: [0; 16], root_ino: 0 };
@@ -73,8 +76,20 @@ pub(super) fn set_up(
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        let (holes, knobs) = (agreed.holes, agreed.knobs);
-        return Ok(Setup { place, resume, limits, holes, knobs, policy, wait, rename, resumed, tag, names });
+        return Ok(Setup {
+            place,
+            resume,
+            limits,
+            holes,
+            knobs,
+            protection,
+            policy,
+            wait,
+            rename,
+            resumed,
+            tag,
+            names,
+        });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -110,9 +125,8 @@ pub(super) fn set_up(
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
-    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
     let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, limits, holes, knobs, policy, wait, rename, resumed, tag, names })
+    Ok(Setup { place, resume, limits, holes, knobs, protection, policy, wait, rename, resumed, tag, names })
 }
 
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the

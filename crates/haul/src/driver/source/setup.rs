@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
 use haul_core::wire::{Failure, Limits, Message, SourceRoot, Stage as FailureStage};
 
-use super::super::{agree, expect, hello, policy, protocol};
+use super::super::{Protection, agree, expect, hello, policy, protocol};
 use super::{Event, SourceRequest, line_of};
 use crate::storage::null::Made;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
@@ -48,6 +48,7 @@ pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) holes: bool,
     pub(super) knobs: bool,
+    pub(super) protection: Protection,
     pub(super) wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     pub(super) rename: Option<Name>,
@@ -78,10 +79,11 @@ pub(super) fn set_up(
     mailbox: &Receiver<Event>,
     control: &ControlHandle,
     session: [u8; 16],
+    protection: Protection,
     streams: u16,
     request: &SourceRequest,
 ) -> Result<Setup, Failure> {
-    let ours = hello(session, request.memory, streams);
+    let ours = hello(session, protection, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
     let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
     let options = &request.options;
@@ -111,6 +113,7 @@ pub(super) fn set_up(
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
-    let (holes, knobs) = (agreed.holes, agreed.knobs);
-    Ok(Setup { origin, limits: agreed.limits, holes, knobs, wait, rename, resumed, object_size })
+    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
+    let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
+    Ok(Setup { origin, limits, holes, knobs, protection, wait, rename, resumed, object_size })
 }

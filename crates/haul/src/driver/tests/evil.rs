@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
+use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::wire::{
@@ -66,12 +67,12 @@ pub(super) const SEALED: u8 = 8;
 impl RawEntry {
     /// A whole small file, sealed, with its right digest.
     pub(super) fn whole(id: u64, data: &[u8]) -> RawEntry {
-        let (len, cvs) = (data.len() as u32, vec![digest::root(data)]);
+        let (len, cvs) = (data.len() as u32, vec![digest::root(DigestKind::Blake3, data)]);
         RawEntry { id, generation: 0, offset: 0, len, pass: 0, flags: ROOT | TAIL | SEALED, digest: 1, cvs }
     }
     /// A part of a file with its right digest.
     pub(super) fn part(id: u64, offset: u64, data: &[u8], tail: bool) -> RawEntry {
-        let (len, cvs) = (data.len() as u32, digest::chaining_values(offset, data, tail));
+        let (len, cvs) = (data.len() as u32, digest::chaining_values(DigestKind::Blake3, offset, data, tail));
         let flags = if tail { TAIL } else { 0 };
         RawEntry { id, generation: 0, offset, len, pass: 0, flags, digest: 1, cvs }
     }
@@ -267,7 +268,15 @@ pub(super) fn hello_holes() -> Hello {
 }
 
 pub(super) fn policy() -> Policy {
-    Policy { durable: false, force: false, no_clobber: false, update: false, owner: false, times: true }
+    Policy {
+        durable: false,
+        force: false,
+        no_clobber: false,
+        update: false,
+        owner: false,
+        times: true,
+        verify: false,
+    }
 }
 
 pub(super) fn all() -> SourceRoot {

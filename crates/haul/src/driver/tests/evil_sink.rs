@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use haul_core::digest::Subtree;
+use haul_core::digest::{DigestKind, Subtree};
 use haul_core::ids::{DirId, FileId, Generation, StreamId};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Announced, DoneItem, Extent, FileState, Message, Outcome, kind};
@@ -137,7 +137,7 @@ fn false_success_is_found() {
         });
         refused("done with the right root before the seal", "before", |evil| {
             let tree = tree(evil, wait);
-            let root = crate::digest::root(&bytes(2, 1000));
+            let root = crate::digest::root(DigestKind::Blake3, &bytes(2, 1000));
             evil.say(done(&tree.small, Outcome::Done { root: Some(root) }));
         });
     }

@@ -6,13 +6,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use haul_core::digest::DigestKind;
+use haul_core::ids::{SessionEpoch, StreamId};
 use haul_core::transfer::SessionEnd;
+use haul_core::wire::kind;
 
 use super::{
-    Bench, Report, bytes, contents, failure, finish, link_pairs, sink_request, source_request, start_sink,
-    start_source,
+    Bench, Links, Protection, Report, Watch, bytes, contents, failure, finish, link_pairs, links_of, sink,
+    sink_request, source, source_request, spawn_end, start_sink, start_source,
 };
+use crate::job::Verify;
 use crate::transport::Link;
+use crate::transport::frames::{CODE_LEN, FrameKeys};
 
 /// Knobs of one run.
 #[derive(Clone)]
@@ -22,10 +27,21 @@ struct Run {
     readers: u16,
     writers: u16,
     object_size: Option<u32>,
+    protection: Protection,
+    verify: Verify,
 }
 
-const RUN: Run =
-    Run { streams: 2, memory: super::MEMORY, readers: 2, writers: 2, object_size: Some(64 * 1024) };
+const PLAIN: Protection = Protection { digest: DigestKind::Blake3, auth_only: false };
+
+const RUN: Run = Run {
+    streams: 2,
+    memory: super::MEMORY,
+    readers: 2,
+    writers: 2,
+    object_size: Some(64 * 1024),
+    protection: PLAIN,
+    verify: Verify::Transfer,
+};
 
 /// A copy of `sources` with the source's and the sink's links changed by `wrap`. Source's report first.
 fn copy(
@@ -39,11 +55,14 @@ fn copy(
     wrap(&mut near, &mut far);
     let mut request = source_request(sources);
     (request.memory, request.readers) = (run.memory, run.readers);
-    request.options.object_size = run.object_size;
-    let source = start_source(near, request);
+    (request.options.object_size, request.options.verify) = (run.object_size, run.verify);
+    let protection = run.protection;
+    let start = move || source::run(Links { protection, ..links_of(near) }, &request, &Watch::silent());
+    let source = spawn_end("source", start);
     let mut request = sink_request(&bench.dst());
     (request.memory, request.writers) = (run.memory, run.writers);
-    let sink = start_sink(far, request);
+    let start = move || sink::run(Links { protection, ..links_of(far) }, &request, &Watch::silent());
+    let sink = spawn_end("sink", start);
     let reports = (finish(case, source), finish(case, sink));
     bench.check(case);
     bench.no_wrong_bytes();
@@ -62,6 +81,218 @@ fn plant(bench: &Bench, files: &[(&str, usize)]) {
         let path = bench.src().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes(i as u64, *len)).unwrap();
+    }
+}
+
+/// Goal: under each digest a tree arrives exactly, damage is repaired, and what a run with one digest left is not taken
+/// for the other's: the next run begins those files afresh, and ends with the right bytes.
+/// Method: a run that is cut while it holds parts, then one with the other digest and one flipped byte.
+#[test]
+fn digests_do_not_mix_over_a_resume() {
+    let (blake3, xxh3) = (PLAIN, Protection { digest: DigestKind::Xxh3, ..PLAIN });
+    for (first, second) in [(xxh3, blake3), (blake3, xxh3), (xxh3, xxh3)] {
+        let case = format!("{first:?}, {second:?}");
+        let bench = Bench::new();
+        plant(&bench, &[("big", 9_000_001), ("small", 5000), ("empty", 0), ("d/one", 65_536)]);
+        let run = Run { protection: first, ..RUN };
+        let (source, _) = copy(&case, &bench, &[contents(&bench.src())], &run, |near, _| {
+            for link in &mut near[1..] {
+                let (closer, inner) =
+                    (link.closer.clone(), std::mem::replace(&mut link.writer, Box::new(io::sink())));
+                link.writer = Box::new(Cut { inner, left: 3_000_000, closer });
+            }
+        });
+        assert!(failure(&source).is_some(), "{case}: it was cut");
+        let flipped = Arc::new(AtomicU64::new(0));
+        let run = Run { protection: second, ..RUN };
+        let (source, sink) = copy(&case, &bench, &[contents(&bench.src())], &run, |near, _| {
+            let inner = std::mem::replace(&mut near[1].writer, Box::new(io::sink()));
+            let (every, frames, partial) = (7, 0, Vec::new());
+            near[1].writer = Box::new(Flip { inner, every, frames, flipped: flipped.clone(), partial });
+        });
+        assert_eq!((&source.end, &sink.end), (&SessionEnd::Complete, &SessionEnd::Complete), "{case}");
+        assert_eq!(sink.own.objects_resent, flipped.load(Ordering::SeqCst), "{case}");
+        if first != second {
+            assert!(sink.own.payload >= 9_000_001, "{case}: the other digest's parts were taken over");
+        }
+        bench.same();
+    }
+}
+
+/// Goal: with data that is authenticated and not encrypted, payload that is changed on the way is repaired object by object,
+/// and a stream whose heads are changed is done without; the bytes are right.
+#[test]
+fn a_man_in_the_middle_changes_nothing() {
+    let run = Run { protection: Protection { auth_only: true, ..PLAIN }, ..RUN };
+    let guarded = |near: &mut Vec<Link>, far: &mut Vec<Link>| {
+        for (i, (near, far)) in near.iter_mut().zip(far).enumerate().skip(1) {
+            let name = (StreamId(i as u16), SessionEpoch(1));
+            near.guard.keys = Some(FrameKeys::new(&[1; 32], &[2; 16], name, true));
+            far.guard.keys = Some(FrameKeys::new(&[1; 32], &[2; 16], name, false));
+        }
+    };
+    for damage in [Damage::Payload, Damage::Head] {
+        let bench = Bench::new();
+        plant(&bench, &[("a", 3_000_000), ("d/b", 1_000_001), ("c", 262_145), ("e", 77)]);
+        let done = Arc::new(AtomicU64::new(0));
+        let (source, sink) = copy("middle", &bench, &[contents(&bench.src())], &run, |near, far| {
+            guarded(near, far);
+            let inner = std::mem::replace(&mut near[1].writer, Box::new(io::sink()));
+            near[1].writer =
+                Box::new(Middle { inner, damage, frames: 0, done: done.clone(), partial: Vec::new() });
+        });
+        assert_eq!((&source.end, &sink.end), (&SessionEnd::Complete, &SessionEnd::Complete));
+        let done = done.load(Ordering::SeqCst);
+        assert!(done > 0);
+        if damage == Damage::Payload {
+            assert_eq!(sink.own.objects_resent, done);
+        }
+        bench.same();
+    }
+}
+
+/// Damages a file at the sink once all of it stands in its temporary and before its seal is let through, so many times.
+struct Rot {
+    inner: Box<dyn Write + Send>,
+    dst: PathBuf,
+    content: Vec<u8>,
+    times: Arc<AtomicU64>,
+    partial: Vec<u8>,
+}
+
+impl Rot {
+    /// Waits until the temporary holds the content, and flips one bit of it.
+    fn rot(&self) {
+        let begin = std::time::Instant::now();
+        loop {
+            assert!(begin.elapsed() < super::PATIENCE, "the content never stood in the temporary");
+            let temps = fs::read_dir(&self.dst).unwrap().filter_map(|entry| {
+                let entry = entry.unwrap();
+                entry.file_name().as_encoded_bytes().starts_with(b".f.h").then(|| entry.path())
+            });
+            for temp in temps {
+                if fs::read(&temp).is_ok_and(|content| content == self.content) {
+                    use std::os::unix::fs::FileExt;
+                    let at = self.content.len() / 2;
+                    let file = fs::OpenOptions::new().write(true).open(&temp).unwrap();
+                    file.write_all_at(&[self.content[at] ^ 1], at as u64).unwrap();
+                    return;
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Write for Rot {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.partial.extend(data);
+        while self.partial.len() >= 24 {
+            let len = 24 + u32::from_le_bytes(self.partial[..4].try_into().unwrap()) as usize;
+            if self.partial.len() < len {
+                break;
+            }
+            let frame: Vec<u8> = self.partial.drain(..len).collect();
+            if frame[4] == kind::SEALED && self.times.load(Ordering::SeqCst) > 0 {
+                self.times.fetch_sub(1, Ordering::SeqCst);
+                self.rot();
+            }
+            self.inner.write_all(&frame)?;
+        }
+        Ok(data.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Goal: with `--verify=disk` bytes that change on their way to the disk are found before the file gets its name, and it is
+/// sent once more; when they change again, the file fails and what stood there stays. Without it, nobody notices.
+/// Method: a bit of the temporary is flipped behind the sink's back, never, once or twice, under both digests.
+#[test]
+fn what_storage_changed_is_found_and_sent_again() {
+    for digest in [DigestKind::Blake3, DigestKind::Xxh3] {
+        for (times, verify) in
+            [(0, Verify::Disk), (1, Verify::Disk), (2, Verify::Disk), (1, Verify::Transfer)]
+        {
+            let case = format!("{digest:?}, {verify:?}, {times} times");
+            let bench = Bench::new();
+            plant(&bench, &[("f", 700_001), ("small", 4000), ("empty", 0)]);
+            fs::write(bench.dst().join("f"), b"old").unwrap();
+            let content = fs::read(bench.src().join("f")).unwrap();
+            let left = Arc::new(AtomicU64::new(times));
+            let run = Run { verify, protection: Protection { digest, ..PLAIN }, ..RUN };
+            let (mut near, far): (Vec<Link>, Vec<Link>) = link_pairs(run.streams).into_iter().unzip();
+            let inner = std::mem::replace(&mut near[0].writer, Box::new(io::sink()));
+            let rot =
+                Rot { inner, dst: bench.dst(), content: content.clone(), times: left, partial: Vec::new() };
+            near[0].writer = Box::new(rot);
+            let protection = run.protection;
+            let mut request = source_request(&[contents(&bench.src())]);
+            (request.options.object_size, request.options.verify) = (run.object_size, verify);
+            let start =
+                move || source::run(Links { protection, ..links_of(near) }, &request, &Watch::silent());
+            let source = spawn_end("source", start);
+            let request = sink_request(&bench.dst());
+            let start = move || sink::run(Links { protection, ..links_of(far) }, &request, &Watch::silent());
+            let sink = spawn_end("sink", start);
+            let (source, sink) = (finish(&case, source), finish(&case, sink));
+            assert_eq!((&source.end, &sink.end), (&SessionEnd::Complete, &SessionEnd::Complete), "{case}");
+            let stands = fs::read(bench.dst().join("f")).unwrap();
+            match (times, verify) {
+                (0 | 1, Verify::Disk) => assert!(stands == content, "{case}"),
+                (2, _) => {
+                    assert_eq!(stands, b"old", "{case}");
+                    assert_eq!((source.tally.failed, source.tally.files), (1, 2), "{case}");
+                }
+                _ => assert!(stands != content && stands.len() == content.len(), "{case}"),
+            }
+            assert_eq!(
+                fs::read(bench.dst().join("small")).unwrap(),
+                fs::read(bench.src().join("small")).unwrap()
+            );
+            bench.check(&case);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Damage {
+    Payload,
+    Head,
+}
+
+/// Passes frames with codes on and changes one bit of each fifth.
+struct Middle {
+    inner: Box<dyn Write + Send>,
+    damage: Damage,
+    frames: u64,
+    done: Arc<AtomicU64>,
+    partial: Vec<u8>,
+}
+
+impl Write for Middle {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.partial.extend(data);
+        while self.partial.len() >= 24 {
+            let body = u32::from_le_bytes(self.partial[..4].try_into().unwrap()) as usize;
+            let len = 24 + body + CODE_LEN;
+            if self.partial.len() < len {
+                break;
+            }
+            let mut frame: Vec<u8> = self.partial.drain(..len).collect();
+            self.frames += 1;
+            if self.frames.is_multiple_of(5) && body > 0 {
+                let at = if self.damage == Damage::Payload { len - 1 } else { 30 };
+                frame[at] ^= 0x04;
+                self.done.fetch_add(1, Ordering::SeqCst);
+            }
+            self.inner.write_all(&frame)?;
+        }
+        Ok(data.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }
 

@@ -14,8 +14,9 @@ use super::{
     source_request, spawn_end,
 };
 use crate::api::{Control, Event, Observer};
+use crate::driver::Protection;
 use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins};
-use crate::transport::{Link, Post, memory};
+use crate::transport::{Guard, Link, Post, memory};
 
 type Closer = Arc<dyn Fn() + Send + Sync>;
 
@@ -103,8 +104,13 @@ impl Net {
         let left = Arc::new(AtomicU64::new(rng.u64(mean / 10..mean * 2)));
         let reader = |inner| Box::new(Meter { inner, left: left.clone(), closer: closer.clone() });
         let writer = Meter { inner: near.writer, left: left.clone(), closer: closer.clone() };
-        let near =
-            Link { reader: reader(near.reader), writer: Box::new(writer), closer: near.closer, socket: None };
+        let near = Link {
+            reader: reader(near.reader),
+            writer: Box::new(writer),
+            closer: near.closer,
+            socket: None,
+            guard: Guard::default(),
+        };
         (near, far)
     }
 
@@ -216,6 +222,7 @@ fn copy(
             joins,
             patience,
             strays: Arc::default(),
+            protection: Protection::default(),
         }
     };
     let dialling = links(std::mem::take(&mut dialled), Joins::Dial(Arc::new(Dialler(net.clone()))));
@@ -310,6 +317,7 @@ fn darkness_is_waited_out_and_shown() {
             joins,
             patience,
             strays: Arc::default(),
+            protection: Protection::default(),
         }
     };
     let (a, b) =

@@ -136,6 +136,11 @@ impl Sink {
             retry_on_intr(|| rustix::fs::ftruncate(fd, file.size))
                 .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
         }
+        if let Some(expected) = publish.verify {
+            // Whatever is promised: what is not on media cannot be read from there.
+            self.sync_data(&open, &temp)?;
+            self.read_back(file, fd, expected)?;
+        }
         self.set_meta(fd, &publish.meta, publish.owner, 0)
             .map_err(|(what, errno)| fail(Stage::Metadata, what, errno))?;
         if durable {

@@ -170,7 +170,7 @@ pub(in crate::storage::sink) fn file(id: u64, parent: DirId, text: &str, size: u
 }
 
 pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
-    let publish = Publish { file: file.clone(), meta, owner: false, no_replace: false };
+    let publish = Publish { file: file.clone(), meta, owner: false, no_replace: false, verify: None };
     CommitItem { id: file.id, publish: Some(publish) }
 }
 

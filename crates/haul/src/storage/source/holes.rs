@@ -18,6 +18,7 @@ use super::failure::os_failure;
 use super::open::OpenFile;
 use super::read::Reader;
 use super::stat::Seen;
+use crate::digest::Hasher;
 
 /// Bytes that are looked through for zeros at a time.
 const ZEROS_LEN: usize = 256 * 1024;
@@ -55,14 +56,12 @@ impl Reader {
         if map.size() != view.fingerprint.size {
             return Err(changed(self, "changed while it was read"));
         }
-        let mut digest = SubtreeSet::with_map(map.clone());
+        let mut digest = SubtreeSet::with_map(self.shared.digest, map.clone());
         for extent in map.extents() {
             for (offset, len) in subtrees(extent.offset, extent.len, extent.end() == map.size()) {
-                let mut hasher = blake3::Hasher::new();
-                blake3::hazmat::HasherExt::set_input_offset(&mut hasher, offset);
+                let mut hasher = Hasher::new(self.shared.digest, offset);
                 self.hash_range(id, &open, &mut hasher, offset, len)?;
-                let cv = blake3::hazmat::HasherExt::finalize_non_root(&hasher);
-                let taken = digest.insert(offset, len, cv);
+                let taken = digest.insert(offset, len, hasher.value());
                 debug_assert!(taken.is_ok(), "subtrees of data are nodes of the tree");
             }
         }

@@ -3,6 +3,7 @@
 //! In: the user's options. Out: what its threads and lanes are made of, and how many reads the machine may have
 //! under way.
 
+use haul_core::digest::DigestKind;
 use haul_core::stage::Stage;
 
 use super::WallClock;
@@ -19,6 +20,8 @@ pub struct ReadConfig {
     pub storage: StorageOptions,
     /// Payload bytes in buffers, at most.
     pub memory: u64,
+    /// How objects are hashed.
+    pub digest: DigestKind,
 }
 
 impl ReadConfig {
@@ -57,7 +60,8 @@ mod tests {
         let reads = |depth, request_size, object_size, memory| {
             let (depth, request_size) = (Some(depth), Some(request_size));
             let storage = StorageOptions { depth, request_size, threads: Some(2), ..Default::default() };
-            ReadConfig { readers: 3, clock: wall_clock(), storage, memory }.reads_max(object_size)
+            let digest = DigestKind::Blake3;
+            ReadConfig { readers: 3, clock: wall_clock(), storage, memory, digest }.reads_max(object_size)
         };
         const M: u32 = 1 << 20;
         assert_eq!(reads(16, 4 * M, 4 * M, 256 << 20), 18);
@@ -71,7 +75,13 @@ mod tests {
     #[test]
     fn depth_follows_the_width() {
         let storage = StorageOptions { depth: Some(16), threads: Some(2), ..Default::default() };
-        let config = ReadConfig { readers: 4, clock: wall_clock(), storage, memory: 4 << 30 };
+        let config = ReadConfig {
+            readers: 4,
+            clock: wall_clock(),
+            storage,
+            memory: 4 << 30,
+            digest: DigestKind::Blake3,
+        };
         let depth = |width| config.with_width(width).knobs().lanes.depth;
         assert_eq!([1, 2, 4, 8, 256].map(depth), [4, 8, 16, 32, 256]);
         assert_eq!(depth_of(1, 1, 8), 1);

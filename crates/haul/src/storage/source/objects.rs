@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use haul_core::digest::DigestKind;
 use haul_core::ids::{FileId, Generation};
 use haul_core::io::IoMode;
 use haul_core::stage::Stage;
@@ -67,6 +68,7 @@ pub(super) struct Shared {
     pub(super) stopped: AtomicBool,
     pub(super) pages: Pages,
     pub(super) modes: Modes,
+    pub(super) digest: DigestKind,
     /// Objects that the lanes have.
     in_flight: AtomicUsize,
     /// For the second try of a refused direct read.
@@ -87,9 +89,11 @@ impl Shared {
         post: Post<SourceCompletion>,
         pages: Pages,
         modes: Modes,
+        digest: DigestKind,
     ) -> Arc<Shared> {
         let (stopped, in_flight) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(Shared { tree, meter, post, stopped, pages, modes, in_flight, objects: OnceLock::new() })
+        let objects = OnceLock::new();
+        Arc::new(Shared { tree, meter, post, stopped, pages, modes, digest, in_flight, objects })
     }
 
     /// Whether the lanes have anything to do.
@@ -297,9 +301,9 @@ impl Shared {
     fn hash(&self, tag: &Tag, offset: u64, buffer: &Buffer) -> ReadOk {
         let cvs = self.meter.busy(Stage::SourceHost, || {
             if tag.whole {
-                vec![digest::root(buffer.as_slice())]
+                vec![digest::root(self.digest, buffer.as_slice())]
             } else {
-                digest::chaining_values(offset, buffer.as_slice(), tag.tail)
+                digest::chaining_values(self.digest, offset, buffer.as_slice(), tag.tail)
             }
         });
         ReadOk { buffer: buffer.id(), cvs }

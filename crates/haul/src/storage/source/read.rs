@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use blake3::hazmat::{HasherExt, max_subtree_len};
-use haul_core::digest::{Root, Subtree};
+use blake3::hazmat::max_subtree_len;
+use haul_core::digest::{DigestKind, Root, Subtree};
 use haul_core::entry::{Fingerprint, Meta, Timestamp};
 use haul_core::ids::{BufferId, FileId, Generation};
 use haul_core::stage::Stage;
@@ -24,7 +24,7 @@ use super::stat::{Seen, look_at};
 use super::tree::{FileView, SourceTree};
 use super::{CTIME_GRAIN, CTIME_GRAIN_LOCAL, WallClock};
 use crate::buffer::Buffer;
-use crate::digest;
+use crate::digest::{self, Hasher};
 use crate::meter::Meter;
 use crate::storage::SourceJob;
 use crate::storage::crew::{Doing, Track, Turn};
@@ -172,7 +172,7 @@ impl Reader {
         if look == Look::Changed {
             return Ok(CHANGED);
         }
-        Ok(BundleOk { root: self.host(|| digest::root(room)), look })
+        Ok(BundleOk { root: self.host(|| digest::root(self.shared.digest, room)), look })
     }
 
     fn look(&mut self, id: FileId, generation: Generation) -> Result<Look, Failure> {
@@ -215,15 +215,12 @@ impl Reader {
             let Subtree { offset, len, cv } = *subtree;
             let whole = offset == 0 && len == size;
             // The list came over the wire: what is no subtree of this file cannot be held by the sink.
-            if !whole && !is_subtree(offset, len, size) {
+            if !whole && !is_subtree(self.shared.digest, offset, len, size) {
                 return Ok(false);
             }
-            let mut hasher = blake3::Hasher::new();
-            if !whole {
-                hasher.set_input_offset(offset);
-            }
+            let mut hasher = Hasher::new(self.shared.digest, offset);
             self.hash_range(id, &open, &mut hasher, offset, len)?;
-            let same = if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() } == cv;
+            let same = if whole { hasher.root() } else { hasher.value() } == cv;
             if !same {
                 return Ok(false);
             }
@@ -238,21 +235,21 @@ impl Reader {
         let stat = || fstat(open.fd()).map(Seen::from);
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
         let before = self.storage(stat).map_err(fail)?;
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = Hasher::new(self.shared.digest, 0);
         self.hash_range(id, &open, &mut hasher, 0, view.fingerprint.size)?;
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
         let after = self.storage(stat).map_err(fail)?;
         if after.fingerprint != before.fingerprint || !after.fingerprint.same_content(&view.fingerprint) {
             return Err(self.own(wire::Stage::Changed, "hash", id, "changed while it was read"));
         }
-        Ok(*hasher.finalize().as_bytes())
+        Ok(hasher.root())
     }
 
     pub(super) fn hash_range(
         &mut self,
         id: FileId,
         open: &OpenFile,
-        hasher: &mut blake3::Hasher,
+        hasher: &mut Hasher,
         offset: u64,
         len: u64,
     ) -> Result<(), Failure> {
@@ -485,9 +482,9 @@ fn severity(look: Look) -> u8 {
 }
 
 /// Whether a range is a subtree of a file's tree other than the whole.
-fn is_subtree(offset: u64, len: u64, size: u64) -> bool {
+fn is_subtree(kind: DigestKind, offset: u64, len: u64, size: u64) -> bool {
     let Some(end) = offset.checked_add(len) else { return false };
-    let chunk = blake3::CHUNK_LEN as u64;
+    let chunk = kind.leaf_len();
     if len == 0 || end > size || !offset.is_multiple_of(chunk) {
         return false;
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use blake3::hazmat::HasherExt;
 use crossbeam_channel::{Receiver, unbounded};
-use haul_core::digest::Subtree;
+use haul_core::digest::{DigestKind, Subtree};
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
@@ -44,7 +44,13 @@ fn tomorrow() -> WallClock {
 }
 
 fn config(readers: usize, clock: WallClock) -> ReadConfig {
-    ReadConfig { readers, clock, storage: StorageOptions::default(), memory: 256 << 20 }
+    ReadConfig {
+        readers,
+        clock,
+        storage: StorageOptions::default(),
+        memory: 256 << 20,
+        digest: DigestKind::Blake3,
+    }
 }
 
 impl Bench {
@@ -159,7 +165,7 @@ fn objects_hold_the_bytes_of_the_file() {
         let buffer = completion.buffer.as_ref().expect("comes back");
         assert_eq!(ok.buffer, buffer.id());
         let tail = offset + u64::from(len) == size;
-        assert_eq!(ok.cvs, digest::chaining_values(offset, buffer.as_slice(), tail));
+        assert_eq!(ok.cvs, digest::chaining_values(DigestKind::Blake3, offset, buffer.as_slice(), tail));
         copy[offset as usize..][..len as usize].copy_from_slice(buffer.as_slice());
     }
     assert!(copy == content);
@@ -566,11 +572,11 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
     let map = map_of(&mut bench, id).expect("mapped");
     let extent = |offset, len| DataExtent { offset, len };
     assert_eq!(map.extents(), [extent(0, A), extent(40 * A, 4 * A), extent(100 * A, 77)]);
-    let mut set = SubtreeSet::with_map(map.clone());
+    let mut set = SubtreeSet::with_map(DigestKind::Blake3, map.clone());
     for extent in map.extents() {
         let tail = extent.end() == size;
         let bytes = &content[extent.offset as usize..extent.end() as usize];
-        let cvs = digest::chaining_values(extent.offset, bytes, tail);
+        let cvs = digest::chaining_values(DigestKind::Blake3, extent.offset, bytes, tail);
         for ((offset, len), cv) in subtrees(extent.offset, extent.len, tail).zip(cvs) {
             set.insert(offset, len, cv).expect("a node of data");
         }

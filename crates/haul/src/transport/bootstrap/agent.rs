@@ -25,7 +25,7 @@ use super::race::Caller;
 use super::reverse;
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
-use crate::job::{AgentRequest, Role};
+use crate::job::{AgentRequest, Protect, Role};
 use crate::transport::path::EndFacts;
 use crate::transport::rejoin::Joins;
 use crate::transport::routes::{self, Address};
@@ -41,6 +41,8 @@ const DECISIONS_MAX: usize = 4;
 pub struct AgentEnv {
     /// `$SSH_CONNECTION`: client address, client port, server address, server port.
     pub ssh_connection: Option<String>,
+    /// The least protection that the owner of this end accepts.
+    pub least_protect: Protect,
     #[doc(hidden)]
     pub hooks: AgentHooks,
 }
@@ -128,9 +130,19 @@ where
         say(&AgentReply::Error(error.to_string()))?;
         return Err(BootstrapError::new(BootstrapKind::Usage, error.to_string()));
     }
+    if near.request.options.protect < env.least_protect {
+        let what = "data without encryption is forbidden here (see docs/security.md); leave out --protect";
+        say(&AgentReply::Error(what.into()))?;
+        return Err(BootstrapError::new(BootstrapKind::Refused, what));
+    }
+    if let Err(what) = near.request.options.check() {
+        say(&AgentReply::Error(what.into()))?;
+        return Err(BootstrapError::new(BootstrapKind::Usage, what));
+    }
     let identity = tls::Identity::generate()?;
     let key = Bytes(identity.public());
-    let session = Session { id: near.session.0, secret: near.secret.0 };
+    let bare = near.request.options.protect == Protect::Integrity;
+    let session = Session { id: near.session.0, secret: near.secret.0, bare };
     let strays = Arc::new(AtomicU64::new(0));
     let (client, server) = addresses(env.ssh_connection.as_deref());
     let vias = near.vias();
@@ -203,7 +215,7 @@ where
         streams,
         joins,
         path,
-        protect: path.protect(),
+        protect: path.protect(near.request.options.protect),
         protocol: near.protocol,
         near_version: escape(program.as_bytes()),
         strays,
@@ -435,10 +447,7 @@ mod tests {
     /// Plays a near end up to the agent's reply; the agent runs on a thread.
     fn near_end(streams: u16) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
         let (mut near, far) = UnixStream::pair().unwrap();
-        let env = AgentEnv {
-            ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
-            hooks: AgentHooks::default(),
-        };
+        let env = AgentEnv { ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()), ..AgentEnv::default() };
         let agent = thread::spawn(move || agent(far.try_clone().unwrap(), far, env));
         message::skip_to_magic(&mut near).unwrap();
         let hello: AgentHello = message::read_frame(&mut near).unwrap();
@@ -484,7 +493,7 @@ mod tests {
     fn pipe_may_end_when_control_is_up() {
         let (near, reply, agent, identity) = near_end(2);
         let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
-        let session = Session { id: [1; 16], secret: [2; 32] };
+        let session = Session { id: [1; 16], secret: [2; 32], bare: false };
         let join = |stream| {
             let socket = TcpStream::connect((at.address, at.port)).unwrap();
             let wait = listener::HANDSHAKE_WAIT;

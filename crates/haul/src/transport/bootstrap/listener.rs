@@ -24,9 +24,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::message::LINKS_MAX;
+use crate::transport::frames::FrameKeys;
 use crate::transport::path;
 use crate::transport::rejoin::{Door, JoinEvent, bound_stalls};
-use crate::transport::{Link, Post, TransportError, tcp, tls};
+use crate::transport::{Link, Post, TransportError, Unseal, tcp, tls};
 
 /// Most connections at a time that have not shown who they are; one more is closed at once.
 pub(super) const PREAUTH_MAX: usize = 64;
@@ -51,15 +52,34 @@ pub(super) struct Session {
     pub id: [u8; 16],
     /// Each join is proved with it ([`Join::prove`]); it came through ssh.
     pub secret: [u8; 32],
+    /// Data streams are authenticated and not encrypted.
+    pub bare: bool,
 }
 
 impl Session {
     /// A session with random names.
     pub(super) fn new() -> io::Result<Session> {
-        let mut session = Session { id: [0; 16], secret: [0; 32] };
+        let mut session = Session { id: [0; 16], secret: [0; 32], bare: false };
         random(&mut session.id)?;
         random(&mut session.secret)?;
         Ok(session)
+    }
+}
+
+impl Session {
+    /// A stream that joined, as its frames will be guarded.
+    fn guard(
+        &self,
+        link: &mut Link,
+        name: (StreamId, SessionEpoch),
+        near: bool,
+    ) -> Result<(), TransportError> {
+        self.frame_keys(name, near).map_or(Ok(()), |keys| link.bare(keys))
+    }
+
+    /// The keys of a stream whose frames guard themselves.
+    fn frame_keys(&self, name: (StreamId, SessionEpoch), near: bool) -> Option<FrameKeys> {
+        (self.bare && name.0 != StreamId(0)).then(|| FrameKeys::new(&self.secret, &self.id, name, near))
     }
 }
 
@@ -102,6 +122,7 @@ impl Met {
         said.and_then(|()| link.reader.read_exact(&mut answer)).map_err(unjoined)?;
         accepted(&answer, (stream, epoch)).map_err(|what| TransportError { what, source: None })?;
         settle(&timer).map_err(unprepared)?;
+        session.guard(&mut link, (stream, epoch), true)?;
         Ok(link)
     }
 
@@ -116,7 +137,11 @@ impl Met {
         set_timeouts(&timer, Some(JOINED_WAIT)).map_err(unprepared)?;
         introduce(&mut link, session, name).map_err(unjoined)?;
         settle(&timer).and_then(|()| timer.set_read_timeout(Some(JOINED_WAIT))).map_err(unprepared)?;
-        let answer = Some(Answer { timer, name, bytes: [0; JOINED_LEN], len: 0 });
+        let unseal = match session.frame_keys(name, true) {
+            Some(keys) => Some(link.bare_out(keys)?),
+            None => None,
+        };
+        let answer = Some(Answer { timer, name, bytes: [0; JOINED_LEN], len: 0, unseal });
         Ok(Link { reader: Box::new(Answered { inner: link.reader, answer }), ..link })
     }
 
@@ -160,6 +185,8 @@ struct Answer {
     bytes: [u8; JOINED_LEN],
     /// So much of it came.
     len: usize,
+    /// What follows the answer guards itself.
+    unseal: Option<Unseal>,
 }
 
 impl Read for Answered {
@@ -168,6 +195,7 @@ impl Read for Answered {
             if answer.len == JOINED_LEN {
                 accepted(&answer.bytes, answer.name).map_err(io::Error::other)?;
                 answer.timer.set_read_timeout(None)?;
+                answer.unseal.iter().for_each(|unseal| unseal());
                 self.answer = None;
                 break;
             }
@@ -520,8 +548,9 @@ impl Desk {
         if answer != Joined::Accepted {
             return None;
         }
+        let guarded = self.session.guard(&mut link, (name.stream, name.epoch), false);
         let mut guests = self.guests();
-        if said.is_err() {
+        if said.is_err() || guarded.is_err() {
             guests.live.remove(&name.stream);
             return None;
         }
@@ -687,6 +716,7 @@ mod tests {
             name: (StreamId(7), FIRST_EPOCH),
             bytes: [0; JOINED_LEN],
             len: 3,
+            unseal: None,
         };
         let silent = Answered { inner: Box::new(Silent), answer: Some(answer) }.read(&mut bytes).unwrap_err();
         assert_eq!(silent.kind(), io::ErrorKind::TimedOut);

@@ -26,7 +26,7 @@ use super::ssh::{Ssh, dial_name};
 use super::start::{self, Dialled};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, harden};
-use crate::job::{AgentRequest, Role};
+use crate::job::{AgentRequest, Protect, Role};
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::routes::Address;
@@ -77,6 +77,7 @@ pub fn connect(
     harden();
     let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
     let identity = tls::Identity::generate()?;
+    let bare = request.options.protect == Protect::Integrity;
     let wish = match (spec.dial, request.role) {
         (Dialler::Auto, _) => Wish::Either,
         // The role is the far end's.
@@ -102,7 +103,10 @@ pub fn connect(
         let frame = frame.map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
         Ok::<_, BootstrapError>([MAGIC, &frame].concat())
     };
-    let fresh = || Session::new().map_err(|e| BootstrapError::local("no random numbers", e));
+    let fresh = || {
+        let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
+        Ok::<_, BootstrapError>(Session { bare, ..session })
+    };
     let mut session = fresh()?;
     let words = encode(tell(VERSION, &session))?;
     let mut ssh = Ssh::start(spec, STAGE0, login)?;
@@ -275,7 +279,7 @@ pub fn connect(
         data,
         joins,
         path,
-        protect: path.protect(),
+        protect: path.protect(request.options.protect),
         protocol,
         remote_version,
         plan,

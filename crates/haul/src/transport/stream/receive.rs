@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use haul_core::ids::{SessionEpoch, StreamId};
 use haul_core::stage::Stage;
-use haul_core::wire::{DataEntry, DataHeader, DataPreamble, PREAMBLE_LEN, decode_data_descriptor, kind};
+use haul_core::wire::{
+    DataEntry, DataHeader, DataPreamble, FrameHeader, PREAMBLE_LEN, decode_data_descriptor, kind,
+};
 
-use super::{Lap, bad_frame, check_seq, guarded, read_exact, read_header, spawn};
+use super::{CUT_OFF, Lap, bad_frame, check_seq, guarded, read_exact, read_header, spawn};
 use crate::buffer::{Buffer, Pool};
 use crate::digest;
 use crate::meter::Meter;
+use crate::transport::frames::{CODE_LEN, FrameKeys};
 use crate::transport::{Link, Post, TransportError};
 
 /// What happens on a data stream at the sink.
@@ -31,6 +34,8 @@ pub struct DataReceiver {
 }
 
 struct RecvShared {
+    /// Frames carry codes.
+    keys: Option<FrameKeys>,
     stream: StreamId,
     epoch: SessionEpoch,
     pool: Pool,
@@ -55,8 +60,9 @@ impl DataReceiver {
         meter: Arc<Meter>,
         post: Post<RecvEvent>,
     ) -> Result<DataReceiver, TransportError> {
-        let Link { reader, writer, closer, .. } = link;
+        let Link { reader, writer, closer, guard, .. } = link;
         let shared = Arc::new(RecvShared {
+            keys: guard.keys,
             stream,
             epoch,
             pool,
@@ -95,21 +101,33 @@ impl Drop for DataReceiver {
 fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Result<(), String> {
     let mut descriptor = Vec::new();
     let mut lap = Lap::start();
-    while let Some(header) = read_header(&mut reader)? {
-        if header.kind != kind::DATA || header.stream != shared.stream || header.epoch != shared.epoch {
-            return Err(format!(
-                "the peer sent a bad frame: kind {:#04x}, stream {}, epoch {} on data stream {} of epoch {}",
-                header.kind, header.stream, header.epoch, shared.stream, shared.epoch
-            ));
+    loop {
+        let Some(header) = read_header(&mut reader)? else {
+            return match &shared.keys {
+                // Whoever cuts a connection can make it look like an end; the frame that says so cannot be made.
+                Some(_) => Err(CUT_OFF.into()),
+                None => Ok(()),
+            };
+        };
+        if let (kind::DATA_END, Some(keys)) = (header.kind, &shared.keys) {
+            check_code(keys, &mut reader, &[&header.encode()])?;
+            check_place(&header, shared)?;
+            return Ok(());
         }
-        let seq = shared.frames.load(Ordering::Relaxed) + 1;
-        check_seq(header.seq, seq)?;
-        let mut preamble = [0; PREAMBLE_LEN];
-        read_exact(&mut reader, &mut preamble)?;
-        let preamble = DataPreamble::decode(&header, &preamble).map_err(bad_frame)?;
+        if header.kind != kind::DATA {
+            return Err(misplaced(&header, shared));
+        }
+        let mut preamble_bytes = [0; PREAMBLE_LEN];
+        read_exact(&mut reader, &mut preamble_bytes)?;
+        let preamble = DataPreamble::decode(&header, &preamble_bytes).map_err(bad_frame)?;
         // Bounded by the decoder (DESCRIPTOR_LEN_MAX).
         descriptor.resize(preamble.descriptor_len as usize, 0);
         read_exact(&mut reader, &mut descriptor)?;
+        if let Some(keys) = &shared.keys {
+            // One header has one encoding, so that this is what came.
+            check_code(keys, &mut reader, &[&header.encode(), &preamble_bytes, &descriptor])?;
+        }
+        let seq = check_place(&header, shared)?;
         let header = decode_data_descriptor(&preamble, &descriptor).map_err(bad_frame)?;
         let payload_len = preamble.payload_len as usize;
         let buffer = if payload_len == 0 {
@@ -129,7 +147,33 @@ fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Resu
         shared.frames.store(seq, Ordering::Relaxed);
         (shared.post)(RecvEvent::Data { stream: shared.stream, seq, header, buffer, good });
     }
-    Ok(())
+}
+
+/// Reads the code behind a head and holds it against the head's parts.
+fn check_code(keys: &FrameKeys, reader: &mut impl Read, head: &[&[u8]]) -> Result<(), String> {
+    let mut code = [0; CODE_LEN];
+    read_exact(reader, &mut code)?;
+    match keys.opens(head, &code) {
+        true => Ok(()),
+        false => Err("a data frame was damaged or forged on the way: its code does not fit".into()),
+    }
+}
+
+/// The frame is the next of this stream; tells its number.
+fn check_place(header: &FrameHeader, shared: &RecvShared) -> Result<u64, String> {
+    if header.stream != shared.stream || header.epoch != shared.epoch {
+        return Err(misplaced(header, shared));
+    }
+    let seq = shared.frames.load(Ordering::Relaxed) + 1;
+    check_seq(header.seq, seq)?;
+    Ok(seq)
+}
+
+fn misplaced(header: &FrameHeader, shared: &RecvShared) -> String {
+    format!(
+        "the peer sent a bad frame: kind {:#04x}, stream {}, epoch {} on data stream {} of epoch {}",
+        header.kind, header.stream, header.epoch, shared.stream, shared.epoch
+    )
 }
 
 /// Holds each entry's part of the payload against its digest.
@@ -140,8 +184,8 @@ fn check_payload(header: &DataHeader, payload: &[u8]) -> Vec<bool> {
         let (data, behind) = rest.split_at_checked(len)?;
         rest = behind;
         Some(match entry.root {
-            true => entry.cvs == [digest::root(data)],
-            false => entry.cvs == digest::chaining_values(entry.offset, data, entry.tail),
+            true => entry.cvs == [digest::root(entry.digest, data)],
+            false => entry.cvs == digest::chaining_values(entry.digest, entry.offset, data, entry.tail),
         })
     };
     // Entries and payload add up, the decoder sees to that; an entry without payload would just be bad.

@@ -1,6 +1,6 @@
 //! A data stream at the source: one thread that writes frames.
 
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use haul_core::wire::{DataHeader, encode_data_header};
 use super::{Lap, guarded, spawn, write_failed};
 use crate::buffer::Buffer;
 use crate::meter::Meter;
+use crate::transport::frames::FrameKeys;
 use crate::transport::pace::Pacer;
 use crate::transport::{Link, Post, TransportError};
 
@@ -39,6 +40,8 @@ pub struct DataSender {
 }
 
 struct SendShared {
+    /// Frames carry codes.
+    keys: Option<FrameKeys>,
     stream: StreamId,
     epoch: SessionEpoch,
     meter: Arc<Meter>,
@@ -77,8 +80,9 @@ impl DataSender {
         post: Post<SendEvent>,
         pacer: Arc<Pacer>,
     ) -> Result<DataSender, TransportError> {
-        let Link { reader, writer, closer, .. } = link;
+        let Link { reader, writer, closer, guard, .. } = link;
         let shared = Arc::new(SendShared {
+            keys: guard.keys,
             stream,
             epoch,
             meter,
@@ -148,6 +152,7 @@ fn send_frames(
     // Frames that were written and not flushed.
     let mut pending: Vec<(u64, Option<BufferId>)> = Vec::new();
     let mut pending_len = 0;
+    let mut sent = 0;
     let mut lap = Lap::start();
     loop {
         let waiting = jobs.try_recv().ok();
@@ -163,7 +168,7 @@ fn send_frames(
             Some(job) => job,
             None => match jobs.recv() {
                 Ok(job) => job,
-                Err(_) => return Ok(()),
+                Err(_) => return shared.end(&mut *writer, sent).map_err(write_failed),
             },
         };
         shared.count_wait(lap.lap());
@@ -171,12 +176,19 @@ fn send_frames(
         let SendJob { header, buffer, seq } = job;
         let payload = buffer.as_ref().map_or(&[][..], Buffer::as_slice);
         assert_eq!(payload.len() as u64, header.payload_len(), "a buffer holds the payload of its entries");
-        let head = encode_data_header(&header, shared.stream, shared.epoch, seq);
-        writer.write_all(&head).map_err(write_failed)?;
-        if shared.pacer.rate().is_none() {
-            writer.write_all(payload).map_err(write_failed)?;
-        } else {
+        let mut head = encode_data_header(&header, shared.stream, shared.epoch, seq);
+        if let Some(keys) = &shared.keys {
+            let code = keys.seal(&head);
+            head.extend_from_slice(&code);
+        }
+        sent = seq;
+        if shared.pacer.rate().is_some() {
+            writer.write_all(&head).map_err(write_failed)?;
             shared.write_paced(&mut *writer, payload, &mut lap).map_err(write_failed)?;
+        } else if shared.keys.is_some() {
+            write_both(&mut *writer, &head, payload).map_err(write_failed)?;
+        } else {
+            writer.write_all(&head).and_then(|()| writer.write_all(payload)).map_err(write_failed)?;
         }
         pending_len += head.len() + payload.len();
         pending.push((seq, buffer.as_ref().map(Buffer::id)));
@@ -185,7 +197,28 @@ fn send_frames(
     }
 }
 
+/// Head and payload from where they are, in as few system calls as the kernel takes them.
+fn write_both(writer: &mut dyn Write, mut head: &[u8], mut payload: &[u8]) -> io::Result<()> {
+    while !head.is_empty() {
+        let n = writer.write_vectored(&[IoSlice::new(head), IoSlice::new(payload)])?;
+        if n == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let of_head = n.min(head.len());
+        head = &head[of_head..];
+        payload = &payload[n - of_head..];
+    }
+    writer.write_all(payload)
+}
+
 impl SendShared {
+    /// Says that frame `sent` was the last, where the link itself does not.
+    fn end(&self, writer: &mut dyn Write, sent: u64) -> io::Result<()> {
+        match &self.keys {
+            Some(keys) => writer.write_all(&keys.last(self.stream, self.epoch, sent + 1)),
+            None => Ok(()),
+        }
+    }
     /// Writes `payload` in pieces, each when its turn comes.
     fn write_paced(&self, writer: &mut dyn Write, mut payload: &[u8], lap: &mut Lap) -> io::Result<()> {
         while !payload.is_empty() {

@@ -2,6 +2,9 @@
 //!
 //! In: a socket, the keys, what was read of it too much. Out: a [`Link`].
 //!
+//! Without records ([`Link::bare`]) bytes go between the socket and the caller's buffers as they are; their frames carry codes
+//! ([`crate::transport::frames`]).
+//!
 //! Invariants: payload is touched by the cipher and by the kernel only, but for the record that ends a caller's buffer:
 //! that one is opened in place and copied. The halves share no lock but the one for new keys, which is taken once in
 //! [`Keys::limit`] records. A half that failed stays failed. A socket that ends without `close_notify` is an error.
@@ -9,7 +12,7 @@
 //! Keys: the writer changes its own when they are worn; the reader follows the peer's changes, and tells the writer by
 //! a flag that the peer wants one of ours. How the reader failed the writer tells the peer when it is dropped.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +29,7 @@ use super::record::{
     fatal_message, meaning, record_len,
 };
 use super::seal::Sealer;
-use crate::transport::Link;
+use crate::transport::{Guard, Link};
 
 /// Sealed bytes that are written at once: large enough that a system call costs little, small enough that they are
 /// still in the cache when the kernel copies them. Whole records of full length.
@@ -34,6 +37,8 @@ const WRITE_LEN: usize = 16 * RECORD_LEN_MAX;
 /// What one read of the socket takes at most, bytes. While a frame is hashed its successor piles up in the socket: half
 /// of that in one read saves a seventh of the CPU against a quarter; twice as much falls out of the cache.
 const READ_LEN: usize = 512 * 1024;
+/// Without records: reads up to this length take as much, and what is longer goes to its place at once, bytes.
+const BARE_AHEAD: usize = 4096;
 /// Records without payload that a peer may send in a row. It needs one or two.
 const IDLE_RECORDS_MAX: u32 = 32;
 
@@ -118,11 +123,21 @@ impl Parts {
         let Parts { incoming, sealer, opener, keys } = self;
         let stream = Arc::new(stream);
         let socket = Some(stream.clone());
-        let shared =
-            Arc::new(Shared { stream, keys, answer: AtomicBool::new(false), fault: OnceLock::new() });
-        let closer = shared.clone();
+        let shared = Arc::new(Shared {
+            stream,
+            keys,
+            answer: AtomicBool::new(false),
+            bare_in: AtomicBool::new(false),
+            bare_out: AtomicBool::new(false),
+            fault: OnceLock::new(),
+        });
+        let (closer, incoming_bare, outgoing_bare) = (shared.clone(), shared.clone(), shared.clone());
         Link {
             socket,
+            guard: Guard::of(
+                Arc::new(move || incoming_bare.bare_in.store(true, Ordering::Release)),
+                Arc::new(move || outgoing_bare.bare_out.store(true, Ordering::Release)),
+            ),
             reader: Box::new(Reader {
                 shared: shared.clone(),
                 opener,
@@ -144,6 +159,9 @@ struct Shared {
     keys: Keys,
     /// The peer wants us to change our key.
     answer: AtomicBool,
+    /// No records any more in that direction: what follows guards itself ([`Link::bare`]).
+    bare_in: AtomicBool,
+    bare_out: AtomicBool,
     /// How the reader failed. The connection is over then, in both directions.
     fault: OnceLock<Fault>,
 }
@@ -177,16 +195,28 @@ impl Incoming {
     }
     /// One read of the socket into all the room there is. A record that is there in part moves to the front first, so
     /// that reads stay large.
-    pub(super) fn read_from(&mut self, mut from: impl Read) -> io::Result<usize> {
+    pub(super) fn read_from(&mut self, from: impl Read) -> io::Result<usize> {
+        self.read_some(from, usize::MAX)
+    }
+    /// The same, of at most `len_max` bytes.
+    fn read_some(&mut self, mut from: impl Read, len_max: usize) -> io::Result<usize> {
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
         if self.end == self.bytes.len() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer's TLS message is too long"));
         }
-        let n = from.read(&mut self.bytes[self.end..])?;
+        let room = (self.bytes.len() - self.end).min(len_max);
+        let n = from.read(&mut self.bytes[self.end..][..room])?;
         self.end += n;
         Ok(n)
+    }
+    /// Takes bytes that came, as many as there are room and bytes for.
+    fn take(&mut self, out: &mut [u8]) -> usize {
+        let n = self.filled().len().min(out.len());
+        out[..n].copy_from_slice(&self.filled()[..n]);
+        self.discard(n);
+        n
     }
 }
 
@@ -257,10 +287,32 @@ impl Reader {
     }
 }
 
+impl Reader {
+    /// Bytes as they are: those that came with the last record first, then payload from the socket to where it is wanted.
+    /// What is short is read ahead of, so that a frame's head costs one system call.
+    fn read_bare(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if !self.plain.is_empty() {
+            return self.take(out).map_err(failure);
+        }
+        if self.incoming.filled().is_empty() {
+            if out.len() > BARE_AHEAD {
+                return (&*self.shared.stream).read(out);
+            }
+            if self.incoming.read_some(&*self.shared.stream, BARE_AHEAD)? == 0 {
+                return Ok(0);
+            }
+        }
+        Ok(self.incoming.take(out))
+    }
+}
+
 impl Read for Reader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if out.is_empty() {
             return Ok(0);
+        }
+        if self.shared.bare_in.load(Ordering::Acquire) {
+            return self.read_bare(out);
         }
         loop {
             if let Some(fault) = self.shared.fault.get() {
@@ -320,6 +372,21 @@ impl Writer {
         Ok(())
     }
 
+    /// To the socket as they are, behind the last record.
+    fn write_bare(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.guarded(|writer| {
+            if writer.len > 0 {
+                writer.send()?;
+            }
+            loop {
+                match (&*writer.shared.stream).write_vectored(parts) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    result => return result,
+                }
+            }
+        })
+    }
+
     fn send(&mut self) -> io::Result<()> {
         let result = (&*self.shared.stream).write_all(&self.out[..self.len]);
         self.len = 0;
@@ -340,6 +407,9 @@ impl Writer {
 
 impl Write for Writer {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.shared.bare_out.load(Ordering::Acquire) {
+            return self.write_bare(&[IoSlice::new(data)]);
+        }
         self.guarded(|writer| {
             for plain in data.chunks(PLAIN_LEN_MAX) {
                 writer.refresh_key()?;
@@ -347,6 +417,12 @@ impl Write for Writer {
             }
             Ok(data.len())
         })
+    }
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.shared.bare_out.load(Ordering::Acquire) {
+            return self.write_bare(parts);
+        }
+        self.write(parts.iter().find(|part| !part.is_empty()).map_or(&[], |part| part))
     }
     fn flush(&mut self) -> io::Result<()> {
         self.guarded(Writer::send)
@@ -361,6 +437,8 @@ impl Drop for Writer {
             return;
         }
         let message = match self.shared.fault.get() {
+            // The frames themselves say which is the last.
+            _ if self.shared.bare_out.load(Ordering::Acquire) => None,
             None => Some(CLOSE_MESSAGE),
             Some(fault) => fault.alert().map(fatal_message),
         };

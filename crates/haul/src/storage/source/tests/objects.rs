@@ -69,7 +69,15 @@ impl Bench {
                 Ok(ok) => {
                     assert!(buffer.as_slice() == &content[offset as usize..][..len as usize], "at {offset}");
                     let tail = offset + u64::from(len) == content.len() as u64;
-                    assert_eq!(ok.cvs, digest::chaining_values(offset, buffer.as_slice(), tail));
+                    assert_eq!(
+                        ok.cvs,
+                        digest::chaining_values(
+                            haul_core::digest::DigestKind::Blake3,
+                            offset,
+                            buffer.as_slice(),
+                            tail
+                        )
+                    );
                     good.push(offset);
                 }
                 Err(failure) => failed.push((offset, failure)),

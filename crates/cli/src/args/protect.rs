@@ -1,0 +1,75 @@
+//! What protects the data: digest, verification, protection on the way.
+
+use clap::{Args, ValueEnum};
+use haul::job;
+
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Protection {
+    /// What the data is hashed with, at both ends
+    ///
+    /// Default: blake3. Each object is checked as it arrives and each file as a whole. xxh3 costs a fifth of the
+    /// processor time and finds accidents, not attackers; it makes no manifest.
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Digest::Blake3)]
+    pub digest: Digest,
+
+    /// How far the digest is followed: to the buffer that is written, or to what the disk gives back
+    ///
+    /// Default: transfer. disk reads each file again at the destination, past the page cache, before it gets its name,
+    /// and writes again what came back wrong.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Verify::Transfer)]
+    pub verify: Verify,
+
+    /// What guards the data on the network
+    ///
+    /// Default: tls. integrity leaves the data itself unencrypted (names and control stay encrypted), and finds
+    /// whatever was changed on the way; it spares the processor all the cipher. Both ends must allow it.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Protect::Tls)]
+    pub protect: Protect,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    /// Cryptographic: finds accidents and attackers
+    Blake3,
+    /// XXH3-128: finds accidents only
+    Xxh3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verify {
+    /// Each object is checked in the buffer that is written
+    Transfer,
+    /// And each file as the destination's storage gives it back
+    Disk,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protect {
+    /// All is encrypted and authenticated: TLS 1.3
+    Tls,
+    /// Data is authenticated and NOT encrypted
+    Integrity,
+}
+
+impl Protection {
+    pub fn digest(self) -> job::Digest {
+        match self.digest {
+            Digest::Blake3 => job::Digest::Blake3,
+            Digest::Xxh3 => job::Digest::Xxh3,
+        }
+    }
+
+    pub fn verify(self) -> job::Verify {
+        match self.verify {
+            Verify::Transfer => job::Verify::Transfer,
+            Verify::Disk => job::Verify::Disk,
+        }
+    }
+
+    pub fn protect(self) -> job::Protect {
+        match self.protect {
+            Protect::Tls => job::Protect::Tls,
+            Protect::Integrity => job::Protect::Integrity,
+        }
+    }
+}
