@@ -28,7 +28,7 @@ fn serve() -> ExitCode {
         Some((min.parse().ok()?, max.parse().ok()?))
     });
     let hooks = AgentHooks { port: var("AGENT_ECHO_PORT").and_then(|p| p.parse().ok()), versions };
-    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks };
+    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), hooks, ..AgentEnv::default() };
     let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
         return ExitCode::FAILURE;

@@ -17,6 +17,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 pub mod bootstrap;
 pub mod memory;
 pub mod mux;
@@ -37,6 +39,17 @@ pub struct Link {
     /// The connection below, to ask ([`tcp::sample`]) and to set; never to read or write. `None`: there is none of
     /// its own.
     pub socket: Option<Arc<TcpStream>>,
+}
+
+impl Link {
+    /// The other end has ended the connection, or it broke, whatever may still be there to read. False where the link has
+    /// no connection of its own.
+    pub fn is_left(&self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let mut fds = [PollFd::new(&**socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
+    }
 }
 
 /// Takes events from any thread. Never blocks.

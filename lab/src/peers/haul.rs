@@ -25,6 +25,7 @@ const OPTIONS: &[&str] = &[
     "io",
     "engine",
     "via",
+    "congestion",
 ];
 
 pub struct Haul;

@@ -25,20 +25,34 @@ use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
 use crate::job::{AgentRequest, Role};
 use crate::transport::path::EndFacts;
-use crate::transport::rejoin::Joins;
+use crate::transport::rejoin::{Door, Joins};
 use crate::transport::routes::{self, Address};
 use crate::transport::{Link, tcp, tls};
 
 /// How long the near end may take to join all streams, and to decide.
 const JOIN_WAIT: Duration = Duration::from_secs(30);
+/// How often a control without its pipe is looked at: does the near end live?
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What the agent takes from its environment; only `cli` reads it.
 #[derive(Clone, Debug, Default)]
 pub struct AgentEnv {
     /// `$SSH_CONNECTION`: client address, client port, server address, server port.
     pub ssh_connection: Option<String>,
+    /// `None`: nothing is known of this host's storage.
+    pub storage_rate: Option<StorageRate>,
     #[doc(hidden)]
     pub hooks: AgentHooks,
+}
+
+/// Says what the storage that a request goes to is known to give, bytes per second.
+#[derive(Clone)]
+pub struct StorageRate(pub Arc<dyn Fn(&AgentRequest) -> Option<u64> + Send + Sync>);
+
+impl std::fmt::Debug for StorageRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StorageRate")
+    }
 }
 
 /// Lies that tests let the agent tell.
@@ -156,7 +170,8 @@ where
         }
         Err(why) => Err(NotListening { why: why.clone() }),
     };
-    let facts = Some(EndFacts::here(near.request.options.memory));
+    let storage = env.storage_rate.and_then(|storage| (storage.0)(&near.request));
+    let facts = Some(EndFacts::here(near.request.options.memory, client, storage));
     say(&AgentReply::Ready { key, streams, listening, client, facts })?;
 
     let (gathered, streams) = gather(listener.ok(), streams, input)?;
@@ -278,6 +293,14 @@ where
             let links = links.into_iter().take(usize::from(streams) + 1).flatten().collect();
             return Ok((Gathered::Direct { listener, links }, streams));
         }
+        let orphaned = listener.as_ref().is_some_and(Door::is_orphaned);
+        if orphaned && links[0].as_ref().is_some_and(Link::is_left) {
+            return Err(gone("the near end is gone"));
+        }
+        let wait = deadline.saturating_duration_since(Instant::now());
+        if wait.is_zero() {
+            return Err(gone("the near end did not connect in time"));
+        }
         let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
         let decided = if pipe_done { never() } else { decided.clone() };
         select! {
@@ -306,9 +329,7 @@ where
                 }
                 Ok((Err(_), _)) | Err(_) => return Err(gone("ssh ended before the near end had connected")),
             },
-            recv(after(deadline.saturating_duration_since(Instant::now()))) -> _ => {
-                return Err(gone("the near end did not connect in time"));
-            },
+            recv(after(if orphaned { wait.min(LOOK) } else { wait })) -> _ => {}
         }
     }
 }
@@ -384,10 +405,7 @@ mod tests {
     /// Plays a near end up to the agent's reply; the agent runs on a thread.
     fn near_end(streams: u16) -> (UnixStream, AgentReply, thread::JoinHandle<Ended>, tls::Identity) {
         let (mut near, far) = UnixStream::pair().unwrap();
-        let env = AgentEnv {
-            ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()),
-            hooks: AgentHooks::default(),
-        };
+        let env = AgentEnv { ssh_connection: Some("127.0.0.1 9 127.0.0.1 22".into()), ..AgentEnv::default() };
         let agent = thread::spawn(move || agent(far.try_clone().unwrap(), far, env));
         message::skip_to_magic(&mut near).unwrap();
         let hello: AgentHello = message::read_frame(&mut near).unwrap();
@@ -447,6 +465,25 @@ mod tests {
         assert_eq!(connected.protect, "tls");
         let Joins::Accept(door) = &connected.joins else { panic!("nothing can join later") };
         assert!(door.is_orphaned());
+    }
+
+    /// Goal: a near end that dies between its control and its word on the streams is not waited for.
+    #[test]
+    fn a_dead_near_end_is_not_waited_for() {
+        let (near, reply, agent, identity) = near_end(STREAMS_MAX);
+        let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
+        let session = Session { id: [1; 16], secret: [2; 32] };
+        let socket = TcpStream::connect((at.address, at.port)).unwrap();
+        let (wait, name) = (listener::HANDSHAKE_WAIT, (StreamId(0), listener::FIRST_EPOCH));
+        let pin = tls::Pin(key.0.clone());
+        let control = listener::join(socket, &identity, &pin, &session, name, wait).unwrap();
+        drop(near);
+        (control.closer)();
+        let error = agent.join().unwrap().err().unwrap().to_string();
+        assert!(
+            error.contains("is gone") || error.contains("ssh ended"),
+            "not because of a timeout: {error}"
+        );
     }
 
     /// Goal: a near end that asks for what is not possible is told so.

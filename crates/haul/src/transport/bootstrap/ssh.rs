@@ -537,6 +537,7 @@ mod tests {
             ports: None,
             interactive: false,
             streams: Some(1),
+            storage_rate: None,
         }
     }
 
