@@ -4,7 +4,7 @@
 //! Invariants: a result is of one build of haul; every combination is in it, also one that failed or could not run; bytes
 //! that were not compared are said to be; nothing is measured on a machine that is busy unless the result says so.
 //! Read in this order: `file` (what is asked), `session` (the rounds), `site` (on what), `once` (a run), `result`, `table`,
-//! `plot` (what is told), `machine`, `build` (whether it counts), `own` (what is measured besides peers).
+//! `plot` (what is told), `watch` (what happens meanwhile), `machine`, `build` (whether it counts), `own` (what is measured besides peers).
 //! Left out: resuming a measurement that was stopped; results of two runs are never put together.
 
 use std::fs;
@@ -28,6 +28,7 @@ mod result;
 mod session;
 mod site;
 mod table;
+mod watch;
 mod words;
 
 const FOLDER: &str = "lab/experiments";

@@ -152,13 +152,11 @@ impl Wan {
         wan::run(match self {
             Wan::Up { preset, change, name, mtu, no_proof } => wan::Wan::Up(wan::Up {
                 carrier: Carrier::Kernel,
-                preset,
-                change,
-                nics: 1,
                 name,
                 mtu,
                 seed: 0,
                 no_proof,
+                ..wan::Up::new(preset.as_deref(), change)
             }),
             Wan::Down { name } => wan::Wan::Down { name, all: false },
             Wan::List => wan::Wan::List,

@@ -86,6 +86,16 @@ pub enum Carrier {
     Kernel,
 }
 
+/// How far TCP's windows grow at both hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Windows {
+    /// Twice what the path holds.
+    #[default]
+    Path,
+    /// As Linux has it where nobody tuned anything.
+    Stock,
+}
+
 /// What a network is made of; see [`Up::make`].
 #[derive(Args, Clone, Debug)]
 pub struct Up {
@@ -105,6 +115,12 @@ pub struct Up {
     /// Largest IP packet on the network
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9216))]
     pub mtu: u32,
+    /// How far TCP's windows grow: as far as the path needs, or as a stock kernel lets them (4 and 6 MiB)
+    #[arg(long, value_enum, default_value_t = Windows::Path)]
+    pub windows: Windows,
+    /// Congestion control of both hosts (default: the machine's)
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
     /// Seed of loss and jitter
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -161,6 +177,15 @@ pub fn namespaces(name: &str) -> [String; 2] {
 /// There is no such network, or its process is gone.
 pub fn stats(name: &str, reset: bool) -> anyhow::Result<Value> {
     ask(name, &Request::Stats { reset })
+}
+
+/// Takes all of a network's lines down, or up again.
+///
+/// # Errors
+/// As [`stats`].
+pub fn set_down(name: &str, down: bool) -> anyhow::Result<()> {
+    let change = Change { down, up: !down, ..Change::default() };
+    ask(name, &Request::Set { nic: None, way: Way::Both, change }).map(drop)
 }
 
 fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
@@ -228,6 +253,8 @@ impl Up {
             nics: 1,
             name: "wan".to_owned(),
             mtu: 1500,
+            windows: Windows::Path,
+            congestion: None,
             seed: 1,
             no_proof: true,
         }
@@ -299,7 +326,11 @@ impl Up {
         }
         let window = path.on_the_way().saturating_mul(4) + path.buffer;
         for (host, namespace) in state.namespaces.iter().enumerate() {
-            netns::configure(namespace, host, state.nics, self.mtu, window)?;
+            let windows = match self.windows {
+                Windows::Path => netns::windows_of(window),
+                Windows::Stock => netns::STOCK.map(str::to_owned),
+            };
+            netns::configure(namespace, host, state.nics, self.mtu, &windows, self.congestion.as_deref())?;
         }
         let mut described = describe(state);
         described["path"] = json!(path);

@@ -37,7 +37,7 @@ fn serve() -> ExitCode {
         no_dial: var("AGENT_ECHO_NO_DIAL").is_some(),
     };
     let least_protect = var("AGENT_ECHO_BARE").map_or(Protect::Tls, |_| Protect::Integrity);
-    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), least_protect, hooks };
+    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), least_protect, hooks, ..AgentEnv::default() };
     let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
         return ExitCode::FAILURE;

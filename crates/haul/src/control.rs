@@ -18,6 +18,9 @@ use crate::api::Progress;
 /// Why a knob cannot be turned that only the far end could turn.
 pub(crate) const FAR_IS_FIXED: &str = "the other end cannot change this live: its haul is too old for it";
 
+/// Why there are no writers to turn, where only the far end knew.
+pub(crate) const FAR_HAS_NO_WRITERS: &str = "there are none, for nothing is stored at the other end";
+
 /// What can be turned while a copy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -239,6 +242,13 @@ impl Control {
             dropped.push("pause");
         }
         dropped
+    }
+
+    /// A knob turns out not to be one in this session, and why. True: somebody had wished something of it.
+    pub(crate) fn fix(&self, knob: Knob, why: &'static str) -> bool {
+        let mut inner = self.lock();
+        inner.fixed[knob as usize] = Some(why);
+        inner.asked[knob as usize].take().is_some()
     }
 
     /// How knobs stand at one end; of what it does not decide it says 0.

@@ -266,6 +266,7 @@ fn connect(
         ports: remote.ports,
         interactive: remote.interactive,
         streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
+        storage_rate: passport::near_rate(request),
     };
     let mut notes = |note| observer.event(Event::Note(note));
     let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
@@ -306,7 +307,8 @@ fn show_paths(paths: &[(IpAddr, IpAddr, usize)]) -> Option<String> {
 pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
     raise_nofile();
     let least_protect = policy::least_protect(home.as_deref());
-    let env = AgentEnv { ssh_connection, least_protect, ..AgentEnv::default() };
+    let storage_rate = home.clone().map(passport::rate_at);
+    let env = AgentEnv { ssh_connection, least_protect, storage_rate, ..AgentEnv::default() };
     // Bare descriptors: a buffer in between would hold back what the other end waits for.
     let pipe = || {
         Ok::<_, std::io::Error>((
@@ -395,6 +397,7 @@ fn sink_request(
         home,
         memory,
         writers,
+        window: options.window,
         storage: options.sink_storage.clone(),
         what,
         asked: None,

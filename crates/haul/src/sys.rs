@@ -213,6 +213,27 @@ pub fn tcp_info(fd: impl AsFd, info: &mut [u8]) -> Result<usize, Errno> {
     if result == 0 { Ok((len as usize).min(info.len())) } else { Err(last_errno()) }
 }
 
+/// Lets a TCP connection's receive window grow up to `bytes`, as far as its buffer goes.
+///
+/// # Errors
+/// Of `setsockopt`: ENOTSOCK, EOPNOTSUPP for what is no TCP socket.
+#[allow(unsafe_code)]
+pub fn set_window_clamp(fd: impl AsFd, bytes: u64) -> Result<(), Errno> {
+    let clamp = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads one `c_int`, which lives until the call is over.
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_WINDOW_CLAMP,
+            (&raw const clamp).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -17,6 +17,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 pub mod bootstrap;
 pub mod frames;
 #[cfg(test)]
@@ -89,6 +91,17 @@ impl Link {
         outgoing();
         self.guard.keys = Some(keys);
         Ok(incoming)
+    }
+}
+
+impl Link {
+    /// The other end has ended the connection, or it broke, whatever may still be there to read. False where the link has
+    /// no connection of its own.
+    pub fn is_left(&self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let mut fds = [PollFd::new(&**socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
     }
 }
 

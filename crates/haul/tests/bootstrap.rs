@@ -88,6 +88,7 @@ impl Far {
             ports: None,
             interactive: false,
             streams: Some(3),
+            storage_rate: None,
         }
     }
 

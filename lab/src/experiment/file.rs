@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::own;
+use super::watch::Trouble;
 use super::words::{network, parse_size, parse_time, scalar};
 use crate::peers::Peer;
 use crate::workload::Workload;
@@ -105,6 +106,9 @@ pub struct Competitor {
     /// Which axes it has; it is measured at every combination of them.
     #[serde(default)]
     pub axes: Vec<String>,
+    /// What befalls each of its runs.
+    #[serde(default)]
+    pub troubles: Vec<Trouble>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -147,6 +151,11 @@ pub enum Figure {
     Cpu,
     Seconds,
     Files,
+    /// Payload, of what the line has room for: over the whole run, and in steady state.
+    Share,
+    Steady,
+    /// Time until then.
+    Reach,
 }
 
 /// In place of what the experiment says; what is not said stays.
@@ -282,6 +291,13 @@ impl Experiment {
         for (key, value) in &competitor.settings {
             scalar(value).with_context(|| format!("settings.{key}"))?;
         }
+        for trouble in &competitor.troubles {
+            trouble.check().context("troubles")?;
+            ensure!(
+                self.networks.iter().all(|network| network != "loopback"),
+                "troubles: nothing can befall loopback"
+            );
+        }
         let mut keys: BTreeSet<&str> = competitor.settings.keys().map(String::as_str).collect();
         for name in &competitor.axes {
             let axis = self.axes.iter().find(|axis| axis.name == *name);
@@ -296,7 +312,10 @@ impl Experiment {
     /// Everything that differs among cells must be told apart in the plot, or points would be drawn over each other.
     fn check_plot(&self) -> anyhow::Result<()> {
         let plot = &self.plot;
-        ensure!((1..=4).contains(&plot.y.len()), "y: one to four of rate, cpu, seconds, files");
+        ensure!(
+            (1..=4).contains(&plot.y.len()),
+            "y: one to four of rate, cpu, seconds, files, share, steady, reach"
+        );
         let shown: Vec<&String> =
             [Some(&plot.x), Some(&plot.series), plot.panels.as_ref()].into_iter().flatten().collect();
         for name in &shown {

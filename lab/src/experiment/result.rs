@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::build::Build;
 use super::file::{Figure, Plot};
 use super::machine::Machine;
+use super::watch::{self, Steady, Trace};
 
 /// A result file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -114,6 +115,14 @@ pub struct Run {
     pub checked: bool,
     /// What the network says of it.
     pub network_stats: Value,
+    /// Bytes of frames that all lines carry a second; none on loopback.
+    #[serde(default)]
+    pub line_rate: Option<f64>,
+    /// What the network carried over time, and what that comes to.
+    #[serde(default)]
+    pub trace: Option<Trace>,
+    #[serde(default)]
+    pub steady: Option<Steady>,
     /// What the program says of it.
     pub said: Value,
 }
@@ -129,7 +138,22 @@ impl Run {
             // Without files it has no such figure.
             Figure::Files if self.files == 0 => f64::NAN,
             Figure::Files => self.files as f64 / self.seconds,
+            Figure::Share => {
+                let room = self.line_rate.unwrap_or(f64::NAN) * watch::PAYLOAD / watch::FRAME;
+                self.bytes as f64 / self.seconds / room * 100.0
+            }
+            Figure::Steady => {
+                let rate = self.steady.map_or(f64::NAN, |steady| steady.rate);
+                rate / self.line_rate.unwrap_or(f64::NAN) * 100.0
+            }
+            Figure::Reach => self.steady.map_or(f64::NAN, |steady| steady.reach),
         }
+    }
+
+    /// Share of `processors` that were busy, emulators included.
+    pub fn busy(&self, processors: usize) -> f64 {
+        let emulators = self.emulator_seconds * self.seconds / self.wall_seconds.max(f64::MIN_POSITIVE);
+        (self.cpu_seconds + emulators) / self.seconds / processors.max(1) as f64
     }
 }
 
@@ -140,6 +164,9 @@ impl Figure {
             Figure::Cpu => "CPU s/GB",
             Figure::Seconds => "s",
             Figure::Files => "files/s",
+            Figure::Share => "% of the line",
+            Figure::Steady => "% steady",
+            Figure::Reach => "s to reach it",
         }
     }
 
@@ -150,6 +177,9 @@ impl Figure {
             Figure::Cpu => "processor time, s/GB",
             Figure::Seconds => "time, s",
             Figure::Files => "files/s",
+            Figure::Share => "share of the line, %",
+            Figure::Steady => "share of the line in steady state, %",
+            Figure::Reach => "time to reach it, s",
         }
     }
 }

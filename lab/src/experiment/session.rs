@@ -15,6 +15,7 @@ use super::machine::{self, Machine};
 use super::once::{self, End};
 use super::result::{Contender, Key, Outcome, Results, Run};
 use super::site::{Site, Sites};
+use super::watch::{Trace, Watch};
 use super::words::scalar;
 use super::{RunArgs, own};
 use crate::peers::Job;
@@ -126,7 +127,10 @@ impl Session<'_> {
             settings: &cell.settings,
             limit: self.experiment.limit()?,
         };
+        let watch = site.network.as_deref().map(|name| Watch::start(name, &site.bench, &competitor.troubles));
+        let watch = watch.transpose()?;
         let mut end = once::run(peer, &job, &site.emulators)?;
+        let trace = watch.map(Watch::finish);
         let network_stats =
             site.network.as_deref().map(|name| wan::stats(name, true)).transpose()?.unwrap_or(Value::Null);
         let to_check = end.outcome == Outcome::Ok && !end.memory_only;
@@ -155,6 +159,9 @@ impl Session<'_> {
             began_busy,
             checked: to_check && end.outcome == Outcome::Ok,
             network_stats,
+            line_rate: site.bench.line.rate.map(|rate| rate as f64 / 8.0),
+            steady: trace.as_ref().and_then(Trace::steady),
+            trace,
             said: end.said,
         })
     }

@@ -52,6 +52,10 @@ pub fn table(results: &Results) -> String {
     head.extend(axes.iter().cloned());
     head.push(Figure::Rate.unit().into());
     head.extend(files.then(|| Figure::Files.unit().to_owned()));
+    let lines = results.runs.iter().any(|run| run.steady.is_some());
+    const OF_LINES: [Figure; 3] = [Figure::Share, Figure::Steady, Figure::Reach];
+    head.extend(OF_LINES.iter().filter(|_| lines).map(|figure| figure.unit().to_owned()));
+    head.extend(lines.then(|| "CPUs busy, %".to_owned()));
     head.push(Figure::Cpu.unit().into());
     let emulated = results.runs.iter().any(|run| run.emulator_seconds > 0.0);
     head.extend(emulated.then(|| "emulator, CPUs".to_owned()));
@@ -68,9 +72,12 @@ pub fn table(results: &Results) -> String {
         row.extend(axes.iter().map(|axis| key.get(axis).unwrap_or_default().to_owned()));
         row.push(spread(group.spread(Figure::Rate)));
         row.extend(files.then(|| spread(group.spread(Figure::Files))));
+        row.extend(OF_LINES.iter().filter(|_| lines).map(|figure| spread(group.spread(*figure))));
+        let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
+        let busy = Spread::of(good().map(|run| run.busy(results.machine.processors) * 100.0));
+        row.extend(lines.then(|| busy.map_or_else(|| "-".into(), |busy| figure(busy.median))));
         row.push(spread(group.spread(Figure::Cpu)));
-        let good = group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
-        let emulator = Spread::of(good.map(|run| run.emulator_seconds / run.wall_seconds));
+        let emulator = Spread::of(good().map(|run| run.emulator_seconds / run.wall_seconds));
         row.extend(emulated.then(|| emulator.map_or_else(String::new, |share| figure(share.median))));
         row.extend(results.ratio.iter().map(|label| ratio(group, &groups, label)));
         row.push(group.spread(Figure::Rate).map_or(0, |spread| spread.n).to_string());
@@ -183,7 +190,36 @@ fn remark(results: &Results, group: &Group<'_>) -> String {
     if !limits.is_empty() {
         remarks.push(format!("limited by {}", limits.join(", ")));
     }
+    remarks.extend(troubles(group));
     remarks.join("; ")
+}
+
+/// What befell the runs, and what it cost them.
+fn troubles(group: &Group<'_>) -> Option<String> {
+    let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
+    let traces = || good().filter_map(|run| run.trace.as_ref());
+    let count = |word: &str| {
+        traces().flat_map(|trace| &trace.troubles).filter(|(_, what)| what.starts_with(word)).count()
+    };
+    let (kills, downs) = (count("kill"), count("down"));
+    let failed =
+        traces().flat_map(|trace| &trace.troubles).filter(|(_, what)| what.contains("failed")).count();
+    if kills + downs == 0 {
+        return None;
+    }
+    let mut text = format!("{kills} connections killed, {downs} times dark, in all runs");
+    if failed > 0 {
+        let _ = write!(text, " ({failed} of these failed)");
+    }
+    let again = Spread::of(good().filter_map(|run| run.said["objects_resent"].as_f64()));
+    if let Some(again) = again {
+        let _ = write!(text, "; objects sent again: {}", spread(Some(again)));
+    }
+    let back = Spread::of(good().filter_map(|run| run.steady.and_then(|steady| steady.back)));
+    if let Some(back) = back {
+        let _ = write!(text, "; data flowed again after {} s", spread(Some(back)));
+    }
+    Some(text)
 }
 
 fn short(words: &str) -> String {

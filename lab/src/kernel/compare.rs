@@ -142,13 +142,8 @@ fn measure(preset: &str, path: &Path, carrier: Carrier, seconds: u32) -> anyhow:
     let network = Network(format!("check-{}", std::process::id()));
     let up = wan::Up {
         carrier,
-        preset: Some(preset.to_owned()),
-        change: options::Change::default(),
-        nics: 1,
         name: network.0.clone(),
-        mtu: 1500,
-        seed: 1,
-        no_proof: true,
+        ..wan::Up::new(Some(preset), options::Change::default())
     };
     up.make()?;
     let namespaces = ["a", "b"].map(|host| format!("haul-lab-{}-{host}", network.0));

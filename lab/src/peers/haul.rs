@@ -28,6 +28,7 @@ const OPTIONS: &[&str] = &[
     "digest",
     "protect",
     "verify",
+    "congestion",
 ];
 
 pub struct Haul;

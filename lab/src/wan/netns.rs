@@ -15,6 +15,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 const TX_QUEUE_LEN: u32 = 20_000;
 /// Lower bound of the windows, so that a short path is not limited by them.
 const WINDOW_MIN: u64 = 4 << 20;
+/// `tcp_rmem` and `tcp_wmem` of a stock kernel.
+pub const STOCK: [&str; 2] = ["4096 131072 6291456", "4096 16384 4194304"];
 /// `tcp_rmem` is a signed 32-bit number.
 const WINDOW_MAX: u64 = i32::MAX as u64;
 
@@ -54,8 +56,16 @@ pub fn processes(namespace: &str) -> Vec<u32> {
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Gives the devices at one host their addresses, and the host's TCP windows of up to `window` bytes.
-pub fn configure(namespace: &str, host: usize, nics: usize, mtu: u32, window: u64) -> anyhow::Result<()> {
+/// Gives the devices at one host their addresses, and the host its TCP `windows` (`tcp_rmem`, `tcp_wmem`) and congestion
+/// control, if that is named.
+pub fn configure(
+    namespace: &str,
+    host: usize,
+    nics: usize,
+    mtu: u32,
+    windows: &[String; 2],
+    congestion: Option<&str>,
+) -> anyhow::Result<()> {
     let mut batch = String::new();
     for nic in 0..nics {
         let device = device(nic);
@@ -77,17 +87,25 @@ pub fn configure(namespace: &str, host: usize, nics: usize, mtu: u32, window: u6
     input.write_all(batch.as_bytes()).context("write to ip")?;
     drop(input);
     succeeded("ip -batch", &child.wait_with_output().context("wait for ip")?)?;
-    inside(namespace, || set_windows(window))?
+    inside(namespace, || tune(windows, congestion))?
 }
 
-fn set_windows(window: u64) -> anyhow::Result<()> {
+/// Windows of up to `window` bytes.
+pub fn windows_of(window: u64) -> [String; 2] {
     let window = window.clamp(WINDOW_MIN, WINDOW_MAX);
+    [format!("4096 1048576 {window}"), format!("4096 1048576 {window}")]
+}
+
+fn tune(windows: &[String; 2], congestion: Option<&str>) -> anyhow::Result<()> {
     let set = |key: &str, value: &str| {
         let path = Path::new("/proc/sys/net/ipv4").join(key);
         fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))
     };
-    set("tcp_rmem", &format!("4096 1048576 {window}"))?;
-    set("tcp_wmem", &format!("4096 1048576 {window}"))?;
+    set("tcp_rmem", &windows[0])?;
+    set("tcp_wmem", &windows[1])?;
+    if let Some(name) = congestion {
+        set("tcp_congestion_control", name)?;
+    }
     // What one run has learnt of the path must not help or hurt the next.
     set("tcp_no_metrics_save", "1")
 }

@@ -115,13 +115,14 @@ impl Keeper {
         }
     }
 
-    /// A stream that was up is lost.
-    pub fn lost(&mut self, id: StreamId, now: Time) {
-        let Some(since) = self.up.remove(&id) else { return };
+    /// A stream is lost. False: it was not up.
+    pub fn lost(&mut self, id: StreamId, now: Time) -> bool {
+        let Some(since) = self.up.remove(&id) else { return false };
         match now.since(since) >= STEADY {
             true => self.backoff.worked(),
             false => self.rest(now, REST_LOST_MAX),
         }
+        true
     }
 
     fn rest(&mut self, now: Time, max: Duration) {

@@ -12,8 +12,9 @@ use std::time::Duration;
 use super::{Choice, LOCAL_RTT, show_ms};
 use crate::ids::Time;
 
-/// More than this share of the bytes sent again, in each of [`LOSSY_TIMES`] looks one after the other, is the path's own
-/// loss: what a stream loses by filling the buffer itself comes in bursts with rest between them.
+/// More than this share of the bytes sent again, in each of [`LOSSY_TIMES`] looks one after the other and without a queue,
+/// is the path's own loss: what streams lose by filling the buffer themselves comes while it is full, and in bursts with
+/// rest between them.
 pub const LOSS: f64 = 3e-5;
 /// See [`LOSS`].
 pub const LOSSY_TIMES: u32 = 3;
@@ -72,28 +73,40 @@ pub struct LossMeter {
     again: u64,
     times: u32,
     share: f64,
+    /// Of this look: how often it was asked, and how often packets waited in a queue.
+    asked: u32,
+    queued: u32,
 }
 
-/// Bytes sent between two looks, at least: fewer than this say nothing of one loss in 30,000 packets.
+/// Bytes sent between two looks, at least: fewer than this say nothing of one loss in 30,000 packets. Or so many sent again:
+/// where much is lost, little is sent, and a dozen losses say enough.
 const LOOK_LEN: u64 = 64 << 20;
+const AGAIN_LEN: u64 = 16 << 10;
 /// And so much time: what streams lose by their own start is sent again within a few round trips.
-const LOOK_TIME: Duration = Duration::from_secs(2);
+const LOOK_TIME: Duration = Duration::from_secs(1);
 
 impl LossMeter {
-    /// Bytes sent so far on all streams, and how many of them were sent again. Counts that go back (a stream is gone)
-    /// begin a new look.
-    pub fn handle_sent(&mut self, now: Time, sent: u64, again: u64) {
+    /// Bytes sent so far on all streams, and how many of them were sent again; `queued`: round trips are longer now than the
+    /// path is, for packets wait in a queue. Counts that go back (a stream is gone) begin a new look.
+    pub fn handle_sent(&mut self, now: Time, sent: u64, again: u64, queued: bool) {
+        (self.asked, self.queued) = (self.asked.saturating_add(1), self.queued + u32::from(queued));
         let (Some(more), Some(more_again)) = (sent.checked_sub(self.sent), again.checked_sub(self.again))
         else {
-            (self.at, self.sent, self.again) = (now, sent, again);
-            return;
+            return self.begin(now, sent, again);
         };
-        if more < LOOK_LEN || now.since(self.at) < LOOK_TIME {
+        if more < LOOK_LEN && more_again < AGAIN_LEN || now.since(self.at) < LOOK_TIME {
             return;
         }
-        self.share = more_again as f64 / more as f64;
-        self.times = if self.share > LOSS { self.times + 1 } else { 0 };
+        self.share = more_again as f64 / more.max(1) as f64;
+        // A queue that stands means that the line is full, whatever is lost.
+        let is_full = self.queued * 2 > self.asked;
+        self.times = if self.share > LOSS && !is_full { self.times + 1 } else { 0 };
+        self.begin(now, sent, again);
+    }
+
+    fn begin(&mut self, now: Time, sent: u64, again: u64) {
         (self.at, self.sent, self.again) = (now, sent, again);
+        (self.asked, self.queued) = (0, 0);
     }
     /// The path itself loses packets.
     pub fn is_lossy(&self) -> bool {
@@ -133,7 +146,8 @@ mod tests {
         assert_eq!(chosen(&["bbr", "bbr3"], "cubic", 128_000, true).as_deref(), Some("bbr3"));
     }
 
-    /// Goal: steady loss is noticed, a burst is not, and a count that goes back harms nothing.
+    /// Goal: steady loss is noticed, soon where there is much of it; a burst is not, nor what is lost by a full queue; and a
+    /// count that goes back harms nothing.
     #[test]
     fn bursts_are_no_loss_of_the_path() {
         let gib = 1_u64 << 30;
@@ -141,22 +155,33 @@ mod tests {
         let mut steady = LossMeter::default();
         for i in 1..=3 {
             assert!(!steady.is_lossy());
-            steady.handle_sent(at(i), i * gib, i * gib / 10_000);
+            steady.handle_sent(at(i), i * gib, i * gib / 10_000, false);
         }
         assert!(steady.is_lossy() && (0.9e-4..1.1e-4).contains(&steady.share()));
-        steady.handle_sent(at(4), 0, 0);
-        steady.handle_sent(at(5), gib, 0);
+        steady.handle_sent(at(4), 0, 0, false);
+        steady.handle_sent(at(5), gib, 0, false);
         assert!(!steady.is_lossy());
         let mut bursts = LossMeter::default();
         for i in 1..=100 {
-            bursts.handle_sent(at(i), i * gib, i.div_ceil(3) * gib / 1000);
+            bursts.handle_sent(at(i), i * gib, i.div_ceil(3) * gib / 1000, false);
             assert!(!bursts.is_lossy(), "{i}");
         }
         // The start of a fast path: much is lost, and soon over.
         let mut start = LossMeter::default();
         for i in 1..=40 {
-            start.handle_sent(Time(i * 100_000_000), i * gib, i.min(20) * gib / 1000);
+            start.handle_sent(Time(i * 100_000_000), i * gib, i.min(20) * gib / 1000, false);
             assert!(!start.is_lossy(), "{i}");
         }
+        // One in a thousand lets little through: 10 MB/s.
+        let lossy_after = |queued: &dyn Fn(u64) -> bool| {
+            let mut meter = LossMeter::default();
+            (1..100_u64).find(|i| {
+                meter.handle_sent(Time(i * 200_000_000), i * 2_000_000, i * 2_000, queued(*i));
+                meter.is_lossy()
+            })
+        };
+        assert!(lossy_after(&|_| false).is_some_and(|i| i <= 30), "within 6 s");
+        assert!(lossy_after(&|i| i % 4 == 0).is_some_and(|i| i <= 30), "a queue that comes and goes");
+        assert_eq!(lossy_after(&|i| i % 4 != 0), None);
     }
 }

@@ -8,12 +8,14 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use haul_core::io::IoPolicy;
 
 use crate::api::{CopyRequest, Endpoint};
-use crate::job::{Role, StorageOptions};
+use crate::job::{AgentRequest, Role, StorageOptions};
 use crate::probe::{self, Direction, passport};
+use crate::transport::bootstrap::StorageRate;
 
 /// How endpoints begin that are no files.
 const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
@@ -60,21 +62,11 @@ pub(super) fn adopt(
     role: Role,
     options: &mut StorageOptions,
 ) -> Chosen {
-    if MADE.iter().any(|scheme| path.starts_with(scheme)) {
-        return Chosen::new();
-    }
-    let path = match (home, path.strip_prefix(b"~")) {
-        (Some(home), Some([])) => home.to_owned(),
-        (Some(home), Some([b'/', rest @ ..])) => home.join(OsStr::from_bytes(rest)),
-        _ => PathBuf::from(OsStr::from_bytes(path)),
-    };
-    // What cannot be looked at has no passport; the copy itself will say what is wrong with it.
-    let Ok(identity) = probe::identify(&path) else { return Chosen::new() };
     let (end, direction) = match role {
         Role::Source => ("source", Direction::Read),
         Role::Sink => ("sink", Direction::Write),
     };
-    match passport::load(state, &identity) {
+    match load(state, path, home) {
         Ok(Some(passport)) => {
             let reason = format!("from the storage passport of {} ago", passport.age_text());
             merge(options, &passport::starting_values(&passport, direction), end, &reason)
@@ -82,6 +74,56 @@ pub(super) fn adopt(
         Ok(None) => Chosen::new(),
         Err(error) => vec![(format!("{end} storage"), format!("as without a passport ({error})"))],
     }
+}
+
+/// The rate of this host's storage, where this is the near end; see [`rate`].
+pub(super) fn near_rate(request: &CopyRequest) -> Option<u64> {
+    let state = request.state_home.as_deref()?;
+    match (request.sources.first(), &request.destination) {
+        (Some(Endpoint::Local(path)), _) => rate(state, path, None, Role::Source),
+        (_, Endpoint::Local(path)) => rate(state, path, None, Role::Sink),
+        _ => None,
+    }
+}
+
+/// The same where it is the far end; `home`: its home directory.
+pub(super) fn rate_at(home: PathBuf) -> StorageRate {
+    StorageRate(Arc::new(move |request: &AgentRequest| {
+        let path = match request.role {
+            Role::Source => request.sources.first(),
+            Role::Sink => request.destination.as_ref(),
+        };
+        rate(&state_of(&home), &path?.0, Some(&home), request.role)
+    }))
+}
+
+/// What the storage that `path` lies on gives by its passport, bytes per second. Paths as in [`adopt`].
+pub(super) fn rate(state: &Path, path: &[u8], home: Option<&Path>, role: Role) -> Option<u64> {
+    let passport = load(state, path, home).ok()??;
+    let best = match role {
+        Role::Source => passport.probe.read_best,
+        Role::Sink => passport.probe.write_best,
+    };
+    // `as` stops at the ends of the range, whatever the file says.
+    best.filter(|_| passport.age <= passport::AGE_MAX).map(|best| best.rate as u64).filter(|rate| *rate > 0)
+}
+
+fn load(
+    state: &Path,
+    path: &[u8],
+    home: Option<&Path>,
+) -> Result<Option<passport::Passport>, passport::PassportError> {
+    if MADE.iter().any(|scheme| path.starts_with(scheme)) {
+        return Ok(None);
+    }
+    let path = match (home, path.strip_prefix(b"~")) {
+        (Some(home), Some([])) => home.to_owned(),
+        (Some(home), Some([b'/', rest @ ..])) => home.join(OsStr::from_bytes(rest)),
+        _ => PathBuf::from(OsStr::from_bytes(path)),
+    };
+    // What cannot be looked at has no passport; the copy itself will say what is wrong with it.
+    let Ok(identity) = probe::identify(&path) else { return Ok(None) };
+    passport::load(state, &identity)
 }
 
 fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reason: &str) -> Chosen {
@@ -146,6 +188,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         keep_passport(dir.path(), dir.path());
         let path = dir.path().join("to/be/made");
+        let bytes = path.as_os_str().as_bytes();
+        assert_eq!(rate(dir.path(), bytes, None, Role::Source), Some(1_000_000_000));
+        assert_eq!(
+            [rate(dir.path(), b"null://", None, Role::Sink), rate(&path, bytes, None, Role::Sink)],
+            [None; 2]
+        );
         for set in 0..8_u8 {
             for (role, end, depth) in [(Role::Source, "source", 8), (Role::Sink, "sink", 2)] {
                 let is = |bit: u8| set & bit != 0;

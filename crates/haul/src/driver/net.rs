@@ -15,7 +15,7 @@ use haul_core::ids::{StreamId, Time};
 use haul_core::tune::congestion::{self, Facts, LossMeter};
 use haul_core::tune::start::RATE_DEFAULT;
 use haul_core::tune::streams::{Flow, Sample, Streams};
-use haul_core::tune::{show_ms, show_rate, show_size};
+use haul_core::tune::{LOCAL_RTT, show_ms, show_rate, show_size};
 use haul_core::wire::STREAMS_MAX;
 
 use crate::job::Options;
@@ -151,6 +151,8 @@ impl Net {
         let span = since.unwrap_or(SAMPLE_EVERY).as_secs_f64();
         let mut flows = Vec::with_capacity(self.flows.len());
         let (mut delivered, mut sent, mut again) = self.gone;
+        // A quarter more than the path, and some jitter: packets wait in a queue.
+        let (long, mut waiting) = (self.rtt + self.rtt / 4 + Duration::from_millis(2), 0);
         for (stream, flow) in &mut self.flows {
             let Some(sample) = tcp::sample_of(Some(&flow.socket)) else { continue };
             delivered += sample.bytes_acked.unwrap_or(0);
@@ -160,12 +162,13 @@ impl Net {
                 self.rtt = self.rtt.min(rtt);
             }
             if !is_parked(*stream) {
+                waiting += usize::from(sample.rtt > long);
                 flows.push(fared(&flow.last.unwrap_or_default(), &sample, span));
             }
             flow.last = Some(sample);
         }
         self.sent = (sent, again);
-        self.loss.handle_sent(now, sent, again);
+        self.loss.handle_sent(now, sent, again, waiting * 2 > flows.len() && !self.rtt.is_zero());
         if !self.pinned {
             self.choose_control();
         }
@@ -235,9 +238,7 @@ impl Net {
 
     /// The kernel's own growth is left alone, unless it ends too early and more can be had.
     fn size_buffers(&mut self, window: Option<u64>) {
-        let count = self.flows.len().max(1) as u128;
-        let product = u128::from(RATE_DEFAULT) * self.rtt.as_nanos() / 1_000_000_000;
-        let each = u64::try_from(product / count).unwrap_or(u64::MAX);
+        let each = share_of(self.rtt, self.flows.len());
         let (bytes, why) = match window {
             Some(window) => (Some(window.saturating_mul(2)), "as asked"),
             None => (HostLimits::here().fixed_send(each), "more than the system's own growth allows"),
@@ -254,6 +255,48 @@ impl Net {
             false => format!("{} to send from ({why})", show_size(given)),
         });
     }
+}
+
+/// The receive buffers of a sink's data streams: left to the kernel's own growth, unless it ends too early and more can be had.
+#[derive(Default)]
+pub(crate) struct Receive {
+    bytes: Option<u64>,
+    given: Option<u64>,
+}
+
+impl Receive {
+    /// `sockets`: of the start, `count` when all have come. `window`: the user named one, which was set before they connected.
+    pub(crate) fn start<'a>(
+        sockets: impl IntoIterator<Item = &'a TcpStream>,
+        count: usize,
+        window: Option<u64>,
+    ) -> Receive {
+        let samples = sockets.into_iter().filter_map(|socket| tcp::sample_of(Some(socket)));
+        let rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min();
+        let each = share_of(rtt.filter(|rtt| *rtt >= LOCAL_RTT).unwrap_or_default(), count);
+        let bytes = HostLimits::here().fixed_receive(each).filter(|_| window.is_none());
+        Receive { bytes, given: None }
+    }
+
+    /// Widens the buffer of a stream that came. What cannot be set stays.
+    pub(crate) fn add(&mut self, socket: Option<&TcpStream>) {
+        let (Some(bytes), Some(socket)) = (self.bytes, socket) else { return };
+        if let Ok(given) = tcp::widen_receive(socket, bytes) {
+            self.given = Some(self.given.map_or(given, |least| least.min(given)));
+        }
+    }
+
+    pub(crate) fn report(&self) -> Option<(String, String)> {
+        let given = show_size(self.given?);
+        let text = format!("{given} to receive into (more than the system's own growth allows)");
+        Some(("sink socket buffers".into(), text))
+    }
+}
+
+/// What each of `count` streams has under way when a path of this length is full, bytes.
+fn share_of(rtt: Duration, count: usize) -> u64 {
+    let product = u128::from(RATE_DEFAULT) * rtt.as_nanos() / 1_000_000_000;
+    u64::try_from(product / count.max(1) as u128).unwrap_or(u64::MAX)
 }
 
 /// How a stream fared between two samples, `span` seconds apart.

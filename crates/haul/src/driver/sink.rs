@@ -14,6 +14,7 @@ use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Policy, STREAMS_MAX};
 
+use super::net::Receive;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::{
@@ -64,6 +65,8 @@ pub(crate) struct SinkRequest {
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,
+    /// What the user named for each stream's buffers, which were fixed before they connected.
+    pub(crate) window: Option<u64>,
     pub(crate) storage: StorageOptions,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
@@ -111,6 +114,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
     ];
     chosen.extend(session.engine.report());
+    chosen.extend(session.receive.report());
     chosen.extend(session.lines.chosen());
     if session.complete && !session.engine.stuck().is_empty() {
         // The source need not wait for what hangs.
@@ -228,6 +232,7 @@ struct Session {
     lines: Lines,
     /// All is done, and the source is to hear of it.
     complete: bool,
+    receive: Receive,
     /// The job is given to a run that asks for it.
     yields: bool,
     clock: Clock,
@@ -301,7 +306,10 @@ impl Session {
         #[cfg(test)]
         super::tests::keep_pool(&pool);
         let mut receivers = HashMap::new();
+        let sockets = data.iter().filter_map(|(_, link)| link.socket.as_deref());
+        let mut receive = Receive::start(sockets, lines.first().into(), request.window);
         for (stream, link) in data {
+            receive.add(link.socket.as_deref());
             receivers.insert(stream, start_receiver(link, (stream, EPOCH), &pool, &meter, &sender)?);
         }
         let config = SinkConfig {
@@ -335,6 +343,7 @@ impl Session {
             steering: Steering::new(setup.knobs, &[Knob::Writers]),
             lines,
             complete: false,
+            receive,
             yields: false,
             clock: Clock::new(),
             sender,
@@ -457,6 +466,7 @@ impl Session {
         }
         let Some((stream, epoch, link)) = joined else { return };
         let closer = link.closer.clone();
+        self.receive.add(link.socket.as_deref());
         let started = match self.machine.handle_stream_up(stream) {
             true => start_receiver(link, (stream, epoch), &self.pool, &self.meter, &self.sender).ok(),
             false => None,

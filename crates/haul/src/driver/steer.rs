@@ -9,7 +9,7 @@ use haul_core::wire::{Knobs, Message};
 
 use super::Watch;
 use crate::api::{Event, Knob};
-use crate::control::FAR_IS_FIXED;
+use crate::control::{FAR_HAS_NO_WRITERS, FAR_IS_FIXED};
 use crate::transport::stream::ControlHandle;
 
 /// One end's part in it.
@@ -74,6 +74,13 @@ impl Steering {
             let far = |knob: &Knob| !self.here.contains(knob) && says(stands, *knob);
             let far: Vec<Knob> = Knob::ALL.into_iter().filter(far).collect();
             watch.control.stands(&far, stands);
+            // A sink always says how many writers it has, but where nothing is stored.
+            if !self.here.contains(&Knob::Writers)
+                && stands.writers == 0
+                && watch.control.fix(Knob::Writers, FAR_HAS_NO_WRITERS)
+            {
+                watch.tell(Event::Note(format!("haul ctl: writers stay as they are: {FAR_HAS_NO_WRITERS}")));
+            }
         }
         let changes = watch.control.changes();
         if self.seen.replace(changes) == Some(changes) {

@@ -51,8 +51,12 @@ pub(crate) struct Lines {
     backoff: Backoff,
     /// The highest epoch that was tried.
     tried: SessionEpoch,
+    /// Data streams that were lost and are not replaced yet.
+    missing: u64,
     /// Data streams and control connections that replaced others.
-    rejoined: u64,
+    replaced: u64,
+    /// Data streams that came in nobody's place: more were wanted.
+    added: u64,
     /// Data streams of the start: those with the first ids.
     first: u16,
 }
@@ -97,9 +101,16 @@ impl Lines {
             trial: None,
             backoff,
             tried: epoch,
-            rejoined: 0,
+            missing: 0,
+            replaced: 0,
+            added: 0,
             first,
         }
+    }
+
+    /// Data streams of the start, with those that are still on their way.
+    pub(crate) fn first(&self) -> u16 {
+        self.first
     }
 
     /// Streams can come up later, and the user wants to wait.
@@ -122,10 +133,18 @@ impl Lines {
         self.dark.as_ref().map(|dark| dark.since.elapsed())
     }
 
-    /// What the report says of it: connections that replaced others.
+    /// What the report says of it: connections that replaced others, and data streams that came because more were wanted.
     pub(crate) fn chosen(&self) -> Option<(String, String)> {
-        let text = format!("{} (others were lost)", self.rejoined);
-        (self.rejoined > 0).then(|| ("connections joined later".into(), text))
+        let text = match (self.replaced, self.added) {
+            (0, 0) => return None,
+            (replaced, 0) => format!("{replaced} (others were lost)"),
+            (0, added) => format!("{added} (more were wanted)"),
+            (replaced, added) => {
+                let all = replaced + added;
+                format!("{all} ({replaced} as others were lost, {added} as more were wanted)")
+            }
+        };
+        Some(("connections joined later".into(), text))
     }
 
     /// So many data streams shall be up. Where this end does not dial, the other is asked.
@@ -166,7 +185,7 @@ impl Lines {
 
     /// A data stream is lost.
     pub(crate) fn stream_lost(&mut self, stream: StreamId, now: Time) {
-        self.keeper.lost(stream, now);
+        self.missing += u64::from(self.keeper.lost(stream, now));
         match &self.joins {
             Joins::Accept(door) => door.left(stream),
             Joins::Dial(dial) => dial.left(stream),
@@ -187,14 +206,20 @@ impl Lines {
                     Joins::Dial(_) => self.keeper.joined(stream, now),
                     Joins::Accept(_) | Joins::Never => self.keeper.came(stream, now),
                 }
-                self.rejoined += u64::from(stream.0 > self.first);
+                // Those of the start are neither.
+                if stream.0 > self.first {
+                    match self.missing.checked_sub(1) {
+                        Some(missing) => (self.missing, self.replaced) = (missing, self.replaced + 1),
+                        None => self.added += 1,
+                    }
+                }
                 return Some((stream, epoch, link));
             }
             JoinEvent::Control { epoch, link } => {
                 let higher = epoch > control.epoch();
                 match control.attach(link, epoch) {
                     Ok(()) if higher => {
-                        self.rejoined += 1;
+                        self.replaced += 1;
                         self.trial = self.dark.take().or_else(|| self.trial.take());
                         self.keeper.set_dark(false, now);
                     }

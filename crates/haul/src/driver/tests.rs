@@ -191,6 +191,7 @@ fn sink_request(dst: &Path) -> SinkRequest {
         home: None,
         memory: MEMORY,
         writers: 2,
+        window: None,
         storage: StorageOptions::default(),
         what: "a test".into(),
         asked: None,

@@ -27,10 +27,15 @@ const REQUEST_MAX: u32 = 64 << 20;
 const DEPTH_MIN_MAX: (u16, u16) = (1, 256);
 
 /// Requests in flight when `width` operations may be, where they are `depth` with `started` of them: the same share for
-/// each. (The engines take no more than they were opened for, which is about twice what they began with.)
+/// each. (An engine takes no more than it was opened for, which is about twice what it began with; but see [`lanes_of`].)
 pub(in crate::storage) fn depth_of(depth: usize, width: usize, started: usize) -> usize {
     let (min, max) = DEPTH_MIN_MAX;
     (depth * width / started.max(1)).clamp(min.into(), max.into())
+}
+
+/// Lanes when `width` operations may be in flight, likewise.
+pub(in crate::storage) fn lanes_of(lanes: usize, width: usize, started: usize) -> usize {
+    (lanes * width).div_ceil(started.max(1)).clamp(1, LANES_MAX)
 }
 
 /// How the objects of one end are read or written.

@@ -24,7 +24,7 @@ use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
 use super::io::lanes::{LaneConfig, Lanes, Transfer, TransferDone};
 use super::io::null::Null;
 use super::io::{IoFile, IoKind, Target};
-use super::knobs::depth_of;
+use super::knobs::{depth_of, lanes_of};
 use super::source::READERS_MAX;
 use super::walk::WalkItem;
 use super::{Post, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceEngine, SourceJob, Stuck};
@@ -237,6 +237,7 @@ impl SourceEngine for MadeEngine {
     fn set_width(&mut self, width: Option<u16>) -> u16 {
         let (lanes, depth) = self.started;
         let width = width.map_or(lanes, usize::from).clamp(1, READERS_MAX);
+        self.lanes.use_lanes(lanes_of(lanes, width, lanes));
         self.lanes.set_depth(depth_of(depth, width, lanes));
         width as u16
     }

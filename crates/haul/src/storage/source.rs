@@ -41,8 +41,9 @@ use haul_core::transfer::op::SourceOp;
 
 use crate::meter::Meter;
 use crate::storage::crew::{self, Crew, CrewConfig, Turn};
+use crate::storage::io::lanes::LaneConfig;
 use crate::storage::io::lanes::Lanes;
-use crate::storage::knobs::depth_of;
+use crate::storage::knobs::{depth_of, lanes_of};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck, oldest_first};
 pub use knobs::ReadConfig;
 use mode::Modes;
@@ -116,7 +117,7 @@ impl ReadEngine {
         meter: Arc<Meter>,
         config: ReadConfig,
         pages: cache::Pages,
-        engines: impl Fn() -> io::Result<Box<dyn crate::storage::io::Engine>>,
+        engines: impl Fn() -> io::Result<Box<dyn crate::storage::io::Engine>> + Send + Sync + 'static,
     ) -> io::Result<ReadEngine> {
         let shared = shared(tree, post, meter, &config, pages);
         let on_done = objects::on_done(&shared);
@@ -190,7 +191,9 @@ impl SourceEngine for ReadEngine {
         let started = self.config.readers.clamp(1, READERS_MAX);
         let width = width.map_or(started, usize::from).clamp(1, READERS_MAX);
         self.crew.set_threads(width);
-        self.objects.lanes().set_depth(depth_of(self.config.knobs().lanes.depth, width, started));
+        let LaneConfig { depth, lanes, .. } = self.config.knobs().lanes;
+        self.objects.lanes().use_lanes(lanes_of(lanes, width, started));
+        self.objects.lanes().set_depth(depth_of(depth, width, started));
         width as u16
     }
 

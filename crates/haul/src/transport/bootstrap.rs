@@ -42,7 +42,7 @@ mod ssh;
 mod start;
 mod words;
 
-pub use agent::{AgentConnected, AgentEnv, AgentHooks, agent};
+pub use agent::{AgentConnected, AgentEnv, AgentHooks, StorageRate, agent};
 pub use message::ADDRESSES_MAX;
 pub use near::connect;
 pub use ssh::SshGuard;
@@ -84,6 +84,8 @@ pub struct RemoteSpec {
     pub interactive: bool,
     /// Data streams wanted, 1 to `STREAMS_MAX`; `None`: as many as the path needs.
     pub streams: Option<u16>,
+    /// What this host's storage is known to give, bytes per second.
+    pub storage_rate: Option<u64>,
 }
 
 /// Which end opens the connections. The other one listens.

@@ -3,6 +3,7 @@
 //! In: what both ends say of themselves ([`EndFacts`]), the control connection's round-trip time. Out: a [`Plan`] with a
 //! reason for each value. What the other end says is believed as far as it harms nobody but the rate.
 
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use haul_core::tune::{Choice, LOCAL_RTT, show_ms, show_rate, show_size};
 use haul_core::wire::STREAMS_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::Link;
 use super::tcp::{self, HostLimits};
+use super::{Link, routes};
 
 /// Share of a buffer that is payload under way, as measured on Linux 6.18 with segments of 1500 bytes: the rest is
 /// the kernel's book-keeping. (128 ms, a stock kernel's 6 MiB and 4 MiB: a window of 4.17 MB, 3.6 MB under way.)
@@ -32,13 +33,22 @@ pub struct EndFacts {
     /// Payload buffers, bytes, if the user named a number.
     #[serde(default)]
     pub memory: Option<u64>,
+    /// Rates of its network device, and of its storage by the passport, bytes per second; `None`: not known.
+    #[serde(default)]
+    pub device: Option<u64>,
+    #[serde(default)]
+    pub storage: Option<u64>,
+    /// It widens receive buffers by itself where its limits allow more than the kernel's own growth.
+    #[serde(default)]
+    pub widens: bool,
 }
 
 impl EndFacts {
-    /// Those of this host.
-    pub fn here(memory: Option<u64>) -> EndFacts {
+    /// Those of this host, for packets that leave for `to`. `storage`: bytes per second, as [`EndFacts::storage`].
+    pub fn here(memory: Option<u64>, to: Option<IpAddr>, storage: Option<u64>) -> EndFacts {
         let cpus = thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16);
-        EndFacts { limits: HostLimits::here(), cpus, memory }
+        let device = to.and_then(routes::device_rate);
+        EndFacts { limits: HostLimits::here(), cpus, memory, device, storage, widens: true }
     }
 }
 
@@ -60,12 +70,17 @@ pub fn plan(
     asked: Option<u16>,
 ) -> Plan {
     let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
-    // The receive buffer is left to the kernel's growth: it would have to be fixed before the path is known.
-    let receive = sink.limits.rmem_auto.or(sink.limits.rmem_fixed).map(|b| share(b, RECEIVE_SHARE));
+    // Both devices bound the rate, and both ends' storage; of a path whose devices are not known the default does.
+    let device = [source.device, sink.device].into_iter().flatten().min().unwrap_or(RATE_DEFAULT);
+    let known = [source.device, source.storage, sink.device, sink.storage].iter().any(Option::is_some);
+    let rate = [source.storage, sink.storage].into_iter().flatten().fold(device, u64::min);
+    let rate = known.then_some(rate.max(1));
+    let limits = &sink.limits;
+    let fixed = limits.rmem_fixed.filter(|_| sink.widens || limits.rmem_auto.is_none());
+    let receive = largest(limits.rmem_auto, fixed).map(|b| share(b, RECEIVE_SHARE));
     let held = [send, receive, window].into_iter().flatten().min();
     let memory = [source.memory, sink.memory].into_iter().flatten().min().unwrap_or(u64::MAX);
-    let path =
-        Path { rtt, window: held, rate: None, cpus: source.cpus.min(sink.cpus), memory, max: STREAMS_MAX };
+    let path = Path { rtt, window: held, rate, cpus: source.cpus.min(sink.cpus), memory, max: STREAMS_MAX };
     let streams = match asked {
         Some(value) => Choice { value: value.clamp(1, STREAMS_MAX), why: "as asked".into() },
         None => start::streams(&path),
@@ -107,7 +122,7 @@ fn advice(
         show_size(auto.unwrap_or(least)),
         show_rate(rate),
         show_ms(rtt),
-        show_rate(RATE_DEFAULT as f64),
+        show_rate(path.rate.unwrap_or(RATE_DEFAULT) as f64),
     ))
 }
 
@@ -156,7 +171,7 @@ mod tests {
             rmem_fixed: Some(425_984),
             wmem_fixed: Some(425_984),
         };
-        EndFacts { limits, cpus: 8, memory: None }
+        EndFacts { limits, cpus: 8, memory: None, device: None, storage: None, widens: true }
     }
 
     fn ms(ms: u64) -> Option<Duration> {
@@ -176,12 +191,29 @@ mod tests {
         assert_eq!(count(ms(128), &end(1, 512 * MIB), &end(512 * MIB, 1)), 4);
         assert_eq!(plan(ms(128), &stock, &stock, None, Some(3)).streams.value, 3);
         assert_eq!(count(None, &stock, &stock), 4);
-        // A larger send buffer can be fixed, a larger receive buffer is not.
+        // Larger buffers can be fixed; a receiver's only by one that does so.
         let limits = HostLimits { rmem_fixed: Some(8 * MIB), wmem_fixed: Some(8 * MIB), ..stock.limits };
         let recent = EndFacts { limits, ..stock };
-        assert_eq!(count(ms(128), &recent, &recent), 39);
-        let none = EndFacts { limits: HostLimits::default(), cpus: 0, memory: Some(0) };
+        assert_eq!(count(ms(128), &recent, &recent), 29);
+        assert_eq!(count(ms(128), &recent, &EndFacts { widens: false, ..recent }), 39);
+        let none = EndFacts { limits: HostLimits::default(), cpus: 0, memory: Some(0), ..stock };
         assert_eq!(count(ms(128), &none, &none), 1);
+    }
+
+    /// Goal: the slowest part that is known counts, at whichever end it is; storage alone never raises the rate.
+    #[test]
+    fn the_slowest_part_counts() {
+        let stock = end(6 * MIB, 4 * MIB);
+        let count = |a: &EndFacts, b: &EndFacts| plan(ms(128), a, b, None, None).streams.value;
+        let device = |rate| EndFacts { device: Some(rate), ..stock };
+        let storage = |rate| EndFacts { storage: Some(rate), ..stock };
+        assert_eq!([count(&device(125_000_000), &stock), count(&stock, &device(125_000_000))], [5; 2]);
+        assert_eq!(count(&device(125_000_000), &device(12_500_000_000)), 5);
+        assert_eq!(count(&device(12_500_000_000), &device(3_000_000_000)), 64);
+        assert_eq!([count(&storage(500_000_000), &stock), count(&stock, &storage(500_000_000))], [18; 2]);
+        assert_eq!(count(&storage(20_000_000_000), &storage(20_000_000_000)), 45);
+        assert_eq!(count(&device(0), &storage(0)), 4);
+        assert!(plan(ms(128), &device(125_000_000), &stock, None, None).streams.why.contains("125 MB/s"));
     }
 
     /// Goal: the advice names the buffer that binds, where, and what it costs; there is none where none helps.

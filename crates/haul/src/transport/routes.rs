@@ -6,8 +6,10 @@
 //! Left out: changes while a session runs; several next hops of one route (the kernel spreads connections over them).
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -20,6 +22,9 @@ const ANSWER_LEN_MAX: usize = 64 * 1024;
 const ANSWERS_MAX: usize = 64;
 /// The kernel answers at once, or something is in its way.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
+/// No device is faster, Mbit/s.
+const MBIT_MAX: u64 = 10_000_000;
 
 // Of linux/netlink.h, rtnetlink.h, if_addr.h and if.h.
 const AF_NETLINK: i32 = 16;
@@ -37,6 +42,7 @@ const RTM_GETROUTE: u16 = 26;
 const IFINFO_LEN: usize = 16;
 const IFADDR_LEN: usize = 8;
 const RTMSG_LEN: usize = 12;
+const IFLA_IFNAME: u16 = 3;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
@@ -147,6 +153,34 @@ pub fn route(to: IpAddr, from: Option<IpAddr>) -> Option<Route> {
     found
 }
 
+/// The rate of the device by which packets leave for `to`, bytes per second. `None`: it says none (tunnels, virtual devices),
+/// or `to` is this host.
+pub fn device_rate(to: IpAddr) -> Option<u64> {
+    let device = route(to, None)?.device;
+    let mut name = None;
+    ask(RTM_GETLINK, NLM_F_DUMP, &[0; IFINFO_LEN], RTM_NEWLINK, |info| {
+        if u32_at(info, 4) == Some(device) {
+            let text = attribute(info.get(IFINFO_LEN..).unwrap_or_default(), IFLA_IFNAME);
+            name =
+                text.and_then(|text| std::str::from_utf8(text.strip_suffix(&[0])?).ok().map(str::to_owned));
+        }
+    })
+    .ok()?;
+    rate_of(Path::new("/sys/class/net"), &name?, device)
+}
+
+/// What `root`, which is `/sys/class/net` but in tests, says of a device.
+fn rate_of(root: &Path, name: &str, device: u32) -> Option<u64> {
+    let dir = root.join(name);
+    let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+    // In a namespace that has no view of its own it may be another's device of that name; and a tunnel's speed is made up.
+    if number("ifindex") != Some(device.into()) || dir.join("tun_flags").exists() {
+        return None;
+    }
+    // Mbit/s; none and all ones are what drivers say that do not know.
+    number("speed").filter(|mbit| (1..MBIT_MAX).contains(mbit)).map(|mbit| mbit * 125_000)
+}
+
 /// Asks the kernel; `hear` gets the body of each answer of this `kind`.
 fn ask(question: u16, flags: u16, body: &[u8], kind: u16, mut hear: impl FnMut(&[u8])) -> io::Result<()> {
     let mut socket = Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(0)))?;
@@ -237,6 +271,25 @@ mod tests {
                 assert_eq!(Some(named), from, "{to}");
             }
         }
+    }
+
+    /// Goal: a device's rate is what it says, in bytes; what is unknown, made up or another device's is none.
+    #[test]
+    fn rates_are_those_of_the_device() {
+        let root = tempfile::tempdir().unwrap();
+        let device = |name: &str, files: &[(&str, &str)]| {
+            let dir = root.path().join(name);
+            fs::create_dir(&dir).unwrap();
+            files.iter().for_each(|(file, text)| fs::write(dir.join(file), text).unwrap());
+        };
+        device("eth0", &[("ifindex", "2\n"), ("speed", "25000\n")]);
+        device("eth1", &[("ifindex", "3\n"), ("speed", "-1\n")]);
+        device("eth2", &[("ifindex", "4\n"), ("speed", "4294967295\n")]);
+        device("tun0", &[("ifindex", "5\n"), ("speed", "10\n"), ("tun_flags", "0x1\n")]);
+        let rate = |name, index| rate_of(root.path(), name, index);
+        assert_eq!(rate("eth0", 2), Some(3_125_000_000));
+        assert_eq!([rate("eth0", 3), rate("eth1", 3), rate("eth2", 4), rate("tun0", 5)], [None; 4]);
+        assert_eq!([rate("nonesuch", 2), device_rate(ip("127.0.0.1"))], [None; 2]);
     }
 
     /// Goal: only addresses that mean this host elsewhere are told to others.

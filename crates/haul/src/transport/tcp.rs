@@ -187,6 +187,19 @@ pub fn fix_receive(socket: impl AsFd, bytes: u64) -> io::Result<()> {
     Ok(sockopt::set_socket_recv_buffer_size(socket, half)?)
 }
 
+/// Fixes the receive buffer of a connection that is up at `bytes` as the kernel counts them, lets the window use it, and
+/// says what there is now: the kernel gives no more than its limit. (A window that is fixed after the connection was made
+/// stays as it began, but for the second step; its scale always has room for the limit.)
+///
+/// # Errors
+/// The system's answer.
+pub fn widen_receive(socket: impl AsFd, bytes: u64) -> io::Result<u64> {
+    fix_receive(&socket, bytes)?;
+    let given = sockopt::socket_recv_buffer_size(&socket)? as u64;
+    sys::set_window_clamp(&socket, given)?;
+    Ok(given)
+}
+
 /// Dials `addr`, from `local` if that is named. `window`: bytes under way that the receive buffer shall hold, which must be fixed before.
 ///
 /// # Errors
@@ -387,6 +400,25 @@ mod tests {
         assert_eq!(roomy.fixed_receive(u64::MAX), Some(64 << 20));
         assert_eq!(host(6 << 20, 425_984).fixed_receive(160 << 20), None);
         assert_eq!(HostLimits::default().fixed_send(160 << 20), None);
+    }
+
+    /// Goal: a receive buffer that is widened while the connection is up is one that the peer can fill.
+    /// Method: nobody reads; a window that is fixed alone stays at what it began with, which is less.
+    #[test]
+    fn a_window_can_be_widened_later() {
+        let (near, far) = pair();
+        let given = widen_receive(&far, 400_000).unwrap();
+        assert!((100_000..=400_000).contains(&given), "{given}");
+        near.set_nonblocking(true).unwrap();
+        let filled = || {
+            while (&near).write(&[0; 4096]).is_ok() {}
+            sample(&near).unwrap().bytes_acked.unwrap() > given / 3
+        };
+        let start = std::time::Instant::now();
+        while !filled() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", sample(&near));
+            thread::yield_now();
+        }
     }
 
     /// Goal: buffers and congestion control can be set, also while data flows; what cannot be set says what can.

@@ -116,6 +116,32 @@ fn a_near_end_tells_and_is_not_told() {
     finish("told", source);
 }
 
+/// Goal: a sink that stores nothing has no writers: it is refused with that reason, and what was wished before that was
+/// known is dropped.
+/// Method: a far sink whose answer says 0, as a null one's does.
+#[test]
+fn writers_of_nothing_cannot_be_turned() {
+    let bench = Bench::new();
+    let (ours, mut evil) = ends();
+    let control = Control::new();
+    control.set(Knob::Writers, 5).unwrap();
+    let source = start(&bench, ours, Some(&control));
+    evil.greet_source_as(knowing(), false);
+    let told = evil.until(knobs_of).unwrap();
+    assert_eq!(told.writers, 5);
+    evil.say(Message::Knobs(Knobs { writers: 0, ..told }));
+    let deadline = Instant::now() + PATIENCE;
+    while control.state().knobs[Knob::Writers as usize].fixed.is_none() {
+        assert!(Instant::now() < deadline, "{:?}", control.state());
+        thread::yield_now();
+    }
+    assert_eq!(control.knobs().writers, 0, "the early wish was dropped");
+    assert!(control.set(Knob::Writers, 3).is_err_and(|text| text.contains("nothing is stored")));
+    control.set(Knob::Readers, 3).unwrap();
+    drop(evil);
+    finish("nothing", source);
+}
+
 /// Goal: where the other end is too old, what only it could change is refused with that reason, and the rest works.
 #[test]
 fn an_older_peer_is_told_apart() {

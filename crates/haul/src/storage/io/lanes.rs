@@ -118,7 +118,15 @@ pub type OnDone<T> = Arc<dyn Fn(TransferDone<T>) + Send + Sync>;
 /// flight is waited for by the lanes' threads, not here, and answered if nothing of it is missing.
 pub struct Lanes<T: Send + 'static> {
     shared: Arc<Shared<T>>,
+    /// What one more lane is made of.
+    make_engine: Box<MakeEngine>,
+    engine_depth: usize,
+    thread_name: &'static str,
+    /// Held while lanes are started.
+    starting: Mutex<()>,
 }
+
+type MakeEngine = dyn Fn() -> std::io::Result<Box<dyn Engine>> + Send + Sync;
 
 /// What the lanes' threads and their owner share.
 struct Shared<T> {
@@ -142,7 +150,7 @@ impl<T: Send + 'static> Lanes<T> {
     /// Not one thread, or no engine at all, can be started.
     pub fn start(config: LaneConfig, meter: Arc<Meter>, on_done: OnDone<T>) -> std::io::Result<Lanes<T>> {
         let engine = EngineConfig { depth: engine_depth(&config), ..config.engine.clone() };
-        Lanes::start_with(config, meter, on_done, || super::open(&engine))
+        Lanes::start_with(config, meter, on_done, move || super::open(&engine))
     }
 
     /// As [`Lanes::start`], with engines from elsewhere. Each has to take [`engine_depth`] operations, or lanes
@@ -154,9 +162,8 @@ impl<T: Send + 'static> Lanes<T> {
         config: LaneConfig,
         meter: Arc<Meter>,
         on_done: OnDone<T>,
-        make_engine: impl Fn() -> std::io::Result<Box<dyn Engine>>,
+        make_engine: impl Fn() -> std::io::Result<Box<dyn Engine>> + Send + Sync + 'static,
     ) -> std::io::Result<Lanes<T>> {
-        let depth = engine_depth(&config);
         let request_size = clamp_request_size(config.request_size);
         let dispatch = Dispatch::new(config.depth.max(1), request_size, config.order, config.deadline);
         let shared = Arc::new(Shared {
@@ -169,27 +176,36 @@ impl<T: Send + 'static> Lanes<T> {
             deadline: config.deadline,
         });
         // From here on an early return stops the lanes that run.
-        let lanes = Lanes { shared: shared.clone() };
-        for index in 0..config.lanes.clamp(1, LANES_MAX) {
-            let started = make_engine().and_then(|engine| {
-                let facts = engine.facts();
-                shared.lock().add_lane(engine.waker(), depth, STUCK_PER_LANE);
-                let lane = Lane::new(index, engine, shared.clone());
-                let name = format!("{}-{index}", config.thread_name);
-                let thread = std::thread::Builder::new().name(name).spawn(move || lane.run());
-                thread.map(|_| facts).inspect_err(|_| shared.lock().drop_lane(STUCK_PER_LANE))
-            });
-            match started {
-                Ok(facts) if index == 0 => *lock(&shared.facts) = facts,
-                Ok(_) => {}
-                Err(error) if index == 0 => return Err(error),
-                Err(error) => {
-                    shared.remark(format!("{index} lanes instead of {}: {error}", config.lanes));
-                    break;
-                }
+        let lanes = Lanes {
+            shared: shared.clone(),
+            make_engine: Box::new(make_engine),
+            engine_depth: engine_depth(&config),
+            thread_name: config.thread_name,
+            starting: Mutex::default(),
+        };
+        *lock(&shared.facts) = lanes.start_lane()?;
+        lanes.grow(config.lanes.clamp(1, LANES_MAX));
+        Ok(lanes)
+    }
+
+    fn start_lane(&self) -> std::io::Result<EngineFacts> {
+        let engine = (self.make_engine)()?;
+        let facts = engine.facts();
+        let index = self.shared.lock().add_lane(engine.waker(), self.engine_depth, STUCK_PER_LANE);
+        let lane = Lane::new(index, engine, self.shared.clone());
+        let name = format!("{}-{index}", self.thread_name);
+        let thread = std::thread::Builder::new().name(name).spawn(move || lane.run());
+        thread.map(|_| facts).inspect_err(|_| self.shared.lock().drop_lane(STUCK_PER_LANE))
+    }
+
+    /// Starts lanes until there are `count`, or no more can be had.
+    fn grow(&self, count: usize) {
+        let _alone = lock(&self.starting);
+        for index in self.count()..count {
+            if let Err(error) = self.start_lane() {
+                return self.shared.remark(format!("{index} lanes instead of {count}: {error}"));
             }
         }
-        Ok(lanes)
     }
 
     /// Takes a transfer; never blocks. It is answered exactly once, unless the lanes are dropped first, or an
@@ -230,7 +246,16 @@ impl<T: Send + 'static> Lanes<T> {
         self.with(|dispatch| dispatch.set_request_size(clamp_request_size(request_size)));
     }
 
-    /// Changes the depth. Engines keep the size that they were opened with: a depth beyond it needs a larger
+    /// Changes how many lanes get requests, 1 to [`LANES_MAX`], and starts what is missing. Those beyond it end what they
+    /// have, and then sleep. Returns how many there are now, which are fewer where no more can be started.
+    pub fn use_lanes(&self, lanes: usize) -> usize {
+        let lanes = lanes.clamp(1, LANES_MAX);
+        self.grow(lanes);
+        self.with(|dispatch| dispatch.use_lanes(lanes));
+        lanes.min(self.count())
+    }
+
+    /// Changes the depth. Engines keep the size that they were opened with: a depth beyond it needs more lanes, or a larger
     /// `LaneConfig::engine.depth` at the start.
     pub fn set_depth(&self, depth: usize) {
         self.with(|dispatch| dispatch.set_depth(depth.max(1)));

@@ -32,7 +32,7 @@ use super::{fault, lock};
 use crate::buffer::Buffer;
 use crate::storage::io::lanes::{Lanes, Transfer, TransferDone};
 use crate::storage::io::{EngineFacts, IoFile, IoKind};
-use crate::storage::knobs::{Knobs, depth_of};
+use crate::storage::knobs::{Knobs, depth_of, lanes_of};
 use crate::storage::{SinkCompletion, SinkJob};
 
 /// How often an engine that ends looks whether all that is left hangs.
@@ -120,9 +120,10 @@ impl Data {
         lock(&self.lanes).clone()
     }
 
-    /// Changes the requests in flight: their share of `width` operations, see [`depth_of`].
+    /// Changes lanes and requests in flight: their share of `width` operations, see [`lanes_of`] and [`depth_of`].
     pub(super) fn set_width(&self, width: usize, started: usize) {
         if let Some(lanes) = self.lanes() {
+            lanes.use_lanes(lanes_of(self.knobs.lanes.lanes, width, started));
             lanes.set_depth(depth_of(self.knobs.lanes.depth, width, started));
         }
     }

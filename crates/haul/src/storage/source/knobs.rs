@@ -8,7 +8,8 @@ use haul_core::stage::Stage;
 
 use super::WallClock;
 use crate::job::StorageOptions;
-use crate::storage::knobs::{Knobs, depth_of};
+use crate::storage::io::lanes::LaneConfig;
+use crate::storage::knobs::{Knobs, depth_of, lanes_of};
 
 /// How the source of a session is read.
 #[derive(Clone)]
@@ -31,10 +32,13 @@ impl ReadConfig {
 
     /// The same, when so many operations may be in flight instead of [`ReadConfig::readers`].
     pub fn with_width(&self, width: u16) -> ReadConfig {
-        let depth = depth_of(self.knobs().lanes.depth, usize::from(width), self.readers);
-        let depth = Some(u16::try_from(depth).unwrap_or(u16::MAX));
-        let storage = StorageOptions { depth, ..self.storage.clone() };
-        ReadConfig { readers: usize::from(width), storage, ..self.clone() }
+        let LaneConfig { depth, lanes, .. } = self.knobs().lanes;
+        let width = usize::from(width);
+        let small = |n: usize| Some(u16::try_from(n).unwrap_or(u16::MAX));
+        let depth = small(depth_of(depth, width, self.readers));
+        let threads = small(lanes_of(lanes, width, self.readers));
+        let storage = StorageOptions { depth, threads, ..self.storage.clone() };
+        ReadConfig { readers: width, storage, ..self.clone() }
     }
 
     /// Objects that may be read at a time: enough that storage has its depth while each lane hashes one, as
@@ -71,7 +75,7 @@ mod tests {
         assert_eq!(reads(1, 4096, 65536, 256 << 20), 6);
     }
 
-    /// Goal: with another width each operation has its share of the depth, and never none.
+    /// Goal: with another width each operation has its share of the depth and of the lanes, and never none.
     #[test]
     fn depth_follows_the_width() {
         let storage = StorageOptions { depth: Some(16), threads: Some(2), ..Default::default() };
@@ -84,7 +88,9 @@ mod tests {
         };
         let depth = |width| config.with_width(width).knobs().lanes.depth;
         assert_eq!([1, 2, 4, 8, 256].map(depth), [4, 8, 16, 32, 256]);
+        let lanes = |width| config.with_width(width).knobs().lanes.lanes;
+        assert_eq!([1, 2, 4, 5, 8, 256].map(lanes), [1, 1, 2, 3, 4, 64]);
         assert_eq!(depth_of(1, 1, 8), 1);
-        assert_eq!(config.with_width(8).reads_max(4 << 20), 34);
+        assert_eq!(config.with_width(8).reads_max(4 << 20), 36);
     }
 }

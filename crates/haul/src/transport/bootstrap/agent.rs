@@ -27,7 +27,7 @@ use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, harden};
 use crate::job::{AgentRequest, Protect, Role};
 use crate::transport::path::EndFacts;
-use crate::transport::rejoin::Joins;
+use crate::transport::rejoin::{Door, Joins};
 use crate::transport::routes::{self, Address};
 use crate::transport::{Link, tcp, tls};
 
@@ -35,6 +35,8 @@ use crate::transport::{Link, tcp, tls};
 pub(super) const JOIN_WAIT: Duration = Duration::from_secs(30);
 /// Most words of the near end after its hello.
 const DECISIONS_MAX: usize = 4;
+/// How often a control without its pipe is looked at: does the near end live?
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What the agent takes from its environment; only `cli` reads it.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +45,20 @@ pub struct AgentEnv {
     pub ssh_connection: Option<String>,
     /// The least protection that the owner of this end accepts.
     pub least_protect: Protect,
+    /// `None`: nothing is known of this host's storage.
+    pub storage_rate: Option<StorageRate>,
     #[doc(hidden)]
     pub hooks: AgentHooks,
+}
+
+/// Says what the storage that a request goes to is known to give, bytes per second.
+#[derive(Clone)]
+pub struct StorageRate(pub Arc<dyn Fn(&AgentRequest) -> Option<u64> + Send + Sync>);
+
+impl std::fmt::Debug for StorageRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StorageRate")
+    }
 }
 
 /// Lies that tests let the agent tell.
@@ -178,7 +192,8 @@ where
         }
         Err(why) => Err(NotListening { why: why.clone() }),
     };
-    let facts = Some(EndFacts::here(near.request.options.memory));
+    let storage = env.storage_rate.and_then(|storage| (storage.0)(&near.request));
+    let facts = Some(EndFacts::here(near.request.options.memory, client, storage));
     let can_dial = !env.hooks.no_dial;
     say(&AgentReply::Ready { key, streams, listening, client, facts, can_dial })?;
 
@@ -338,6 +353,14 @@ where
         {
             return Ok((Gathered::Direct { listener, control, data }, streams));
         }
+        let orphaned = listener.as_ref().is_some_and(Door::is_orphaned);
+        if orphaned && control.as_ref().is_some_and(Link::is_left) {
+            return Err(gone("the near end is gone"));
+        }
+        let wait = deadline.saturating_duration_since(Instant::now());
+        if wait.is_zero() {
+            return Err(gone("the near end did not connect in time"));
+        }
         let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
         let words = decided.clone();
         let decided = if pipe_done { never() } else { decided.clone() };
@@ -368,9 +391,7 @@ where
                 }
                 Ok((Err(_), _)) | Err(_) => return Err(gone("ssh ended before the near end had connected")),
             },
-            recv(after(deadline.saturating_duration_since(Instant::now()))) -> _ => {
-                return Err(gone("the near end did not connect in time"));
-            },
+            recv(after(if orphaned { wait.min(LOOK) } else { wait })) -> _ => {}
         }
     }
 }
@@ -518,6 +539,26 @@ mod tests {
         }
         ids.sort();
         assert_eq!(ids, [1, 2]);
+    }
+
+    /// Goal: a near end that dies between its control and its word on the streams is not waited for.
+    #[test]
+    fn a_dead_near_end_is_not_waited_for() {
+        let (near, reply, agent, identity) = near_end(STREAMS_MAX);
+        let AgentReply::Ready { listening: Ok(at), key, .. } = reply else { panic!("not listening") };
+        let session = Session { id: [1; 16], secret: [2; 32], bare: false };
+        let socket = TcpStream::connect((at.address, at.port)).unwrap();
+        let (wait, name) = (listener::HANDSHAKE_WAIT, (StreamId(0), listener::FIRST_EPOCH));
+        let pin = tls::Pin(key.0.clone());
+        let met = listener::meet(socket, &identity, &pin, wait).unwrap();
+        let control = met.join(&session, name, wait).unwrap();
+        drop(near);
+        (control.closer)();
+        let error = agent.join().unwrap().err().unwrap().to_string();
+        assert!(
+            error.contains("is gone") || error.contains("ssh ended"),
+            "not because of a timeout: {error}"
+        );
     }
 
     /// Goal: a near end that asks for what is not possible is told so.

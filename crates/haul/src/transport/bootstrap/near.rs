@@ -140,9 +140,12 @@ pub fn connect(
             format!("haul on {} offered {most} data streams for {tickets}", ssh.host()),
         ));
     }
+    let far_address = listening.as_ref().ok().map(|at| at.address);
     let plan_for = |rtt| {
-        let here = EndFacts::here(request.options.memory);
-        let there = facts.unwrap_or(EndFacts { limits: HostLimits::default(), ..here });
+        let here = EndFacts::here(request.options.memory, far_address, spec.storage_rate);
+        let unknown =
+            EndFacts { limits: HostLimits::default(), device: None, storage: None, widens: false, ..here };
+        let there = facts.unwrap_or(unknown);
         // The role is the agent's.
         let (source, sink) = match request.role {
             Role::Sink => (&here, &there),

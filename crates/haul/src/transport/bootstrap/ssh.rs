@@ -563,6 +563,7 @@ mod tests {
             ports: None,
             interactive: false,
             streams: Some(1),
+            storage_rate: None,
         }
     }
 

@@ -201,7 +201,7 @@ mod tests {
 
     fn plan(streams: u16) -> impl Fn(Option<Duration>) -> Plan {
         move |rtt| {
-            let here = EndFacts::here(None);
+            let here = EndFacts::here(None, None, None);
             path::plan(rtt, &here, &here, None, Some(streams))
         }
     }

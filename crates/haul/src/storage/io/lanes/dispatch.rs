@@ -39,6 +39,8 @@ pub(super) struct Dispatch<T> {
     queue: Queue,
     slots: Slots,
     lanes: Vec<Lane>,
+    /// So many of them are to be used.
+    lanes_wanted: usize,
     files: HashMap<FileKey, FileUse>,
     next_file: u64,
     /// Files without transfers, the longest so first, that keep their names: the order queue knows whose turn it
@@ -74,6 +76,8 @@ struct FileUse {
 }
 
 struct Lane {
+    /// It gets requests; else it only ends what it has.
+    used: bool,
     waker: Waker,
     /// Waits in its engine and can be woken.
     asleep: bool,
@@ -115,6 +119,7 @@ impl<T> Dispatch<T> {
             queue,
             slots: Slots::new(u32::try_from(depth).unwrap_or(u32::MAX), 0),
             lanes: Vec::new(),
+            lanes_wanted: usize::MAX,
             files: HashMap::new(),
             next_file: 0,
             unused: VecDeque::new(),
@@ -132,9 +137,10 @@ impl<T> Dispatch<T> {
         }
     }
 
-    /// One more lane, before the first transfer comes; its engine takes `engine_depth`, of which `stuck` may hang.
-    pub(super) fn add_lane(&mut self, waker: Waker, engine_depth: usize, stuck: usize) {
+    /// One more lane, and its index; its engine takes `engine_depth`, of which `stuck` may hang.
+    pub(super) fn add_lane(&mut self, waker: Waker, engine_depth: usize, stuck: usize) -> usize {
         self.lanes.push(Lane {
+            used: true,
             waker,
             asleep: false,
             broken: false,
@@ -144,6 +150,7 @@ impl<T> Dispatch<T> {
             engine_depth,
         });
         self.set_lanes(stuck);
+        self.lanes.len() - 1
     }
 
     /// The last lane could not be started.
@@ -154,8 +161,31 @@ impl<T> Dispatch<T> {
 
     fn set_lanes(&mut self, stuck: usize) {
         let stuck_max = u32::try_from(stuck * self.lanes.len()).unwrap_or(u32::MAX);
-        self.slots = Slots::new(self.slots.depth(), stuck_max);
-        self.queue.set_threads(0..self.lanes.len());
+        self.slots.set_stuck_max(stuck_max);
+        self.choose_lanes();
+    }
+
+    /// From now on requests go to so many lanes, at least one; the others end what they have.
+    pub(super) fn use_lanes(&mut self, lanes: usize) {
+        self.lanes_wanted = lanes.max(1);
+        self.choose_lanes();
+    }
+
+    /// The first lanes whose engines work, as many as are wanted; where none works, they all say so.
+    fn choose_lanes(&mut self) {
+        let works = |i: &usize| !self.lanes[*i].broken;
+        let mut chosen: Vec<usize> = (0..self.lanes.len()).filter(works).take(self.lanes_wanted).collect();
+        if chosen.is_empty() {
+            chosen = (0..self.lanes.len()).collect();
+        }
+        for (i, lane) in self.lanes.iter_mut().enumerate() {
+            lane.used = chosen.contains(&i);
+        }
+        self.queue.set_threads(chosen);
+    }
+
+    fn lanes_used(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.used).count()
     }
 
     pub(super) fn lane_count(&self) -> usize {
@@ -271,12 +301,11 @@ impl<T> Dispatch<T> {
     /// Whether a lane has room for one more.
     fn may_take(&self, lane: usize) -> bool {
         let state = &self.lanes[lane];
-        let healthy = !state.broken || self.lanes.iter().all(|lane| lane.broken);
-        let share = (self.slots.depth() as usize).div_ceil(self.lanes.len().max(1));
+        let share = (self.slots.depth() as usize).div_ceil(self.lanes_used().max(1));
         // A second target doubles what is in flight in all.
         let share_max = share * self.targets.len().clamp(1, 2);
         let running = state.owed + state.running;
-        healthy && running < share_max && running + state.stuck < state.engine_depth
+        state.used && running < share_max && running + state.stuck < state.engine_depth
     }
 
     fn release_one(&mut self, lane: usize, now: Instant) -> bool {
@@ -363,10 +392,8 @@ impl<T> Dispatch<T> {
 
     /// A lane's engine does not go on.
     pub(super) fn on_broken(&mut self, lane: usize) {
-        self.lanes[lane].broken = true;
-        let healthy: Vec<usize> = (0..self.lanes.len()).filter(|i| !self.lanes[*i].broken).collect();
-        if !healthy.is_empty() {
-            self.queue.set_threads(healthy);
+        if !std::mem::replace(&mut self.lanes[lane].broken, true) {
+            self.choose_lanes();
         }
     }
 
