@@ -1,5 +1,6 @@
 //! A job as the user asked for it, and as the near end tells it to the far end.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 pub use haul_core::io::IoPolicy;
@@ -105,6 +106,22 @@ pub struct StorageOptions {
     pub no_preallocate: bool,
 }
 
+/// How a copy starts to use a network that was probed, as far as the user left it open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// It counts only where this address was dialled.
+    pub address: IpAddr,
+    pub streams: u16,
+    pub window: Option<u64>,
+    pub congestion: Option<String>,
+    /// Bytes per second to expect.
+    pub rate: u64,
+    /// The path lost packets then.
+    pub lossy: bool,
+    /// In words, for the report.
+    pub why: String,
+}
+
 /// Knobs and choices. Every default is in [`Options::default`] with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -138,6 +155,8 @@ pub struct Options {
     pub manifest: bool,
     /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
     pub patience: Option<u32>,
+    /// What the passport of the network says, for what the user left open.
+    pub start: Option<Start>,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -163,6 +182,7 @@ impl Default for Options {
             state_dir: None,
             manifest: false,
             patience: None,
+            start: None,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

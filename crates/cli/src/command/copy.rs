@@ -125,6 +125,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
         patience: args.patience,
+        start: None,
         source_storage,
         sink_storage,
     };

@@ -16,6 +16,7 @@ mod ctl;
 mod hung;
 mod masks;
 mod names;
+mod network;
 mod power;
 mod probe;
 mod reach;

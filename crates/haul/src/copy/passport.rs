@@ -1,4 +1,4 @@
-//! Starting values from the storage passport.
+//! Starting values from the passports of storage and network.
 //!
 //! In: where an end's data lies, the state directory of the host that this is, the options. Out: the options
 //! with values for what the user left open, and a line for each that says where it comes from.
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use haul_core::io::IoPolicy;
 
 use crate::api::{CopyRequest, Endpoint};
-use crate::job::{Role, StorageOptions};
-use crate::probe::{self, Direction, passport};
+use crate::job::{Options, Role, StorageOptions};
+use crate::probe::{self, Direction, network, passport};
 
 /// How endpoints begin that are no files.
 const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
@@ -31,6 +31,10 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
     }
     if let Endpoint::Local(path) = &request.destination {
         chosen.extend(adopt(&state, path, None, Role::Sink, &mut request.options.sink_storage));
+    }
+    // What was probed is the way from here to there.
+    if let Endpoint::Remote { host, .. } = &request.destination {
+        chosen.extend(adopt_network(&state, host, &mut request.options));
     }
     (request, chosen)
 }
@@ -81,6 +85,20 @@ pub(super) fn adopt(
         }
         Ok(None) => Chosen::new(),
         Err(error) => vec![(format!("{end} storage"), format!("as without a passport ({error})"))],
+    }
+}
+
+/// Fills in what the passport of the way to `host` says; it counts where its address is the one that is dialled. A
+/// congestion control that the user named makes the rest another's.
+fn adopt_network(state: &Path, host: &str, options: &mut Options) -> Chosen {
+    match network::passport::load(state, host) {
+        Ok(passport) => {
+            let start = passport.as_ref().and_then(network::passport::start);
+            options.start =
+                start.filter(|start| options.congestion.is_none() || options.congestion == start.congestion);
+            Chosen::new()
+        }
+        Err(error) => vec![("network".to_owned(), format!("as without a passport ({error})"))],
     }
 }
 

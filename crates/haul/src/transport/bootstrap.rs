@@ -23,7 +23,7 @@ use haul_core::ids::StreamId;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
 use crate::job::AgentRequest;
-use crate::transport::path::Plan;
+use crate::transport::path::{EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
 
@@ -113,6 +113,8 @@ pub struct Connected {
     pub remote_version: String,
     /// What was chosen for the path, and why.
     pub plan: Plan,
+    /// What the far end says of itself; `None`: its haul is too old for that.
+    pub far: Option<EndFacts>,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }

@@ -59,9 +59,7 @@ pub fn plan(
     window: Option<u64>,
     asked: Option<u16>,
 ) -> Plan {
-    let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
-    // The receive buffer is left to the kernel's growth: it would have to be fixed before the path is known.
-    let receive = sink.limits.rmem_auto.or(sink.limits.rmem_fixed).map(|b| share(b, RECEIVE_SHARE));
+    let (send, receive) = holds(source, sink);
     let held = [send, receive, window].into_iter().flatten().min();
     let memory = [source.memory, sink.memory].into_iter().flatten().min().unwrap_or(u64::MAX);
     let path =
@@ -72,6 +70,23 @@ pub fn plan(
     };
     let advice = advice(&path, source, sink, send, receive, window);
     Plan { streams, rtt, advice }
+}
+
+/// The setting of the system that holds one stream below `rate` (bytes per second), and what another value would bring.
+/// `None`: nothing does, or nobody knows.
+pub fn advise(rtt: Option<Duration>, source: &EndFacts, sink: &EndFacts, rate: u64) -> Option<String> {
+    let (send, receive) = holds(source, sink);
+    let window = [send, receive].into_iter().flatten().min();
+    let path = Path { rtt, window, rate: Some(rate), cpus: 1, memory: 0, max: 1 };
+    advice(&path, source, sink, send, receive, None)
+}
+
+/// Payload that the buffers of one stream hold at most: the source's, and the sink's.
+fn holds(source: &EndFacts, sink: &EndFacts) -> (Option<u64>, Option<u64>) {
+    let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
+    // The receive buffer is left to the kernel's growth: it would have to be fixed before the path is known.
+    let receive = sink.limits.rmem_auto.or(sink.limits.rmem_fixed).map(|b| share(b, RECEIVE_SHARE));
+    (send, receive)
 }
 
 /// The setting of the system that holds one stream down, and what another value would bring.
@@ -107,7 +122,7 @@ fn advice(
         show_size(auto.unwrap_or(least)),
         show_rate(rate),
         show_ms(rtt),
-        show_rate(RATE_DEFAULT as f64),
+        show_rate(path.rate.unwrap_or(RATE_DEFAULT) as f64),
     ))
 }
 
@@ -120,15 +135,17 @@ fn share(bytes: u64, share: f64) -> u64 {
     (bytes as f64 * share) as u64
 }
 
-/// Payload buffers that keep a path of this length full: twice what is under way, and [`MEMORY_AT_REST`].
-pub fn memory(rtt: Option<Duration>) -> Choice<u64> {
-    let path = Path { rtt, window: None, rate: None, cpus: 1, memory: 0, max: 1 };
+/// Payload buffers that keep a path of this length full: twice what is under way, and [`MEMORY_AT_REST`]. `known`: the
+/// path's rate, bytes per second, if one is known.
+pub fn memory(rtt: Option<Duration>, known: Option<u64>) -> Choice<u64> {
+    let rate = known.unwrap_or(0).max(RATE_DEFAULT);
+    let path = Path { rtt, window: None, rate: Some(rate), cpus: 1, memory: 0, max: 1 };
     match (rtt.filter(|rtt| *rtt >= LOCAL_RTT), path.product()) {
         (Some(rtt), Some(product)) => Choice {
             value: product.saturating_mul(2).saturating_add(MEMORY_AT_REST),
             why: format!(
                 "64 objects of 4 MiB, and twice what {} over {} holds",
-                show_rate(RATE_DEFAULT as f64),
+                show_rate(rate as f64),
                 show_ms(rtt)
             ),
         },
@@ -211,9 +228,11 @@ mod tests {
     /// Goal: memory follows the path, and stays as it was where there is none.
     #[test]
     fn memory_follows_the_path() {
-        assert_eq!(memory(None).value, 256 * MIB);
-        assert_eq!(memory(Some(Duration::from_micros(100))).value, 256 * MIB);
-        assert_eq!(memory(ms(100)).value, 256 * MIB + 250_000_000);
-        assert!(memory(Some(Duration::MAX)).value > 1 << 40);
+        assert_eq!(memory(None, None).value, 256 * MIB);
+        assert_eq!(memory(Some(Duration::from_micros(100)), None).value, 256 * MIB);
+        assert_eq!(memory(ms(100), None).value, 256 * MIB + 250_000_000);
+        assert_eq!(memory(ms(100), Some(1)).value, 256 * MIB + 250_000_000);
+        assert_eq!(memory(ms(100), Some(12_500_000_000)).value, 256 * MIB + 2_500_000_000);
+        assert!(memory(Some(Duration::MAX), None).value > 1 << 40);
     }
 }

@@ -167,7 +167,15 @@ pub fn connect(
                     let mut plan = plan_for(path::rtt(&control));
                     let mut paths = vec![(first, None)];
                     paths.extend(others.into_iter().map(|(way, met)| (way, Some(met))));
-                    if spec.streams.is_none() && paths.len() > 1 {
+                    let start = request
+                        .options
+                        .start
+                        .as_ref()
+                        .filter(|start| spec.streams.is_none() && start.address == first.remote.ip());
+                    if let Some(start) = start {
+                        let value = start.streams.clamp(1, most);
+                        plan.streams = Choice { value, why: start.why.clone() };
+                    } else if spec.streams.is_none() && paths.len() > 1 {
                         plan.streams = each_path(plan.streams, paths.len(), most);
                     }
                     agreed = plan.streams.value;
@@ -240,6 +248,7 @@ pub fn connect(
         protocol,
         remote_version,
         plan,
+        far: facts,
         guard,
     })
 }
