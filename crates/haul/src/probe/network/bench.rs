@@ -294,7 +294,7 @@ impl Measure {
     /// The second half was faster than the first.
     fn rises(&self) -> bool {
         let counted = self.counted();
-        let (first, last) = counted.split_at(counted.len() / 2 + 1);
+        let (first, last) = counted.split_at((counted.len() / 2 + 1).min(counted.len()));
         match (first, last) {
             ([a, .., b], [.., c]) => rate(b, c) > RISING * rate(a, b),
             _ => false,
