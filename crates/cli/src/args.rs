@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub mod ctl;
+pub mod network;
 pub mod probe;
 pub mod protect;
 mod rate;
@@ -53,7 +54,7 @@ pub enum Command {
     Clean(Clean),
     /// Show on which storage targets files lie
     Layout(LayoutArgs),
-    /// Measure storage, once, so that copies start with its best settings
+    /// Measure storage and networks, once, so that copies start with the best settings
     #[command(subcommand)]
     Probe(probe::Probe),
     /// Print the manual page, or write all pages into a directory

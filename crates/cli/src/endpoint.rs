@@ -60,6 +60,22 @@ pub fn resolve(words: &[OsString]) -> Result<(Vec<Endpoint>, Endpoint), String> 
     Ok((sources.to_vec(), destination.clone()))
 }
 
+/// A host by itself, as for ssh.
+///
+/// # Errors
+/// A sentence for people: it is none, or one with a path.
+pub fn host_alone(word: &str) -> Result<String, String> {
+    let shown = escape::text(word);
+    if word.is_empty() {
+        return Err("an empty host; write HOST or USER@HOST".into());
+    }
+    let is_bracketed = word.ends_with(']');
+    if word.contains('/') || (!is_bracketed && word.contains(':')) {
+        return Err(format!("'{shown}' is more than a host: write HOST or USER@HOST, and no path"));
+    }
+    check_host(word.as_bytes()).map_err(|why| format!("'{shown}': {why}"))
+}
+
 fn path(endpoint: &Endpoint) -> &[u8] {
     match endpoint {
         Endpoint::Local(path) | Endpoint::Remote { path, .. } => path,

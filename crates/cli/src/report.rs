@@ -23,6 +23,7 @@ use crate::progress::Tracker;
 pub mod html;
 pub mod human;
 pub mod json;
+pub mod network;
 pub mod probe;
 
 use human::Manner;

@@ -34,12 +34,13 @@ use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
 use crate::storage::source::wall_clock;
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::pace::Pacer;
-use crate::transport::path::{self, Plan};
+use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::{memory, tcp};
 
 mod passport;
 mod policy;
+pub(crate) mod trial;
 
 /// Bytes that may lie in a memory link.
 const PIPE_LEN: usize = 1024 * 1024;
@@ -234,11 +235,14 @@ struct Remote {
     paths: Option<String>,
     streams: Choice<u16>,
     advice: Option<String>,
+    /// The far end's address, if it was dialled, and what it says of itself.
+    address: Option<IpAddr>,
+    far: Option<EndFacts>,
 }
 
 impl Remote {
     fn joined(self, mut near: Report, rate_limited: bool) -> Joined {
-        let Remote { guard, protect, path, paths, streams, advice } = self;
+        let Remote { guard, protect, path, paths, streams, advice, .. } = self;
         match near.end {
             SessionEnd::Complete => guard.leave(),
             SessionEnd::Stopped | SessionEnd::Failed(_) => drop(guard),
@@ -282,18 +286,18 @@ fn connect(
         strays: connected.strays,
         protection: protection(&request.options, connected.protect),
     };
-    let path = match connected.path {
-        bootstrap::Path::Direct { addr } => format!("tcp to {addr}"),
-        bootstrap::Path::Reverse { addr } => format!("tcp from the far end to {addr}"),
-        bootstrap::Path::Ssh => "through ssh".into(),
+    let (path, address) = match connected.path {
+        bootstrap::Path::Direct { addr } => (format!("tcp to {addr}"), Some(addr.ip())),
+        bootstrap::Path::Reverse { addr } => (format!("tcp from the far end to {addr}"), None),
+        bootstrap::Path::Ssh => ("through ssh".into(), None),
     };
-    let protect = connected.protect.to_owned();
+    let (protect, far) = (connected.protect.to_owned(), connected.far);
     if links.protection.auth_only {
         observer.event(Event::Note(
             "data goes unencrypted, as asked; what is changed on its way is found".into(),
         ));
     }
-    Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice }))
+    Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice, address, far }))
 }
 
 /// Several paths in words.
@@ -379,7 +383,17 @@ fn source_request(
     let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
     let (pacer, clock) = (pacer.clone(), wall_clock());
     let Choice { value: memory, why: memory_why } = memory;
-    SourceRequest { sources, options: options.clone(), home, memory, memory_why, readers, pacer, clock }
+    SourceRequest {
+        sources,
+        options: options.clone(),
+        home,
+        memory,
+        memory_why,
+        readers,
+        pacer,
+        clock,
+        trial: None,
+    }
 }
 
 fn sink_request(
@@ -424,7 +438,8 @@ fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
     let ram = ram.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).map(|kib| kib * 1024);
     let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let Choice { value: wanted, why } = path::memory(rtt);
+    let known = options.start.as_ref().map(|start| start.rate);
+    let Choice { value: wanted, why } = path::memory(rtt, known);
     let limits = [
         (wanted, why),
         (ram.map_or(u64::MAX, |ram| ram / 8), "an eighth of the memory".to_owned()),

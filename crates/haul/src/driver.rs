@@ -37,6 +37,7 @@ mod steer;
 mod streams;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trial;
 
 /// The fencing epoch of a session's start; each time that control joins again it is higher.
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);

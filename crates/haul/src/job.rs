@@ -1,5 +1,6 @@
 //! A job as the user asked for it, and as the near end tells it to the far end.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
@@ -148,6 +149,22 @@ pub struct StorageOptions {
     pub no_preallocate: bool,
 }
 
+/// How a copy starts to use a network that was probed, as far as the user left it open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// It counts only where this address was dialled.
+    pub address: IpAddr,
+    pub streams: u16,
+    pub window: Option<u64>,
+    pub congestion: Option<String>,
+    /// Bytes per second to expect.
+    pub rate: u64,
+    /// The path lost packets then.
+    pub lossy: bool,
+    /// In words, for the report.
+    pub why: String,
+}
+
 /// Knobs and choices. Every default is in [`Options::default`] with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -184,6 +201,8 @@ pub struct Options {
     pub digest: Digest,
     pub protect: Protect,
     pub verify: Verify,
+    /// What the passport of the network says, for what the user left open.
+    pub start: Option<Start>,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -212,6 +231,7 @@ impl Default for Options {
             digest: Digest::default(),
             protect: Protect::default(),
             verify: Verify::default(),
+            start: None,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

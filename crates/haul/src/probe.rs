@@ -21,6 +21,7 @@ mod deal;
 mod identity;
 mod judge;
 mod measure;
+pub mod network;
 mod pair;
 pub mod passport;
 mod plan;

@@ -17,9 +17,11 @@ const DEPTH_MAX: i64 = 256;
 pub enum Probe {
     /// Find the fastest way to read and write the storage that a directory lies on
     Storage(Box<Storage>),
+    /// Find the fastest way to use the network to a host: streams, window, congestion control
+    Network(Box<super::network::Network>),
     /// Match the storage of a source with that of a sink: best settings, and the rate to expect
     Pair(Pair),
-    /// Show the storage passports: what earlier probes found
+    /// Show the passports of storage and networks: what earlier probes found
     Show(Show),
 }
 

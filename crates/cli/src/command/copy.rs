@@ -128,6 +128,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         digest: args.protection.digest(),
         protect: args.protection.protect(),
         verify: args.protection.verify(),
+        start: None,
         source_storage,
         sink_storage,
     };

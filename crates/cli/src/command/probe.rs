@@ -1,10 +1,11 @@
-//! `haul probe`: measuring storage, matching two of them, and what earlier probes found.
+//! `haul probe`: measuring storage and networks, matching two storages, and what earlier probes found.
 
 use std::io::Write;
 
 use super::{FAILED, complain};
 use crate::args::probe::Probe;
 
+mod network;
 mod pair;
 mod show;
 mod storage;
@@ -12,6 +13,7 @@ mod storage;
 pub fn run(command: &Probe) -> i32 {
     match command {
         Probe::Storage(args) => storage::run(args),
+        Probe::Network(args) => network::run(args),
         Probe::Pair(args) => pair::run(args),
         Probe::Show(args) => show::run(args),
     }

@@ -17,6 +17,7 @@ mod dial;
 mod hung;
 mod masks;
 mod names;
+mod network;
 mod power;
 mod probe;
 mod reach;

@@ -1,4 +1,4 @@
-//! Starting values from the storage passport.
+//! Starting values from the passports of storage and network.
 //!
 //! In: where an end's data lies, the state directory of the host that this is, the options. Out: the options
 //! with values for what the user left open, and a line for each that says where it comes from.
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use haul_core::io::IoPolicy;
 
 use crate::api::{CopyRequest, Endpoint};
-use crate::job::{AgentRequest, Role, StorageOptions};
-use crate::probe::{self, Direction, passport};
+use crate::job::{AgentRequest, Options, Role, StorageOptions};
+use crate::probe::{self, Direction, network, passport};
 use crate::transport::bootstrap::StorageRate;
 
 /// How endpoints begin that are no files.
@@ -33,6 +33,10 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
     }
     if let Endpoint::Local(path) = &request.destination {
         chosen.extend(adopt(&state, path, None, Role::Sink, &mut request.options.sink_storage));
+    }
+    // What was probed is the way from here to there.
+    if let Endpoint::Remote { host, .. } = &request.destination {
+        chosen.extend(adopt_network(&state, host, &mut request.options));
     }
     (request, chosen)
 }
@@ -124,6 +128,20 @@ fn load(
     // What cannot be looked at has no passport; the copy itself will say what is wrong with it.
     let Ok(identity) = probe::identify(&path) else { return Ok(None) };
     passport::load(state, &identity)
+}
+
+/// Fills in what the passport of the way to `host` says; it counts where its address is the one that is dialled. A
+/// congestion control that the user named makes the rest another's.
+fn adopt_network(state: &Path, host: &str, options: &mut Options) -> Chosen {
+    match network::passport::load(state, host) {
+        Ok(passport) => {
+            let start = passport.as_ref().and_then(network::passport::start);
+            options.start =
+                start.filter(|start| options.congestion.is_none() || options.congestion == start.congestion);
+            Chosen::new()
+        }
+        Err(error) => vec![("network".to_owned(), format!("as without a passport ({error})"))],
+    }
 }
 
 fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reason: &str) -> Chosen {

@@ -18,9 +18,11 @@ use haul_core::tune::streams::{Flow, Sample, Streams};
 use haul_core::tune::{LOCAL_RTT, show_ms, show_rate, show_size};
 use haul_core::wire::STREAMS_MAX;
 
-use crate::job::Options;
+use crate::job::{Options, Start};
 use crate::transport::pace::Pacer;
 use crate::transport::tcp::{self, HostLimits, TcpSample};
+
+mod turn;
 
 /// Sockets are asked this often.
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
@@ -54,6 +56,10 @@ pub(crate) struct Net {
     sent: (u64, u64),
     rtt: Duration,
     buffers: Option<String>,
+    /// What the passport of the network says of this path.
+    start: Option<Start>,
+    /// Bytes under way that a trial wants the send buffers to hold.
+    window: Option<u64>,
 }
 
 impl Net {
@@ -82,6 +88,8 @@ impl Net {
             sent: (0, 0),
             rtt: Duration::ZERO,
             buffers: None,
+            window: None,
+            start: None,
         };
         for (stream, socket) in sockets {
             net.add(stream, socket);
@@ -91,9 +99,13 @@ impl Net {
         net.control = tcp::control(&*first.socket).unwrap_or_default();
         let samples = net.flows.values().filter_map(|flow| tcp::sample_of(Some(&flow.socket)));
         net.rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min().unwrap_or_default();
-        match &options.congestion {
-            Some(name) => net.set_control(name.clone(), "as asked".into()),
-            None => net.choose_control(),
+        let peer = first.socket.peer_addr().ok().map(|peer| peer.ip());
+        net.start = options.start.clone().filter(|start| peer == Some(start.address));
+        let known = net.start.as_ref().and_then(|start| Some((start.congestion.clone()?, start.why.clone())));
+        match (&options.congestion, known.filter(|(name, _)| net.usable.contains(name))) {
+            (Some(name), _) => net.set_control(name.clone(), "as asked".into()),
+            (None, Some((name, why))) => net.set_control(name, why),
+            (None, None) => net.choose_control(),
         }
         net.size_buffers(options.window);
         let count = u16::try_from(net.flows.len()).unwrap_or(STREAMS_MAX);
@@ -115,6 +127,9 @@ impl Net {
         if !self.control.is_empty() {
             // As for the others: what cannot be set stays.
             let _ = tcp::set_control(&*socket, &self.control);
+        }
+        if let Some(window) = self.window {
+            let _ = tcp::fix_send(&*socket, window.saturating_mul(2));
         }
         self.flows.insert(stream, Watched { socket, last: None });
     }
@@ -200,6 +215,10 @@ impl Net {
         };
         lines.push(text("round trip", format!("{}{loss}", show_ms(self.rtt))));
         lines.extend(self.buffers.clone().map(|buffers| text("socket buffers", buffers)));
+        if let Some(start) = &self.start {
+            let rate = show_rate(start.rate as f64);
+            lines.push(text("rate to expect", format!("{rate} ({})", start.why)));
+        }
         if let Some(rate) = self.pacer.rate() {
             lines.push(text("rate", format!("{} at most (as asked)", show_rate(rate as f64))));
         }
@@ -217,6 +236,10 @@ impl Net {
             return;
         }
         let lossy = self.loss.is_lossy();
+        // What was measured on this path counts for more than the rule, as long as the path is what it was.
+        if self.start.as_ref().is_some_and(|start| start.congestion.is_some() && (start.lossy || !lossy)) {
+            return;
+        }
         let facts = Facts { usable: &self.usable, current: &self.control, rtt: self.rtt, lossy };
         if let Some(choice) = congestion::choose(&facts) {
             self.set_control(choice.value, choice.why);
@@ -241,6 +264,10 @@ impl Net {
         let each = share_of(self.rtt, self.flows.len());
         let (bytes, why) = match window {
             Some(window) => (Some(window.saturating_mul(2)), "as asked"),
+            None if self.start.as_ref().is_some_and(|start| start.window.is_some()) => {
+                let window = self.start.as_ref().and_then(|start| start.window);
+                (window.map(|window| window.saturating_mul(2)), "from the network passport")
+            }
             None => (HostLimits::here().fixed_send(each), "more than the system's own growth allows"),
         };
         let Some(bytes) = bytes else { return };

@@ -18,6 +18,7 @@ use haul_core::wire::{
 use super::net::Net;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
+use super::trial::SharedTrial;
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
     end_report, exchange_reports, protocol,
@@ -39,6 +40,7 @@ use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataS
 use setup::{Origin, Setup, set_up};
 
 mod setup;
+mod trial;
 
 /// Threads that stat ahead of the walk.
 const STAT_THREADS: usize = 4;
@@ -73,6 +75,8 @@ pub(crate) struct SourceRequest {
     pub(crate) memory_why: String,
     /// Tells whether a change of a file could hide in the grain of its ctime.
     pub(crate) clock: WallClock,
+    /// Who turns streams and sockets; `None`: this end itself.
+    pub(crate) trial: Option<SharedTrial>,
 }
 
 /// Runs the source end of a session until it is over.
@@ -175,6 +179,9 @@ struct Session {
     rate: Option<u64>,
     object_size: u32,
     net: Net,
+    trial: Option<SharedTrial>,
+    /// When the trial looked last.
+    looked: Option<Time>,
     lines: Lines,
     clock: Clock,
     /// What new streams are made with.
@@ -299,6 +306,8 @@ impl Session {
             rate: request.pacer.rate(),
             object_size: setup.object_size,
             net,
+            trial: request.trial.clone(),
+            looked: None,
             lines,
             clock,
             sender,
@@ -410,6 +419,9 @@ impl Session {
         // In darkness or a pause nothing flows, which says nothing of the path.
         if self.lines.is_dark() || self.turned.paused {
             return self.net.skip();
+        }
+        if self.try_out(now, control) {
+            return;
         }
         let machine = &self.machine;
         if let Some(count) = self.net.tick(now, |stream| machine.is_parked(stream)) {

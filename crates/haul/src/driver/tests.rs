@@ -209,7 +209,17 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
     });
     let pacer = Arc::new(crate::transport::pace::Pacer::new(None));
     let memory_why = String::new();
-    SourceRequest { sources, options, home: None, memory: MEMORY, memory_why, readers: 2, pacer, clock }
+    SourceRequest {
+        sources,
+        options,
+        home: None,
+        memory: MEMORY,
+        memory_why,
+        readers: 2,
+        pacer,
+        clock,
+        trial: None,
+    }
 }
 
 /// `path/`: the contents of a directory.

@@ -40,9 +40,9 @@ pub struct Passport {
 /// Why a passport was not read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum PassportError {
-    #[error("the storage passport {} is of format {format}, which this version of haul does not know (it knows {}): use a newer haul, or probe again", path.display(), super::FORMAT)]
+    #[error("the passport {} is of format {format}, which this version of haul does not know (it knows {}): use a newer haul, or probe again", path.display(), super::FORMAT)]
     Newer { path: PathBuf, format: u64 },
-    #[error("the storage passport {} is damaged and ignored ({why}): probe again to replace it", path.display())]
+    #[error("the passport {} is damaged and ignored ({why}): probe again to replace it", path.display())]
     Damaged { path: PathBuf, why: String },
     #[error("{op} {}: {source}", path.display())]
     Io { op: &'static str, path: PathBuf, source: io::Error },
@@ -118,19 +118,30 @@ pub fn save(state: &Path, probe: &Probe) -> Result<PathBuf, PassportError> {
         let refused = io::Error::new(io::ErrorKind::InvalidInput, "its identity cannot be a file's name");
         return Err(failed("keep passport", &path)(refused));
     }
-    std::fs::create_dir_all(&dir).map_err(failed("make directory", &dir))?;
-    let mut json = serde_json::to_vec_pretty(probe).map_err(|e| failed("write", &path)(e.into()))?;
+    let json = serde_json::to_vec_pretty(probe).map_err(|e| failed("write", &path)(e.into()))?;
+    keep(&path, json).map(|()| path)
+}
+
+/// Writes a passport in place of an older one, and makes its directory if need be.
+pub(super) fn keep(path: &Path, mut json: Vec<u8>) -> Result<(), PassportError> {
+    let failed = |op, path: &Path| {
+        let path = path.to_owned();
+        move |source| PassportError::Io { op, path, source }
+    };
+    let dir = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(dir).map_err(failed("make directory", dir))?;
     json.push(b'\n');
     // One name for each process: two that end at the same time both leave a whole file.
-    let young = dir.join(format!(".{}.{}", probe.storage.id, std::process::id()));
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let young = dir.join(format!(".{name}.{}", std::process::id()));
     let written = write_durably(&young, &json)
         .map_err(failed("write", &young))
-        .and_then(|()| std::fs::rename(&young, &path).map_err(failed("rename to", &path)));
+        .and_then(|()| std::fs::rename(&young, path).map_err(failed("rename to", path)));
     if written.is_err() {
         // Nobody misses it.
         let _ = std::fs::remove_file(&young);
     }
-    written.map(|()| path)
+    written
 }
 
 /// Reads a probe from its JSON form: a passport, or what `haul probe storage --json` printed (the last line of
@@ -227,18 +238,31 @@ impl Drift {
 impl Passport {
     /// "3 days", "5 hours"
     pub fn age_text(&self) -> String {
-        let seconds = self.age.as_secs();
-        let (count, unit) = match seconds {
-            0..60 => (seconds, "second"),
-            60..3600 => (seconds / 60, "minute"),
-            3600..172_800 => (seconds / 3600, "hour"),
-            _ => (seconds / 86_400, "day"),
-        };
-        format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+        age_text(self.age)
     }
 }
 
+/// "3 days", "5 hours"
+pub(super) fn age_text(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let (count, unit) = match seconds {
+        0..60 => (seconds, "second"),
+        60..3600 => (seconds / 60, "minute"),
+        3600..172_800 => (seconds / 3600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
 fn read(path: &Path) -> Result<Option<Passport>, PassportError> {
+    let Some(json) = read_file(path)? else { return Ok(None) };
+    let probe = parse(&json, path)?;
+    let age = age_of(probe.taken);
+    Ok(Some(Passport { probe, age }))
+}
+
+/// A passport's file; `None`: there is none.
+pub(super) fn read_file(path: &Path) -> Result<Option<Vec<u8>>, PassportError> {
     let failed = |source| PassportError::Io { op: "read", path: path.to_owned(), source };
     let mut json = Vec::new();
     match std::fs::File::open(path) {
@@ -250,11 +274,13 @@ fn read(path: &Path) -> Result<Option<Passport>, PassportError> {
         let why = format!("it has more than {FILE_MAX} bytes");
         return Err(PassportError::Damaged { path: path.to_owned(), why });
     }
-    let probe = parse(&json, path)?;
-    let taken = UNIX_EPOCH.checked_add(Duration::from_secs(probe.taken));
-    // A clock that was set back makes no passport older.
-    let age = taken.and_then(|taken| SystemTime::now().duration_since(taken).ok()).unwrap_or_default();
-    Ok(Some(Passport { probe, age }))
+    Ok(Some(json))
+}
+
+/// How long ago a second since 1970 was. A clock that was set back makes no passport older.
+pub(super) fn age_of(taken: u64) -> Duration {
+    let taken = UNIX_EPOCH.checked_add(Duration::from_secs(taken));
+    taken.and_then(|taken| SystemTime::now().duration_since(taken).ok()).unwrap_or_default()
 }
 
 /// What no probe writes: settings that nothing could be started with, rates that are none.
@@ -289,7 +315,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// The day of a time in seconds since 1970, UTC.
 ///
 /// Source: "chrono-Compatible Low-Level Date Algorithms" (H. Hinnant), `civil_from_days`.
-fn date(seconds: u64) -> String {
+pub(super) fn date(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -25,7 +25,7 @@ use haul_core::ids::StreamId;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
 use crate::job::{AgentRequest, Protect};
-use crate::transport::path::Plan;
+use crate::transport::path::{EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
 
@@ -142,6 +142,8 @@ pub struct Connected {
     pub plan: Plan,
     /// Connections that were not ours, where this end listens.
     pub strays: Arc<AtomicU64>,
+    /// What the far end says of itself; `None`: its haul is too old for that.
+    pub far: Option<EndFacts>,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }

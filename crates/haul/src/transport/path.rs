@@ -69,15 +69,12 @@ pub fn plan(
     window: Option<u64>,
     asked: Option<u16>,
 ) -> Plan {
-    let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
+    let (send, receive) = holds(source, sink);
     // Both devices bound the rate, and both ends' storage; of a path whose devices are not known the default does.
     let device = [source.device, sink.device].into_iter().flatten().min().unwrap_or(RATE_DEFAULT);
     let known = [source.device, source.storage, sink.device, sink.storage].iter().any(Option::is_some);
     let rate = [source.storage, sink.storage].into_iter().flatten().fold(device, u64::min);
     let rate = known.then_some(rate.max(1));
-    let limits = &sink.limits;
-    let fixed = limits.rmem_fixed.filter(|_| sink.widens || limits.rmem_auto.is_none());
-    let receive = largest(limits.rmem_auto, fixed).map(|b| share(b, RECEIVE_SHARE));
     let held = [send, receive, window].into_iter().flatten().min();
     let memory = [source.memory, sink.memory].into_iter().flatten().min().unwrap_or(u64::MAX);
     let path = Path { rtt, window: held, rate, cpus: source.cpus.min(sink.cpus), memory, max: STREAMS_MAX };
@@ -87,6 +84,24 @@ pub fn plan(
     };
     let advice = advice(&path, source, sink, send, receive, window);
     Plan { streams, rtt, advice }
+}
+
+/// The setting of the system that holds one stream below `rate` (bytes per second), and what another value would bring.
+/// `None`: nothing does, or nobody knows.
+pub fn advise(rtt: Option<Duration>, source: &EndFacts, sink: &EndFacts, rate: u64) -> Option<String> {
+    let (send, receive) = holds(source, sink);
+    let window = [send, receive].into_iter().flatten().min();
+    let path = Path { rtt, window, rate: Some(rate), cpus: 1, memory: 0, max: 1 };
+    advice(&path, source, sink, send, receive, None)
+}
+
+/// Payload that the buffers of one stream hold at most: the source's, and the sink's.
+fn holds(source: &EndFacts, sink: &EndFacts) -> (Option<u64>, Option<u64>) {
+    let send = largest(source.limits.wmem_auto, source.limits.wmem_fixed).map(|b| share(b, SEND_SHARE));
+    let limits = &sink.limits;
+    let fixed = limits.rmem_fixed.filter(|_| sink.widens || limits.rmem_auto.is_none());
+    let receive = largest(limits.rmem_auto, fixed).map(|b| share(b, RECEIVE_SHARE));
+    (send, receive)
 }
 
 /// The setting of the system that holds one stream down, and what another value would bring.
@@ -135,15 +150,17 @@ fn share(bytes: u64, share: f64) -> u64 {
     (bytes as f64 * share) as u64
 }
 
-/// Payload buffers that keep a path of this length full: twice what is under way, and [`MEMORY_AT_REST`].
-pub fn memory(rtt: Option<Duration>) -> Choice<u64> {
-    let path = Path { rtt, window: None, rate: None, cpus: 1, memory: 0, max: 1 };
+/// Payload buffers that keep a path of this length full: twice what is under way, and [`MEMORY_AT_REST`]. `known`: the
+/// path's rate, bytes per second, if one is known.
+pub fn memory(rtt: Option<Duration>, known: Option<u64>) -> Choice<u64> {
+    let rate = known.unwrap_or(0).max(RATE_DEFAULT);
+    let path = Path { rtt, window: None, rate: Some(rate), cpus: 1, memory: 0, max: 1 };
     match (rtt.filter(|rtt| *rtt >= LOCAL_RTT), path.product()) {
         (Some(rtt), Some(product)) => Choice {
             value: product.saturating_mul(2).saturating_add(MEMORY_AT_REST),
             why: format!(
                 "64 objects of 4 MiB, and twice what {} over {} holds",
-                show_rate(RATE_DEFAULT as f64),
+                show_rate(rate as f64),
                 show_ms(rtt)
             ),
         },
@@ -243,9 +260,11 @@ mod tests {
     /// Goal: memory follows the path, and stays as it was where there is none.
     #[test]
     fn memory_follows_the_path() {
-        assert_eq!(memory(None).value, 256 * MIB);
-        assert_eq!(memory(Some(Duration::from_micros(100))).value, 256 * MIB);
-        assert_eq!(memory(ms(100)).value, 256 * MIB + 250_000_000);
-        assert!(memory(Some(Duration::MAX)).value > 1 << 40);
+        assert_eq!(memory(None, None).value, 256 * MIB);
+        assert_eq!(memory(Some(Duration::from_micros(100)), None).value, 256 * MIB);
+        assert_eq!(memory(ms(100), None).value, 256 * MIB + 250_000_000);
+        assert_eq!(memory(ms(100), Some(1)).value, 256 * MIB + 250_000_000);
+        assert_eq!(memory(ms(100), Some(12_500_000_000)).value, 256 * MIB + 2_500_000_000);
+        assert!(memory(Some(Duration::MAX), None).value > 1 << 40);
     }
 }

@@ -58,7 +58,8 @@ pub struct TcpSample {
     pub busy: Option<Duration>,
     pub rwnd_limited: Option<Duration>,
     pub sndbuf_limited: Option<Duration>,
-    /// How often segments overtook each other.
+    /// By how many segments others were overtaken at most (3 at the start), and how often that happened.
+    pub reordering: u32,
     pub reord_seen: Option<u32>,
     /// Largest packet of the path, bytes.
     pub pmtu: u32,
@@ -87,6 +88,7 @@ impl TcpSample {
             rtt: micros(u32_at(68)?),
             rtt_var: micros(u32_at(72)?),
             cwnd: u32_at(80)?,
+            reordering: u32_at(88)?,
             retrans: u32_at(100)?,
             bytes_acked: u64_at(120),
             bytes_received: u64_at(128),

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use haul::probe::passport::{self, Passport};
-use haul::probe::{self};
+use haul::probe::{self, network};
 
 use super::super::surroundings::state_dir;
 use super::super::{FAILED, complain};
 use crate::args::probe::Show;
+use crate::report::network::{json as network_json, table as network_table};
 use crate::report::probe::{json, page, table};
 use crate::{escape, output};
 
@@ -59,7 +60,39 @@ pub fn run(args: &Show) -> i32 {
     } else {
         out = table::passports(&found).into_bytes();
     }
+    if args.path.is_none() {
+        out.extend(networks(&state, args.json));
+    }
     super::print(&out)
+}
+
+/// The passports of networks, in the form of the others.
+fn networks(state: &Path, json: bool) -> Vec<u8> {
+    let listing = match network::passport::list(state) {
+        Ok(listing) => listing,
+        Err(error) => {
+            complain(&escape::text(&error.to_string()), FAILED);
+            return Vec::new();
+        }
+    };
+    let mut out = Vec::new();
+    for error in &listing.refused {
+        complain(&escape::text(&error.to_string()), FAILED);
+        if json {
+            json::refused(&mut out, error.to_string()).expect("memory takes all that is written");
+        }
+    }
+    match json {
+        true => {
+            for passport in &listing.passports {
+                network_json::passport(&mut out, &passport.probe, passport.age.as_secs())
+                    .expect("memory takes all that is written");
+            }
+        }
+        false if listing.passports.is_empty() => {}
+        false => out = network_table::passports(&listing.passports).into_bytes(),
+    }
+    out
 }
 
 /// One passport with all that it says.

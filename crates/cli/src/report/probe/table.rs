@@ -127,7 +127,7 @@ fn verdict(out: &mut String, probe: &Probe, way: Direction) {
 }
 
 /// Rows with their columns aligned: the first `left` to the left, the others to the right.
-fn columns(out: &mut String, rows: &[Vec<String>], left: usize) {
+pub fn columns(out: &mut String, rows: &[Vec<String>], left: usize) {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
     let width = |column| rows.iter().map(|row| cell(row, column)).max().unwrap_or(0);

@@ -141,7 +141,8 @@ pub fn connect(
         ));
     }
     let far_address = listening.as_ref().ok().map(|at| at.address);
-    let plan_for = |rtt| {
+    // `to`: the address that was dialled, if this end did.
+    let plan_for = |rtt, to: Option<IpAddr>, paths: usize| {
         let here = EndFacts::here(request.options.memory, far_address, spec.storage_rate);
         let unknown =
             EndFacts { limits: HostLimits::default(), device: None, storage: None, widens: false, ..here };
@@ -152,7 +153,13 @@ pub fn connect(
             Role::Source => (&there, &here),
         };
         let mut plan = path::plan(rtt, source, sink, request.options.window, spec.streams);
-        plan.streams.value = plan.streams.value.min(most);
+        let start = request.options.start.as_ref();
+        match start.filter(|start| spec.streams.is_none() && Some(start.address) == to) {
+            Some(start) => plan.streams = Choice { value: start.streams, why: start.why.clone() },
+            None if spec.streams.is_none() && paths > 1 => plan.streams = each_path(plan.streams, paths),
+            None => {}
+        }
+        plan.streams.value = plan.streams.value.clamp(1, most);
         plan
     };
     // What the far end counts on so far.
@@ -182,7 +189,9 @@ pub fn connect(
             let (name, session) = (Some(dial_name(spec).to_string()), session.clone());
             let (identity, pin) = (identity.clone(), pin.clone());
             let caller = Arc::new(Caller { name, session, identity, pin, window });
-            match start::dial(&caller, race::ways(&at), spec.streams, most, &plan_for) {
+            match start::dial(&caller, race::ways(&at), spec.streams, most, &|rtt, to, paths| {
+                plan_for(rtt, Some(to), paths)
+            }) {
                 Ok(Dialled { addr, links, plan, used, control, coming }) => {
                     let before = std::mem::replace(&mut agreed, plan.streams.value);
                     tell_streams(&mut ssh, agreed, before, notes)?;
@@ -209,10 +218,7 @@ pub fn connect(
         let terms = Terms { vias: &ours, client, ports, session, identity, pin, most, window, strays };
         let server = closed.iter().find_map(|closed| closed.ask.as_ref()).map(|ask| ask.to.clone());
         let plan = |rtt, paths: usize| {
-            let mut plan = plan_for(rtt);
-            if spec.streams.is_none() && paths > 1 {
-                plan.streams = start::each_path(plan.streams, paths, most);
-            }
+            let plan = plan_for(rtt, None, paths);
             agreed = plan.streams.value;
             plan
         };
@@ -287,8 +293,16 @@ pub fn connect(
         remote_version,
         plan,
         strays,
+        far: facts,
         guard,
     })
+}
+
+/// What one path needs, for each of `paths`.
+fn each_path(one: Choice<u16>, paths: usize) -> Choice<u16> {
+    let paths = u16::try_from(paths).unwrap_or(u16::MAX);
+    let value = one.value.saturating_mul(paths);
+    Choice { value, why: format!("on {paths} paths; each: {}", one.why) }
 }
 
 /// The newest version that both ends speak.

@@ -8,13 +8,12 @@
 //! of these or none.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_core::ids::StreamId;
-use haul_core::tune::Choice;
 use haul_core::tune::start::STREAMS_LONG_MIN;
 
 use super::coming::Coming;
@@ -47,7 +46,8 @@ pub(super) struct Dialled {
     pub coming: Option<Arc<Coming>>,
 }
 
-/// Dials `ways`. `asked`: the user's number of data streams; else `plan_for` says it by the path's round-trip time. Never
+/// Dials `ways`. `asked`: the user's number of data streams; else `plan_for` says it by the path's round-trip time, its address, and
+/// how many paths there are. Never
 /// more than `most`.
 ///
 /// # Errors
@@ -57,7 +57,7 @@ pub(super) fn dial(
     ways: Vec<Way>,
     asked: Option<u16>,
     most: u16,
-    plan_for: &dyn Fn(Option<Duration>) -> Plan,
+    plan_for: &dyn Fn(Option<Duration>, IpAddr, usize) -> Plan,
 ) -> Result<Dialled, &'static str> {
     let wave = asked.unwrap_or(STREAMS_LONG_MIN).min(most).min(AT_ONCE_MAX);
     let deadline = Instant::now() + DIAL_WAIT;
@@ -65,7 +65,7 @@ pub(super) fn dial(
         Race::start(caller.clone(), ways, Rules { paths: asked != Some(1), known: false, wave, deadline });
     let mut early = None;
     let met = race.meet(&mut |way, rtt| {
-        let plan = plan_for(Some(rtt));
+        let plan = plan_for(Some(rtt), way.remote.ip(), 1);
         let rest = wave + 1..=plan.streams.value.min(AT_ONCE_MAX);
         let coming = (!rest.is_empty()).then(|| Coming::dial(caller, way, rest));
         early = Some((plan, coming));
@@ -76,10 +76,7 @@ pub(super) fn dial(
     let (plan, coming, at_once) = match early.filter(|_| won == 0 && others.is_empty()) {
         Some((plan, coming)) => (plan, coming, wave),
         None => {
-            let mut plan = plan_for(control.rtt());
-            if asked.is_none() && !others.is_empty() {
-                plan.streams = each_path(plan.streams, others.len() + 1, most);
-            }
+            let plan = plan_for(control.rtt(), first.remote.ip(), others.len() + 1);
             (plan, None, AT_ONCE_MAX)
         }
     };
@@ -141,13 +138,6 @@ pub(super) fn meet_all(
     data.ok_or("took only a part of our connections")
 }
 
-/// What one path needs, for each of `paths`; no more than `most` in all.
-pub(super) fn each_path(one: Choice<u16>, paths: usize, most: u16) -> Choice<u16> {
-    let paths = u16::try_from(paths).unwrap_or(u16::MAX);
-    let value = one.value.saturating_mul(paths).min(most);
-    Choice { value, why: format!("on {paths} paths; each: {}", one.why) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -199,8 +189,8 @@ mod tests {
         }
     }
 
-    fn plan(streams: u16) -> impl Fn(Option<Duration>) -> Plan {
-        move |rtt| {
+    fn plan(streams: u16) -> impl Fn(Option<Duration>, IpAddr, usize) -> Plan {
+        move |rtt, _, _| {
             let here = EndFacts::here(None, None, None);
             path::plan(rtt, &here, &here, None, Some(streams))
         }

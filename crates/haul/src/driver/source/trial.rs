@@ -1,0 +1,42 @@
+//! A source whose network is measured: what the trial sees, and what it turns.
+
+use std::sync::PoisonError;
+
+use haul_core::ids::Time;
+use haul_core::wire::STREAMS_MAX;
+
+use super::Session;
+use crate::driver::cpu_time;
+use crate::driver::trial::{LOOK_EVERY, Look};
+use crate::transport::stream::ControlHandle;
+
+impl Session {
+    /// Shows the network to the trial, and does what it wants. `true`: there is one.
+    pub(super) fn try_out(&mut self, now: Time, control: &ControlHandle) -> bool {
+        let Some(trial) = self.trial.clone() else { return false };
+        if self.looked.is_some_and(|then| now.since(then) < LOOK_EVERY) {
+            return true;
+        }
+        self.looked = Some(now);
+        let machine = &self.machine;
+        let seen = self.net.see(|stream| machine.is_parked(stream));
+        let (up, parked) = self.machine.streams();
+        let look = Look {
+            now,
+            taken: self.machine.counts().durable,
+            streams: u16::try_from(up - parked).unwrap_or(STREAMS_MAX),
+            flows: &seen.flows,
+            sent: seen.sent,
+            again: seen.again,
+            cpu: cpu_time(),
+        };
+        let mut trial = trial.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = trial.look(&look) {
+            if let Err(why) = self.net.turn(turn.control.as_deref(), turn.window) {
+                trial.refused(why);
+            }
+            self.want_streams(turn.streams, control);
+        }
+        true
+    }
+}

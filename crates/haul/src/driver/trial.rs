@@ -1,0 +1,52 @@
+//! A session that is measured: somebody else turns its streams, their congestion control and their buffers.
+//!
+//! In: what the source's end of a session sees of the network, about twenty times a second. Out: the setting to use from
+//! now on. Whoever implements this ends the session by its `Control`.
+//! Invariant: while there is a trial nothing else turns these.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_core::ids::{StreamId, Time};
+
+use crate::transport::tcp::TcpSample;
+
+/// Looks are so far apart, at least.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What is seen of the network at one moment. Counts are since the session began.
+pub(crate) struct Look<'a> {
+    pub(crate) now: Time,
+    /// Payload that the sink has received, checked and taken, bytes: told about four times a second.
+    pub(crate) taken: u64,
+    /// Streams that carry data.
+    pub(crate) streams: u16,
+    /// Those of them that have a connection of their own, as the kernel sees it.
+    pub(crate) flows: &'a [(StreamId, TcpSample)],
+    /// Bytes of all connections that there were, headers and seals included: sent, and sent again.
+    pub(crate) sent: u64,
+    pub(crate) again: u64,
+    /// User and system time of this process.
+    pub(crate) cpu: Duration,
+}
+
+/// A setting to use from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) streams: u16,
+    /// `None`: what the connections have.
+    pub(crate) control: Option<String>,
+    /// Bytes under way that each send buffer holds; `None`: left as it is. The kernel's own growth does not come back.
+    pub(crate) window: Option<u64>,
+}
+
+/// See the module.
+pub(crate) trait Trial: Send {
+    /// Decides what to do next. Must not block.
+    fn look(&mut self, look: &Look<'_>) -> Option<Turn>;
+    /// The last turn could not be made as a whole: why.
+    fn refused(&mut self, why: String);
+}
+
+/// A trial, shared with whoever wants its result.
+pub(crate) type SharedTrial = Arc<Mutex<dyn Trial>>;

@@ -1,0 +1,132 @@
+use std::sync::{Arc, Mutex};
+
+use super::super::Only;
+use super::super::sweep::Can;
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// A path in virtual time: each stream carries `each`, all together `line` (bytes per second), and grows to that within
+/// `growth` of its first byte. The sink answers four times a second, in whole objects.
+struct World {
+    each: f64,
+    line: f64,
+    growth: Duration,
+}
+
+/// Plays a bench against a world; all events, and the time when it ended.
+fn play(bench: &mut Bench, world: &World, most: Duration) -> Duration {
+    let (mut streams, mut since) = (2_u16, Time(0));
+    let (mut arrived, mut taken, mut sent) = (0.0, 0_u64, 0_u64);
+    let mut now = 0;
+    while now < most.as_nanos() as u64 {
+        now += 50 * MS;
+        let grown = (Time(now).since(since).as_secs_f64() / world.growth.as_secs_f64().max(1e-9)).min(1.0);
+        arrived += (world.each * f64::from(streams)).min(world.line) * grown * 0.05;
+        sent += ((world.each * f64::from(streams)).min(world.line) * 0.05) as u64;
+        if now % (250 * MS) == 0 {
+            taken = (arrived / 1048576.0) as u64 * 1048576;
+        }
+        let flow = TcpSample { rtt: Duration::from_millis(20), ..TcpSample::default() };
+        let flows: Vec<_> = (1..=streams).map(|i| (StreamId(i), flow)).collect();
+        let look = Look {
+            now: Time(now),
+            taken,
+            streams,
+            flows: &flows,
+            sent,
+            again: sent / 1000,
+            cpu: Duration::from_nanos(now / 2),
+        };
+        if let Some(turn) = bench.look(&look) {
+            (streams, since) = (turn.streams, Time(now));
+        }
+        if bench.over {
+            break;
+        }
+    }
+    Duration::from_nanos(now)
+}
+
+fn bench(limits: (Duration, u64)) -> (Bench, Arc<Mutex<Vec<Event>>>, Control) {
+    let can = Can { streams: 64, controls: vec!["cubic".into()], window: 0 };
+    let sweep = Sweep::new(&can, &Only::default(), false);
+    let (events, control) = (Arc::new(Mutex::new(Vec::new())), Control::new());
+    let tell = {
+        let events = events.clone();
+        Box::new(move |event| events.lock().unwrap().push(event))
+    };
+    (Bench::new(sweep, Duration::from_millis(20), limits, control.clone(), tell), events, control)
+}
+
+/// Goal: the rates are those of the path, also where streams grow slowly and the sink answers in lumps; the session is
+/// ended when nothing is left to measure.
+#[test]
+fn rates_are_those_of_the_path() {
+    for growth in [0, 300, 1500] {
+        let world = World { each: 3e7, line: 1e8, growth: Duration::from_millis(growth) };
+        let (mut bench, events, control) = bench((Duration::from_secs(60), u64::MAX));
+        play(&mut bench, &world, Duration::from_secs(60));
+        assert!(bench.over && control.stopped());
+        let (sweep, seen) = bench.into_parts();
+        for point in sweep.points() {
+            let expected = (world.each * f64::from(point.setting.streams)).min(world.line);
+            let off = (point.rate / expected - 1.0).abs();
+            assert!(off < 0.04, "{growth} ms: {point:?}");
+            assert!((0.9e-3..1.1e-3).contains(&point.loss()) && point.rtt_median > 0.019, "{point:?}");
+            assert!((0.4..0.6).contains(&(point.cpu_seconds / point.seconds)), "{point:?}");
+        }
+        let streams: Vec<u16> = sweep.points().iter().map(|point| point.setting.streams).collect();
+        // What follows is the fastest once more, where that is another by a lump.
+        assert_eq!(streams[..6], [1, 2, 4, 8, 16, 4]);
+        assert!(streams.len() < 9, "{streams:?}");
+        let told = events.lock().unwrap().iter().filter(|event| matches!(event, Event::Point(_))).count();
+        assert!(told == streams.len() && seen.rtt_min > 0.0);
+    }
+}
+
+/// Goal: limits hold: no point begins that would not end in time, and none after the bytes.
+#[test]
+fn limits_hold() {
+    let world = World { each: 1e7, line: 1e9, growth: Duration::ZERO };
+    let (mut bench, _, _) = bench((Duration::from_secs(7), u64::MAX));
+    let ended = play(&mut bench, &world, Duration::from_secs(60));
+    assert!(bench.over && ended <= Duration::from_millis(7300), "{ended:?}");
+    let (sweep, _) = bench.into_parts();
+    let (points, left_out) = sweep.into_parts();
+    assert!((2..7).contains(&points.len()) && left_out.iter().all(|left| left.why.contains("no time")));
+    let (mut bench, _, _) = super::tests::bench((Duration::from_secs(60), 30_000_000));
+    play(&mut bench, &world, Duration::from_secs(60));
+    assert!(bench.over && bench.seen.taken < 100_000_000, "{}", bench.seen.taken);
+}
+
+/// Goal: a setting that cannot be made is left out with the reason, and streams that never come do not hold the probe up.
+#[test]
+fn what_cannot_be_set_is_left_out() {
+    let (mut bench, _, _) = bench((Duration::from_secs(60), u64::MAX));
+    let look = |now: u64| Look {
+        now: Time(now * MS),
+        taken: 0,
+        streams: 2,
+        flows: &[],
+        sent: 0,
+        again: 0,
+        cpu: Duration::ZERO,
+    };
+    assert!(bench.look(&look(1)).is_some());
+    bench.refused("no such control".into());
+    let turn = bench.look(&look(60)).unwrap();
+    assert_eq!(turn.streams, 2);
+    // Its streams are there, but nothing arrives.
+    let mut now = 60;
+    while bench.sweep.points().is_empty() && !bench.over && now < 100_000 {
+        now += 50;
+        bench.look(&look(now));
+    }
+    assert!(bench.over);
+    let (sweep, _) = bench.into_parts();
+    let (points, left_out) = sweep.into_parts();
+    let why = |streams| &left_out.iter().find(|left| left.setting.streams == streams).unwrap().why;
+    assert!(points.is_empty() && why(1) == "no such control");
+    assert!(why(2).contains("took nothing") && why(4).contains("did not come up"), "{left_out:?}");
+}

@@ -1,0 +1,96 @@
+use super::*;
+use crate::probe::network::{End, Setting};
+
+fn probe(to: &str, rate: f64) -> Network {
+    let setting = Setting { streams: 8, window: None, congestion: "bbr".into() };
+    let best = Best { setting, rate, loss: 1e-4 };
+    Network {
+        format: FORMAT,
+        kind: KIND.into(),
+        haul: "0.1.0".into(),
+        host: "h".into(),
+        to: to.into(),
+        address: Some([192, 0, 2, 7].into()),
+        path: "tcp to 192.0.2.7:7000".into(),
+        protect: "tls".into(),
+        taken: std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() - 3 * 86_400,
+        seconds: 30.0,
+        bytes: 1 << 30,
+        rtt_min: 0.0268,
+        rtt_median: 0.03,
+        rtt_p99: 0.04,
+        loss: 1e-4,
+        mtu: 1500,
+        mss: 1448,
+        reordering: 3,
+        reorderings: 0,
+        near: End::default(),
+        far: Some(End { cpus: 4, ..End::default() }),
+        points: Vec::new(),
+        left_out: Vec::new(),
+        best: Some(best.clone()),
+        recommended: Some(best),
+        limited_by: "the path".into(),
+        advice: None,
+        cpu_near: Some(0.4),
+        cpu_far: None,
+        remarks: Vec::new(),
+    }
+}
+
+/// Goal: what is kept is read again for the same host as typed, and for no other; its age and its values are what a copy
+/// starts with.
+#[test]
+fn what_is_kept_is_what_a_copy_starts_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (probe("me@dtn.example.org", 1e9), probe("me_dtn.example.org", 2e9));
+    assert!(load(dir.path(), &a.to).unwrap().is_none() && list(dir.path()).unwrap().passports.is_empty());
+    for probe in [&a, &b] {
+        save(dir.path(), probe).unwrap();
+    }
+    let kept = load(dir.path(), &a.to).unwrap().unwrap();
+    assert_eq!((&kept.probe, kept.age_text().as_str()), (&a, "3 days"));
+    assert_eq!(load(dir.path(), &b.to).unwrap().unwrap().probe, b);
+    assert!(load(dir.path(), "dtn.example.org").unwrap().is_none());
+    let start = start(&kept).unwrap();
+    assert_eq!((start.streams, start.congestion.as_deref(), start.lossy), (8, Some("bbr"), true));
+    assert_eq!(start.why, "from the network passport of 3 days ago");
+    assert!(super::start(&Passport { age: AGE_MAX + Duration::from_secs(1), ..kept.clone() }).is_none());
+    let through_ssh = Network { address: None, ..a.clone() };
+    assert!(super::start(&Passport { probe: through_ssh, ..kept }).is_none());
+    for host in ["../../etc/passwd", "", ".", &"x".repeat(500), "[::1]"] {
+        let probe = probe(host, 1.0);
+        let path = save(dir.path(), &probe).unwrap();
+        assert_eq!(path.parent().unwrap(), dir.path().join(DIR));
+        assert_eq!(load(dir.path(), host).unwrap().unwrap().probe, probe);
+    }
+}
+
+/// Goal: drift is said from a quarter on, either way.
+#[test]
+fn drift_is_said() {
+    let at = |rate| drift(&probe("h", 1e9), &probe("h", rate));
+    assert_eq!((at(0.76e9), at(1.3e9)), (None, None));
+    assert!(at(0.7e9).unwrap().contains("carries 30 % less than on"));
+    assert!(at(2e9).unwrap().contains("100 % more"));
+}
+
+/// Goal: a file that is damaged, newer, or another kind of probe is named, and nothing else happens.
+#[test]
+fn other_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = save(dir.path(), &probe("h", 1e9)).unwrap();
+    let good = std::fs::read_to_string(&path).unwrap();
+    for (from, to) in [
+        ("\"network\"", "\"storage\""),
+        ("\"streams\": 8", "\"streams\": 65"),
+        ("\"format\": 1", "\"format\": 0"),
+        ("{", "["),
+    ] {
+        std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
+        assert!(matches!(load(dir.path(), "h"), Err(PassportError::Damaged { .. })), "{from}");
+    }
+    std::fs::write(&path, good.replacen("\"format\": 1", "\"format\": 99", 1)).unwrap();
+    assert!(matches!(load(dir.path(), "h"), Err(PassportError::Newer { format: 99, .. })));
+    assert_eq!(list(dir.path()).unwrap().refused.len(), 1);
+}
