@@ -7,9 +7,11 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
 
 use haul::transport::Link;
 use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, protocol_line};
+use haul::transport::rejoin::{JoinEvent, Joins};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -40,10 +42,23 @@ fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let (ends, ended) = mpsc::channel();
+    let serve: Arc<dyn Fn(Link) + Send + Sync> = Arc::new(move |link| {
+        let ends = ends.clone();
+        std::thread::spawn(move || ends.send(echo(link)));
+    });
+    if let Joins::Accept(door) = &connected.joins {
+        let serve = serve.clone();
+        door.open(Arc::new(move |event| match event {
+            JoinEvent::Stream { link, .. } | JoinEvent::Control { link, .. } => serve(link),
+            JoinEvent::Failed { .. } => {}
+        }));
+    }
     let links = std::iter::once(connected.control).chain(connected.data.into_iter().map(|(_, link)| link));
-    let threads: Vec<_> = links.map(|link| std::thread::spawn(move || echo(link))).collect();
-    for thread in threads {
-        let _ = thread.join();
+    links.for_each(|link| serve(link));
+    // Control, and all data streams of the start, which may still be on their way.
+    for _ in 0..=connected.streams {
+        let _ = ended.recv();
     }
     ExitCode::SUCCESS
 }

@@ -233,7 +233,10 @@ struct Remote {
 impl Remote {
     fn joined(self, mut near: Report, rate_limited: bool) -> Joined {
         let Remote { guard, protect, path, paths, streams, advice } = self;
-        drop(guard);
+        match near.end {
+            SessionEnd::Complete => guard.leave(),
+            SessionEnd::Stopped | SessionEnd::Failed(_) => drop(guard),
+        }
         near.chosen.extend(paths.map(|paths| ("paths".into(), paths)));
         Joined { near, local: None, protect, path, streams, advice, rate_limited }
     }
@@ -265,6 +268,7 @@ fn connect(
         session: connected.session,
         control: connected.control,
         data: connected.data,
+        streams: streams.value,
         joins: connected.joins,
         patience: patience(&request.options),
         strays: Arc::new(AtomicU64::new(0)),
@@ -305,6 +309,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         session: connected.session,
         control: connected.control,
         data: connected.data,
+        streams: connected.streams,
         joins: connected.joins,
         patience: patience(&request.options),
         strays: connected.strays.clone(),
@@ -414,14 +419,14 @@ fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
 fn memory_links() -> (Links, Links) {
     let (near, far) = memory::pair(PIPE_LEN);
     let mut data: (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
-    for stream in 1..=2 {
+    for stream in 1..=LOCAL_STREAMS {
         let (near, far) = memory::pair(PIPE_LEN);
         data.0.push((StreamId(stream), near));
         data.1.push((StreamId(stream), far));
     }
     let links = |control, data| {
         let (joins, patience, strays) = (Joins::Never, Duration::ZERO, Arc::new(AtomicU64::new(0)));
-        Links { session: [0; 16], control, data, joins, patience, strays }
+        Links { session: [0; 16], control, data, streams: LOCAL_STREAMS, joins, patience, strays }
     };
     (links(near, data.0), links(far, data.1))
 }

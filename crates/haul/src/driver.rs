@@ -62,7 +62,10 @@ const REPORT_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Links {
     pub(crate) session: [u8; 16],
     pub(crate) control: Link,
+    /// Those of the start that are up.
     pub(crate) data: Vec<(StreamId, Link)>,
+    /// Data streams of the start, which have the ids 1 to `streams`; the rest of them joins later.
+    pub(crate) streams: u16,
     /// How others come up later, and how long a lost control is waited for.
     pub(crate) joins: Joins,
     pub(crate) patience: Duration,
@@ -83,6 +86,11 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn silent() -> Watch {
         Watch { observer: None, control: Control::new(), verbose: false, manifest: None }
+    }
+
+    /// This end is where the user sits, who waits for its end.
+    pub(crate) fn is_near(&self) -> bool {
+        self.observer.is_some()
     }
 
     pub(crate) fn tell(&self, event: Event) {
@@ -396,8 +404,8 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
     })
 }
 
-/// Sends the report of this end, waits for the other end's unless it came already, and closes control. `lines`: `None`
-/// if control is gone for good. While they are dark after an end that the other must hear of (`waits`), they are waited
+/// Sends the report of this end, waits for the other end's unless it came already, and closes control; `at_once`: without
+/// waiting for the other end to close it too, whose report was its last word. `lines`: `None` if control is gone for good. While they are dark after an end that the other must hear of (`waits`), they are waited
 /// for as before.
 pub(crate) fn exchange_reports<E>(
     mailbox: &Receiver<E>,
@@ -405,7 +413,7 @@ pub(crate) fn exchange_reports<E>(
     lines: Option<(&mut Lines, Clock)>,
     waits: impl Fn() -> bool,
     own: EndReport,
-    mut far: Option<EndReport>,
+    (mut far, at_once): (Option<EndReport>, bool),
     pick: impl Fn(E) -> Option<Heard>,
 ) -> Option<EndReport> {
     let Some((lines, clock)) = lines else {
@@ -438,7 +446,10 @@ pub(crate) fn exchange_reports<E>(
             false => {}
         }
     }
-    control.close();
+    match at_once && far.is_some() && !lines.is_dark() {
+        true => control.close_at_once(),
+        false => control.close(),
+    }
     far
 }
 

@@ -76,6 +76,12 @@ impl Keeper {
         Keeper { wanted, up, dialling, next, backoff, not_before: Time(0), dark: false }
     }
 
+    /// A stream of the start is being dialled already.
+    pub fn begun(&mut self, id: StreamId) {
+        self.dialling.insert(id);
+        self.next = self.next.and_then(|next| next.max(id.0).checked_add(u16::from(id.0 >= next)));
+    }
+
     /// So many streams shall be up: 1 to [`STREAMS_MAX`]. None is closed because fewer are wanted.
     pub fn want(&mut self, streams: u16) {
         self.wanted = streams.clamp(1, STREAMS_MAX);
@@ -181,6 +187,22 @@ mod tests {
         keeper.want(0);
         (13..=20).for_each(|id| keeper.joined(StreamId(id), now));
         assert_eq!(dials(&mut keeper, now), [], "none is closed, none is dialled");
+    }
+
+    /// Goal: streams of the start that are still on their way are not dialled twice, and their ids are used once.
+    #[test]
+    fn what_is_on_its_way_is_waited_for() {
+        let mut keeper = Keeper::new((1..=2).map(StreamId), 7);
+        (3..=5).for_each(|id| keeper.begun(StreamId(id)));
+        keeper.want(5);
+        assert_eq!(dials(&mut keeper, Time(0)), []);
+        keeper.joined(StreamId(3), Time(1));
+        keeper.failed(StreamId(4), Time(1));
+        assert_eq!((keeper.up(), dials(&mut keeper, Time(SECOND))), (3, vec![6]));
+        let mut keeper = Keeper::new([StreamId(1)], 7);
+        keeper.begun(StreamId(u16::MAX));
+        keeper.want(3);
+        assert_eq!(dials(&mut keeper, Time(0)), [], "ids run out");
     }
 
     /// Goal: failures rest longer and longer, within a bound and with jitter; success ends that; ids run out.

@@ -37,7 +37,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     let mut tally = Tally::default();
     let mut paths: HashMap<DirId, Vec<u8>> = HashMap::from([(DirId::ROOT, destination.to_vec())]);
     let mut shown = 0;
-    let ours = hello(links.session, memory, links.data.len() as u16);
+    let ours = hello(links.session, memory, links.streams);
     control.send(Message::Hello(ours.clone()));
     let mut totals = None;
     let result = loop {
@@ -114,10 +114,17 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
         control.send(Message::Abort(failure.clone()));
     }
     // A dry run is short: what is lost is not joined again.
-    let mut lines = Lines::start(Joins::Never, EPOCH, [], Duration::ZERO, Arc::new(|_| {}));
+    let mut lines = Lines::start(Joins::Never, EPOCH, [], 0, Duration::ZERO, Arc::new(|_| {}));
     let lines = Some((&mut lines, Clock::new()));
-    let far =
-        exchange_reports(&mailbox, &mut control, lines, || false, own, None, |e| Some(Heard::Control(e)));
+    let far = exchange_reports(
+        &mailbox,
+        &mut control,
+        lines,
+        || false,
+        own,
+        (None, true),
+        |e| Some(Heard::Control(e)),
+    );
     let end = match result {
         Ok(()) => SessionEnd::Complete,
         Err(failure) => SessionEnd::Failed(failure),

@@ -103,6 +103,13 @@ impl Net {
         net
     }
 
+    /// Streams of the start are still on their way: so many there will be.
+    pub(crate) fn expect(&mut self, now: Time, count: u16) {
+        if let Some(streams) = self.streams.as_mut().filter(|_| usize::from(count) > self.flows.len()) {
+            *streams = Streams::new(now, count, STREAMS_MAX, self.rtt);
+        }
+    }
+
     /// A stream came: it is watched from now on, and set as the others are.
     pub(crate) fn add(&mut self, stream: StreamId, socket: Arc<TcpStream>) {
         if !self.control.is_empty() {

@@ -83,13 +83,13 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         Ok(control) => control,
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
-    let streams = links.data.len() as u16;
+    let streams = links.streams;
     let started = set_up(&mailbox, &control, links.session, streams, request).and_then(|setup| {
         let lines = {
             let sender = sender.clone();
             let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
             let up = links.data.iter().map(|(stream, _)| *stream);
-            Lines::start(links.joins, EPOCH, up, links.patience, post)
+            Lines::start(links.joins, EPOCH, up, streams, links.patience, post)
         };
         Session::start(links.data, lines, sender, request, setup)
     });
@@ -111,7 +111,20 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     ];
     chosen.extend(session.engine.report());
     chosen.extend(session.lines.chosen());
+    if session.complete && !session.engine.stuck().is_empty() {
+        // The source need not wait for what hangs.
+        session.complete = false;
+        control.send(Message::Complete);
+    }
     let ended = session.engine.join();
+    // What hangs may still act when it comes back. Until then the job stays ours.
+    if let Some(place) = session.place.as_ref().filter(|_| ended && session.complete) {
+        place.owner.release();
+    }
+    if session.complete {
+        // Together with the report: whoever hears it may look at the destination, and finds nothing of ours there.
+        control.send(Message::Complete);
+    }
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
@@ -119,8 +132,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     // The source must hear that it is complete, unless the user has enough.
     let waits = || end == SessionEnd::Complete && !watch.control.stopped();
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
-    let far = exchange_reports(&mailbox, &mut control, lines, waits, own, session.far, line_of);
-    // What hangs may still act when it comes back. Until then the job stays ours.
+    let far_report = (session.far, watch.is_near());
+    let far = exchange_reports(&mailbox, &mut control, lines, waits, own, far_report, line_of);
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
     }
@@ -210,6 +223,8 @@ struct Session {
     notices: Notices,
     steering: Steering,
     lines: Lines,
+    /// All is done, and the source is to hear of it.
+    complete: bool,
     /// The job is given to a run that asks for it.
     yields: bool,
     clock: Clock,
@@ -314,6 +329,7 @@ impl Session {
             notices: Notices::new("sink"),
             steering: Steering::new(setup.knobs, &[Knob::Writers]),
             lines,
+            complete: false,
             yields: false,
             clock: Clock::new(),
             sender,
@@ -517,6 +533,7 @@ impl Session {
                     };
                     self.engine.submit(SinkJob { op, buffer });
                 }
+                SinkAction::Send(Message::Complete) => self.complete = true,
                 SinkAction::Send(message) => control.send(message),
                 SinkAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
                 SinkAction::Notice(text) => self.notices.hear(text),

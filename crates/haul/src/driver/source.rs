@@ -86,7 +86,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         Ok(control) => control,
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
-    let setup = set_up(&mailbox, &control, links.session, links.data.len() as u16, request);
+    let setup = set_up(&mailbox, &control, links.session, links.streams, request);
     let setup = match setup {
         Ok(setup) => setup,
         Err(failure) => {
@@ -99,9 +99,9 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         let sender = sender.clone();
         let post: Post<JoinEvent> = Arc::new(move |event| drop(sender.send(Event::Join(event))));
         let up = links.data.iter().map(|(stream, _)| *stream);
-        Lines::start(links.joins, EPOCH, up, links.patience, post)
+        Lines::start(links.joins, EPOCH, up, links.streams, links.patience, post)
     };
-    let mut session = match Session::start(links.data, lines, sender, request, &setup) {
+    let mut session = match Session::start((links.data, links.streams), lines, sender, request, &setup) {
         Ok(session) => session,
         Err(failure) => {
             control.send(Message::Abort(failure.clone()));
@@ -130,7 +130,15 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     chosen.extend(session.lines.chosen());
     // The sink has the last word; what this end still has to say is not worth waiting for.
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
-    let far = exchange_reports(&mailbox, &mut control, lines, || false, own, session.far, line_of);
+    let far = exchange_reports(
+        &mailbox,
+        &mut control,
+        lines,
+        || false,
+        own,
+        (session.far, watch.is_near()),
+        line_of,
+    );
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
 }
 
@@ -206,7 +214,7 @@ fn start_sender(
 
 impl Session {
     fn start(
-        data: Vec<(StreamId, Link)>,
+        (data, first): (Vec<(StreamId, Link)>, u16),
         lines: Lines,
         sender: Sender<Event>,
         request: &SourceRequest,
@@ -237,7 +245,9 @@ impl Session {
         });
         let clock = Clock::new();
         let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.socket.clone()?)));
-        let net = Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), lines.can_join());
+        let mut net =
+            Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), lines.can_join());
+        net.expect(clock.now(), first);
         // Frames that a stream's thread still holds when the machine has written them off.
         let frame_len = u64::from(setup.object_size).max(BUNDLE_LEN_MAX);
         let streams = if lines.can_join() { usize::from(STREAMS_MAX) } else { data.len() };

@@ -53,6 +53,8 @@ pub(crate) struct Lines {
     tried: SessionEpoch,
     /// Data streams and control connections that replaced others.
     rejoined: u64,
+    /// Data streams of the start: those with the first ids.
+    first: u16,
 }
 
 /// What became of a lost control.
@@ -64,11 +66,12 @@ pub(crate) enum Lost {
 }
 
 impl Lines {
-    /// `up`: the data streams of the start.
+    /// `up`: data streams of the start. `first`: how many these are when all have come.
     pub(crate) fn start(
         joins: Joins,
         epoch: SessionEpoch,
         up: impl IntoIterator<Item = StreamId>,
+        first: u16,
         patience: Duration,
         post: Post<JoinEvent>,
     ) -> Lines {
@@ -79,9 +82,24 @@ impl Lines {
         // Jitter without randomness is still a rest.
         let _ = aws_lc_rs::rand::fill(&mut seed);
         let seed = u64::from_le_bytes(seed);
-        let keeper = Keeper::new(up, seed);
+        let mut keeper = Keeper::new(up, seed);
+        if let Joins::Dial(dial) = &joins {
+            dial.open(post.clone()).into_iter().for_each(|stream| keeper.begun(stream));
+            keeper.want(first);
+        }
         let backoff = Backoff::new(seed.rotate_left(32));
-        Lines { joins, keeper, post, patience, dark: None, trial: None, backoff, tried: epoch, rejoined: 0 }
+        Lines {
+            joins,
+            keeper,
+            post,
+            patience,
+            dark: None,
+            trial: None,
+            backoff,
+            tried: epoch,
+            rejoined: 0,
+            first,
+        }
     }
 
     /// Streams can come up later, and the user wants to wait.
@@ -169,7 +187,7 @@ impl Lines {
                     Joins::Dial(_) => self.keeper.joined(stream, now),
                     Joins::Accept(_) | Joins::Never => self.keeper.came(stream, now),
                 }
-                self.rejoined += 1;
+                self.rejoined += u64::from(stream.0 > self.first);
                 return Some((stream, epoch, link));
             }
             JoinEvent::Control { epoch, link } => {

@@ -3,7 +3,8 @@
 //! [`evil`] is a second, tiny writer of the wire format in which every field can be set to anything. It plays
 //! a source against the real sink driver and a sink against the real source driver; a sentinel tree beside the
 //! destination must stay as it was. [`mutate`] replays recorded sessions with random damage. [`links`] runs
-//! both real drivers over links that damage, cut and stall; [`rejoin`] over links that are replaced.
+//! both real drivers over links that damage, cut and stall; [`rejoin`] over links that are replaced. [`turns`] counts who
+//! waits for whom.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ mod knobs;
 mod links;
 mod mutate;
 mod rejoin;
+mod turns;
 
 const SESSION: [u8; 16] = [7; 16];
 const MEMORY: u64 = 8 * 1024 * 1024;
@@ -220,10 +222,18 @@ fn link_pairs(streams: u16) -> Vec<(Link, Link)> {
 }
 
 fn links_of(mut links: Vec<Link>) -> Links {
-    let data = links.split_off(1).into_iter().zip(1..).map(|(link, n)| (StreamId(n), link)).collect();
+    let data: Vec<_> = links.split_off(1).into_iter().zip(1..).map(|(link, n)| (StreamId(n), link)).collect();
     let control = links.pop().expect("control comes first");
     let (joins, patience) = (Joins::Never, Duration::ZERO);
-    Links { session: SESSION, control, data, joins, patience, strays: Arc::default() }
+    Links {
+        session: SESSION,
+        control,
+        streams: data.len() as u16,
+        data,
+        joins,
+        patience,
+        strays: Arc::default(),
+    }
 }
 
 fn start_sink(links: Vec<Link>, request: SinkRequest) -> thread::JoinHandle<Report> {

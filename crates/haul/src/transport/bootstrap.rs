@@ -28,6 +28,7 @@ use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
 
 mod agent;
+mod coming;
 mod listener;
 mod message;
 mod near;
@@ -35,6 +36,7 @@ mod push;
 mod race;
 mod redial;
 mod ssh;
+mod start;
 mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, agent};

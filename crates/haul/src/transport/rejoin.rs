@@ -35,6 +35,10 @@ pub enum JoinEvent {
 pub trait Dial: Send + Sync {
     /// Dials this stream (0: control) of the session. Exactly one event follows, within some ten seconds.
     fn dial(&self, stream: StreamId, epoch: SessionEpoch, post: Post<JoinEvent>);
+    /// The session runs. Returns the streams of its start that are still being dialled; one event follows for each.
+    fn open(&self, _post: Post<JoinEvent>) -> Vec<StreamId> {
+        Vec::new()
+    }
     /// This stream, which was up, is over.
     fn left(&self, _stream: StreamId) {}
 }

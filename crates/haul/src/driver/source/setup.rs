@@ -83,18 +83,21 @@ pub(super) fn set_up(
 ) -> Result<Setup, Failure> {
     let ours = hello(session, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
+    let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
+    let options = &request.options;
+    let policy = policy(options);
+    // Neither depends on the sink's hello, so neither waits for it.
+    let told = Origin::of(request).and_then(|origin| Ok((origin.announced()?, origin))).map_err(walk_failure);
+    if let Ok((roots, _)) = &told {
+        control.send(Message::Sources { roots: roots.clone(), policy });
+    }
     let theirs = expect(mailbox, control, line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
         _ => Ok(None),
     })?;
     let agreed = agree(&ours, &theirs)?;
-    let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
-    let options = &request.options;
-    let origin = Origin::of(request).map_err(walk_failure)?;
-    let policy = policy(options);
-    let announced = origin.announced().map_err(walk_failure)?;
+    let (announced, origin) = told?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
-    control.send(Message::Sources { roots: announced, policy });
     let (wait, rename, resumed) = expect(mailbox, control, line_of, |message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
         _ => Ok(None),

@@ -208,7 +208,15 @@ fn copy(
         (0..=3).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
     let links = |mut all: Vec<(StreamId, Link)>, joins| {
         let (_, control) = all.remove(0);
-        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default() }
+        Links {
+            session: SESSION,
+            control,
+            streams: all.len() as u16,
+            data: all,
+            joins,
+            patience,
+            strays: Arc::default(),
+        }
     };
     let dialling = links(std::mem::take(&mut dialled), Joins::Dial(Arc::new(Dialler(net.clone()))));
     let listening = links(std::mem::take(&mut accepted), Joins::Accept(net.clone()));
@@ -294,7 +302,15 @@ fn darkness_is_waited_out_and_shown() {
     let patience = Duration::from_secs(20);
     let links = |mut all: Vec<(StreamId, Link)>, joins| {
         let (_, control) = all.remove(0);
-        Links { session: SESSION, control, data: all, joins, patience, strays: Arc::default() }
+        Links {
+            session: SESSION,
+            control,
+            streams: all.len() as u16,
+            data: all,
+            joins,
+            patience,
+            strays: Arc::default(),
+        }
     };
     let (a, b) =
         (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));

@@ -55,8 +55,10 @@ pub struct AgentHooks {
 pub struct AgentConnected {
     pub session: [u8; 16],
     pub control: Link,
-    /// Streams 1 to n, in order.
+    /// Those of the start that have come, at least one. The others are the first that come by `joins`.
     pub data: Vec<(StreamId, Link)>,
+    /// Data streams of the start, 1 to `streams`.
+    pub streams: u16,
     /// How further streams come up, and control again.
     pub joins: Joins,
     pub path: Path,
@@ -160,23 +162,24 @@ where
     say(&AgentReply::Ready { key, streams, listening, client, facts })?;
 
     let (gathered, streams) = gather(listener.ok(), streams, input)?;
-    let (links, joins, path) = match gathered {
-        Gathered::Direct { listener, links } => {
+    let (control, data, joins, path) = match gathered {
+        Gathered::Direct { listener, control, data } => {
             let path = Path::Direct { addr: listener.addr };
-            (links, Joins::Accept(Arc::new(listener)), path)
+            (control, data, Joins::Accept(Arc::new(listener)), path)
         }
         Gathered::Mux { input } => {
             let links = super::share_pipe(input, Box::new(output), streams, &near.request)?;
-            (links, Joins::Never, Path::Ssh)
+            let mut links = links.into_iter();
+            let control = links.next().expect("there is always a control stream");
+            (control, (1..).map(StreamId).zip(links).collect(), Joins::Never, Path::Ssh)
         }
     };
-    let mut links = links.into_iter();
-    let control = links.next().expect("there is always a control stream");
     let program: String = near.program.chars().take(PROGRAM_LEN_MAX).collect();
     let connected = AgentConnected {
         session: near.session.0,
         control,
-        data: (1..).map(StreamId).zip(links).collect(),
+        data,
+        streams,
         joins,
         path,
         protect: path.protect(),
@@ -231,18 +234,13 @@ fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
 }
 
 enum Gathered {
-    /// In the order of their stream ids.
-    Direct {
-        listener: Listener,
-        links: Vec<Link>,
-    },
-    Mux {
-        input: Box<dyn Read + Send>,
-    },
+    Direct { listener: Listener, control: Link, data: Vec<(StreamId, Link)> },
+    Mux { input: Box<dyn Read + Send> },
 }
 
-/// Waits for the near end's decision, and for the data streams that it says, at most `most`, and control. What there is
-/// comes back with the number of data streams. Without a direct path the listener is closed when this returns.
+/// Waits for the near end's decision, and for control and one data stream: the others come to a session that runs. What
+/// there is comes back with the number of data streams that it says, at most `most`. Without a direct path the listener is
+/// closed when this returns.
 fn gather<R>(
     mut listener: Option<Listener>,
     most: u16,
@@ -267,22 +265,23 @@ where
         })
         .map_err(|e| BootstrapError::local("cannot start a thread", e))?;
     let mut streams = most;
-    let mut links: Vec<Option<Link>> = (0..=most).map(|_| None).collect();
+    let (mut control, mut data): (Option<Link>, Vec<(StreamId, Link)>) = (None, Vec::new());
     // The pipe has nothing more to say: it said `Direct`, or it is gone while control is up.
     let mut pipe_done = false;
     loop {
         if pipe_done
-            && links[..=usize::from(streams)].iter().all(Option::is_some)
+            && !data.is_empty()
+            && let Some(control) = control.take()
             && let Some(listener) = listener.take()
         {
-            let links = links.into_iter().take(usize::from(streams) + 1).flatten().collect();
-            return Ok((Gathered::Direct { listener, links }, streams));
+            return Ok((Gathered::Direct { listener, control, data }, streams));
         }
         let joined = listener.as_ref().map_or_else(never, |l| l.joined.clone());
         let decided = if pipe_done { never() } else { decided.clone() };
         select! {
             recv(joined) -> link => match link {
-                Ok((stream, link)) => links[usize::from(stream.0)] = Some(link),
+                Ok((StreamId(0), link)) => control = Some(link),
+                Ok(joined) => data.push(joined),
                 Err(_) => return Err(gone("the listener ended")),
             },
             recv(decided) -> answer => match answer {
@@ -331,6 +330,7 @@ mod tests {
 
     use super::super::listener;
     use super::*;
+    use crate::transport::rejoin::JoinEvent;
 
     /// Goal: one address of each device is named first, that which ssh reached at the very front; a list of the user's
     /// narrows it, and loopback stays among itself.
@@ -437,16 +437,26 @@ mod tests {
             let socket = TcpStream::connect((at.address, at.port)).unwrap();
             let wait = listener::HANDSHAKE_WAIT;
             let name = (StreamId(stream), listener::FIRST_EPOCH);
-            listener::join(socket, &identity, &tls::Pin(key.0.clone()), &session, name, wait).unwrap()
+            let met = listener::meet(socket, &identity, &tls::Pin(key.0.clone()), wait).unwrap();
+            met.join(&session, name, wait).unwrap()
         };
         let _control = join(0);
         drop(near);
         let _data = [join(2), join(1)];
         let connected = agent.join().unwrap().unwrap().1;
-        assert_eq!(connected.data.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(connected.protect, "tls");
+        assert_eq!((connected.protect, connected.streams), ("tls", 2));
         let Joins::Accept(door) = &connected.joins else { panic!("nothing can join later") };
         assert!(door.is_orphaned());
+        // It waits for one, the other comes by then or to who opens the door.
+        let (post, events) = crossbeam_channel::unbounded();
+        door.open(Arc::new(move |event| drop(post.send(event))));
+        let mut ids: Vec<u16> = connected.data.iter().map(|(id, _)| id.0).collect();
+        while ids.len() < 2 {
+            let JoinEvent::Stream { stream, .. } = events.recv().unwrap() else { panic!("no data stream") };
+            ids.push(stream.0);
+        }
+        ids.sort();
+        assert_eq!(ids, [1, 2]);
     }
 
     /// Goal: a near end that asks for what is not possible is told so.

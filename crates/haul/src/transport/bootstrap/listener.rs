@@ -5,11 +5,11 @@
 //! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to prove which
 //! stream it is. Whoever fails is closed and counted, and learns nothing.
 //! Invariants: at most [`PREAUTH_MAX`] strangers at a time, and [`LIVE_MAX`] streams that are ours; a stream id is taken
-//! once; control only under an epoch above all before, data only under control's; the port is closed when the listener is
-//! dropped.
+//! once; control only under an epoch above all before, data only under control's (at the start under the first, for all
+//! are dialled together); the port is closed when the listener is dropped.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,6 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::message::LINKS_MAX;
+use crate::transport::path;
 use crate::transport::rejoin::{Door, JoinEvent, bound_stalls};
 use crate::transport::{Link, Post, TransportError, tcp, tls};
 
@@ -35,6 +36,8 @@ const LIVE_MAX: usize = 2 * STREAMS_MAX as usize;
 pub(super) const FIRST_EPOCH: SessionEpoch = SessionEpoch(1);
 /// How long a connection may take to show who it is.
 pub(super) const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
+/// How long the answer to a name may take that nobody waits for; and to send it.
+const JOINED_WAIT: Duration = Duration::from_secs(10);
 /// Connections that wait to be taken in, at most; more than all streams of a start.
 const BACKLOG: i32 = 128;
 /// So many free ports are tried until one is free at all addresses.
@@ -65,26 +68,13 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     aws_lc_rs::rand::fill(bytes).map_err(|_| io::Error::other("no entropy"))
 }
 
-/// The near end's half: TLS, then the stream's name, then the far end's word that it is joined. All within
-/// `wait`, as far as TLS keeps to it.
-pub(super) fn join(
-    socket: TcpStream,
-    identity: &tls::Identity,
-    pin: &tls::Pin,
-    session: &Session,
-    name: (StreamId, SessionEpoch),
-    wait: Duration,
-) -> Result<Link, TransportError> {
-    meet(socket, identity, pin, wait)?.join(session, name, wait)
-}
-
 /// A connection whose other end has shown that it is the far end. It has no name yet; who is not needed may be dropped.
 pub(super) struct Met {
     link: Link,
     timer: TcpStream,
 }
 
-/// TLS, the first part of [`join`].
+/// TLS: the near end's first part of a join. All within `wait`, as far as TLS keeps to it.
 pub(super) fn meet(
     socket: TcpStream,
     identity: &tls::Identity,
@@ -98,7 +88,7 @@ pub(super) fn meet(
 }
 
 impl Met {
-    /// The rest of [`join`].
+    /// Says the stream's name, and waits for the far end's word that it is joined.
     pub(super) fn join(
         self,
         session: &Session,
@@ -106,28 +96,99 @@ impl Met {
         wait: Duration,
     ) -> Result<Link, TransportError> {
         let Met { mut link, timer } = self;
-        let failed = |e: io::Error| TransportError { what: "join a session".into(), source: Some(e) };
         set_timeouts(&timer, Some(wait.max(Duration::from_millis(1)))).map_err(unprepared)?;
-        let mut nonce = [0; 16];
-        random(&mut nonce).map_err(failed)?;
-        let name = Join::prove(&session.secret, session.id, stream, epoch, nonce);
         let mut answer = [0; JOINED_LEN];
-        (|| {
-            link.writer.write_all(&name.encode())?;
-            link.writer.flush()?;
-            link.reader.read_exact(&mut answer)
-        })()
-        .map_err(failed)?;
-        match Joined::decode(&answer) {
-            Ok((Joined::Accepted, s, e)) if (s, e) == (stream, epoch) => {}
-            answer => {
-                let what = format!("the far end did not take stream {stream}: {answer:?}");
-                return Err(TransportError { what, source: None });
-            }
-        }
+        let said = introduce(&mut link, session, (stream, epoch));
+        said.and_then(|()| link.reader.read_exact(&mut answer)).map_err(unjoined)?;
+        accepted(&answer, (stream, epoch)).map_err(|what| TransportError { what, source: None })?;
         settle(&timer).map_err(unprepared)?;
         Ok(link)
     }
+
+    /// [`Met::join`] without waiting for the answer, so that what is said next travels with the name. The answer comes before
+    /// all else that is read: a refusal, or none within [`JOINED_WAIT`], is the error of the first read.
+    pub(super) fn join_at_once(
+        self,
+        session: &Session,
+        name: (StreamId, SessionEpoch),
+    ) -> Result<Link, TransportError> {
+        let Met { mut link, timer } = self;
+        set_timeouts(&timer, Some(JOINED_WAIT)).map_err(unprepared)?;
+        introduce(&mut link, session, name).map_err(unjoined)?;
+        settle(&timer).and_then(|()| timer.set_read_timeout(Some(JOINED_WAIT))).map_err(unprepared)?;
+        let answer = Some(Answer { timer, name, bytes: [0; JOINED_LEN], len: 0 });
+        Ok(Link { reader: Box::new(Answered { inner: link.reader, answer }), ..link })
+    }
+
+    /// The round-trip time, as far as the handshake shows it.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        path::rtt(&self.link)
+    }
+}
+
+/// Names the stream, with a proof.
+fn introduce(
+    link: &mut Link,
+    session: &Session,
+    (stream, epoch): (StreamId, SessionEpoch),
+) -> io::Result<()> {
+    let mut nonce = [0; 16];
+    random(&mut nonce)?;
+    let name = Join::prove(&session.secret, session.id, stream, epoch, nonce);
+    link.writer.write_all(&name.encode())?;
+    link.writer.flush()
+}
+
+/// Is the answer to this name that it is taken? Else what it is.
+fn accepted(answer: &[u8; JOINED_LEN], (stream, epoch): (StreamId, SessionEpoch)) -> Result<(), String> {
+    match Joined::decode(answer) {
+        Ok((Joined::Accepted, s, e)) if (s, e) == (stream, epoch) => Ok(()),
+        answer => Err(format!("the far end did not take stream {stream}: {answer:?}")),
+    }
+}
+
+/// The reading half of a stream whose name was not answered yet.
+struct Answered {
+    inner: Box<dyn Read + Send>,
+    /// `None`: it was, and the stream is taken.
+    answer: Option<Answer>,
+}
+
+struct Answer {
+    timer: TcpStream,
+    name: (StreamId, SessionEpoch),
+    bytes: [u8; JOINED_LEN],
+    /// So much of it came.
+    len: usize,
+}
+
+impl Read for Answered {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while let Some(answer) = &mut self.answer {
+            if answer.len == JOINED_LEN {
+                accepted(&answer.bytes, answer.name).map_err(io::Error::other)?;
+                answer.timer.set_read_timeout(None)?;
+                self.answer = None;
+                break;
+            }
+            let silent = |e: io::Error| match e.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    let what = format!("the far end did not answer the join of stream {}", answer.name.0);
+                    io::Error::new(io::ErrorKind::TimedOut, what)
+                }
+                _ => e,
+            };
+            match self.inner.read(&mut answer.bytes[answer.len..]).map_err(silent)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => answer.len += n,
+            }
+        }
+        self.inner.read(out)
+    }
+}
+
+fn unjoined(error: io::Error) -> TransportError {
+    TransportError { what: "join a session".into(), source: Some(error) }
 }
 
 fn unprepared(error: io::Error) -> TransportError {
@@ -181,7 +242,9 @@ impl Guests {
             self.epoch = join.epoch;
             return Joined::Accepted;
         }
-        if join.epoch != self.epoch {
+        // Those of the start come together with control, in any order.
+        let present = if at_start { FIRST_EPOCH } else { self.epoch };
+        if join.epoch != present {
             return Joined::StaleEpoch;
         }
         let too_many = if at_start { join.stream.0 > self.streams } else { self.live.len() >= LIVE_MAX };
@@ -286,7 +349,12 @@ impl Listener {
 
 impl Door for Listener {
     fn open(&self, post: Post<JoinEvent>) {
-        self.desk.guests().post = Some(post);
+        let mut guests = self.desk.guests();
+        // Those of the start that nobody waited for.
+        for (stream, link) in self.joined.try_iter() {
+            post(JoinEvent::Stream { stream, epoch: FIRST_EPOCH, link });
+        }
+        guests.post = Some(post);
     }
     fn left(&self, stream: StreamId) {
         self.desk.guests().live.remove(&stream);
@@ -429,19 +497,23 @@ impl Desk {
     fn admit(&self, socket: TcpStream) -> Option<()> {
         let timer = prepare(&socket, HANDSHAKE_WAIT).ok()?;
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
+        // It has the near end's key. One that ends now was not needed, for another of its connections was faster.
+        self.strays.fetch_sub(1, Ordering::Relaxed);
+        let stray = || {
+            self.strays.fetch_add(1, Ordering::Relaxed);
+        };
         set_timeouts(&timer, Some(HANDSHAKE_WAIT)).ok()?;
         let mut name = [0; JOIN_LEN];
         if let Err(e) = link.reader.read_exact(&mut name) {
-            if e.kind() == io::ErrorKind::UnexpectedEof {
-                // It has the near end's key and was not needed: another of its connections was faster.
-                self.strays.fetch_sub(1, Ordering::Relaxed);
+            if e.kind() != io::ErrorKind::UnexpectedEof {
+                stray();
             }
             return None;
         }
-        let name = Join::decode(&name).ok()?;
+        let name = Join::decode(&name).inspect_err(|_| stray()).ok()?;
         let answer = self.guests().admit(&name, &self.session);
-        if answer == Joined::Accepted {
-            self.strays.fetch_sub(1, Ordering::Relaxed);
+        if answer != Joined::Accepted {
+            stray();
         }
         let said = link.writer.write_all(&answer.encode(name.stream, name.epoch));
         let said = said.and_then(|()| link.writer.flush()).and_then(|()| settle(&timer));
@@ -515,7 +587,7 @@ mod tests {
             epoch: u32,
         ) -> Result<Link, TransportError> {
             let name = (StreamId(stream), SessionEpoch(epoch));
-            join(self.socket(), identity, &self.far, session, name, HANDSHAKE_WAIT)
+            meet(self.socket(), identity, &self.far, HANDSHAKE_WAIT)?.join(session, name, HANDSHAKE_WAIT)
         }
         /// Waits until all handshakes are over.
         fn settle(&self, strays: u64) {
@@ -565,6 +637,60 @@ mod tests {
         }
         assert!(bench.join(&bench.near, &bench.session, 1).is_err(), "a stream joins once");
         assert!(bench.listener.joined.try_recv().is_err());
+    }
+
+    /// Goal: at the start data streams are taken before control has come, each once and under the first epoch only.
+    #[test]
+    fn data_may_come_before_control() {
+        let bench = Bench::new();
+        let join = |stream, epoch| bench.join_at(&bench.near, &bench.session, stream, epoch);
+        let mut kept = vec![join(2, 1).unwrap()];
+        for (stream, epoch, why) in
+            [(1, 0, "no epoch"), (1, 2, "a later epoch"), (2, 1, "twice"), (3, 1, "more than were asked for")]
+        {
+            assert!(join(stream, epoch).is_err(), "{why}");
+        }
+        kept.push(join(0, 1).unwrap());
+        kept.push(join(1, 1).unwrap());
+        let came: Vec<u16> = (0..3).map(|_| bench.listener.joined.recv().unwrap().0.0).collect();
+        assert_eq!(came, [2, 0, 1]);
+    }
+
+    /// Goal: who does not wait for the answer to its name hears it before anything else: what follows an acceptance is
+    /// read whole, a refusal and silence are errors that say so.
+    #[test]
+    fn an_answer_that_nobody_waited_for_is_heard() {
+        let bench = Bench::new();
+        let at_once = |stream| {
+            let met = meet(bench.socket(), &bench.near, &bench.far, HANDSHAKE_WAIT).unwrap();
+            met.join_at_once(&bench.session, (StreamId(stream), FIRST_EPOCH)).unwrap()
+        };
+        let mut taken = at_once(1);
+        taken.writer.write_all(b"at once").and_then(|()| taken.writer.flush()).unwrap();
+        let (_, mut far) = bench.listener.joined.recv().unwrap();
+        let mut bytes = [0; 7];
+        far.reader.read_exact(&mut bytes).unwrap();
+        far.writer.write_all(&bytes).and_then(|()| far.writer.flush()).unwrap();
+        taken.reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"at once");
+        let refused = at_once(1).reader.read(&mut bytes).unwrap_err();
+        assert!(refused.to_string().contains("did not take stream 1: Ok((BadStream"), "{refused}");
+
+        struct Silent;
+        impl Read for Silent {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+        let answer = Answer {
+            timer: bench.socket(),
+            name: (StreamId(7), FIRST_EPOCH),
+            bytes: [0; JOINED_LEN],
+            len: 3,
+        };
+        let silent = Answered { inner: Box::new(Silent), answer: Some(answer) }.read(&mut bytes).unwrap_err();
+        assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+        assert!(silent.to_string().contains("did not answer the join of stream 7"), "{silent}");
     }
 
     /// Goal: no more than the maximum of strangers is held; the next is closed at once, and room that

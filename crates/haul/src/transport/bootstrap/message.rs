@@ -125,7 +125,7 @@ pub(super) enum Decision {
     /// Of the streams that have tickets only so many data streams will come. Said at most once, and only if the path
     /// decides.
     Streams(u16),
-    /// All streams are joined.
+    /// All streams are on their way, or will come to the session that runs.
     Direct,
     /// Subframes on this pipe from here on.
     Mux,

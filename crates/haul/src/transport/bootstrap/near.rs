@@ -4,43 +4,37 @@
 //! Invariants: the direct path is all streams or none (others may join later: `redial`), over one pair of addresses or
 //! several (`race`); what the far end says about addresses is only where to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::listener::{FIRST_EPOCH, Met, Session};
+use super::listener::Session;
 use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
     PROGRAM_LEN_MAX,
 };
 use super::push::{STAGE0, start_haul};
-use super::race::{self, Caller, Race, Rules, Way};
+use super::race::{self, Caller};
 use super::redial::{Redial, Redialler};
 use super::ssh::{Ssh, dial_name};
+use super::start::{self, Dialled};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Path, RemoteSpec, harden};
 use crate::job::{AgentRequest, Role};
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::tcp::HostLimits;
-use crate::transport::{Link, tls};
+use crate::transport::tls;
 
 /// How long the far end may be silent once it has said its first word.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// How long ssh may take to log in when nobody types a password.
 const LOGIN_WAIT: Duration = Duration::from_secs(120);
-/// How long the port is tried before everything goes through ssh.
-const DIAL_WAIT: Duration = Duration::from_secs(3);
-/// How long the data streams may take once control is up.
-const DATA_WAIT: Duration = Duration::from_secs(10);
-/// How long a further path may take to connect again once it has answered.
-const PATH_CONNECT_WAIT: Duration = Duration::from_secs(2);
+const _: () = assert!(VERSION == VERSION_MIN, "what is said before the far end has spoken names one version");
 /// Streams in one ssh connection: they share its window, so that more bring nothing.
 const MUX_STREAMS: u16 = 4;
 /// Suggested to the firewall office when the user gave no `--port`.
@@ -79,17 +73,8 @@ pub fn connect(
     }
     harden();
     let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
-    let mut ssh = Ssh::start(spec, STAGE0, login)?;
-    start_haul(&mut ssh, spec, notes)?;
-    ssh.set_silence(ANSWER_WAIT);
-
-    let hello: AgentHello = ssh.read_frame(notes)?;
-    let program: String = hello.program.chars().take(PROGRAM_LEN_MAX).collect();
-    let remote_version = escape(program.as_bytes());
-    let protocol = agree(&hello, &remote_version, ssh.host())?;
     let identity = tls::Identity::generate()?;
-    let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
-    let near = NearHello {
+    let tell = |protocol, session: &Session| NearHello {
         protocol,
         program: env!("CARGO_PKG_VERSION").into(),
         request: request.clone(),
@@ -101,9 +86,27 @@ pub fn connect(
         via: spec.via.first().copied(),
         via_too: spec.via.iter().skip(1).copied().collect(),
     };
-    let frame =
-        message::encode(&near).map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
-    ssh.send(&[MAGIC, &frame].concat(), notes)?;
+    let encode = |near: NearHello| {
+        let frame = message::encode(&near);
+        let frame = frame.map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
+        Ok::<_, BootstrapError>([MAGIC, &frame].concat())
+    };
+    let fresh = || Session::new().map_err(|e| BootstrapError::local("no random numbers", e));
+    let mut session = fresh()?;
+    let words = encode(tell(VERSION, &session))?;
+    let mut ssh = Ssh::start(spec, STAGE0, login)?;
+    let told = start_haul(&mut ssh, spec, &words, notes)?;
+    ssh.set_silence(ANSWER_WAIT);
+
+    let hello: AgentHello = ssh.read_frame(notes)?;
+    let program: String = hello.program.chars().take(PROGRAM_LEN_MAX).collect();
+    let remote_version = escape(program.as_bytes());
+    let protocol = agree(&hello, &remote_version, ssh.host())?;
+    if !told {
+        // Somebody else may have read the words that were too early; what they said is never used.
+        session = fresh()?;
+        ssh.send(&encode(tell(protocol, &session))?, notes)?;
+    }
     let (key, most, listening, client, facts) = match ssh.read_frame(notes)? {
         AgentReply::Ready { key, streams, listening, client, facts } => {
             (key, streams, listening, client, facts)
@@ -157,38 +160,12 @@ pub fn connect(
             let window = request.options.window.filter(|_| request.role == Role::Source);
             let name = dial_name(spec).to_string();
             let caller = Arc::new(Caller { name, session, identity, pin: tls::Pin(key.0), window });
-            let rules =
-                Rules { paths: spec.streams != Some(1), known: false, deadline: Instant::now() + DIAL_WAIT };
-            let mut race = Race::start(caller.clone(), race::ways(&at), rules);
-            let dialled = match race.control(FIRST_EPOCH) {
-                Ok((won, control)) => {
-                    let others = race.others(won);
-                    let first = race.way(won);
-                    let mut plan = plan_for(path::rtt(&control));
-                    let mut paths = vec![(first, None)];
-                    paths.extend(others.into_iter().map(|(way, met)| (way, Some(met))));
-                    if spec.streams.is_none() && paths.len() > 1 {
-                        plan.streams = each_path(plan.streams, paths.len(), most);
-                    }
-                    agreed = plan.streams.value;
-                    paths.truncate(agreed.into());
-                    let ways: Vec<Way> = paths.iter().map(|(way, _)| *way).collect();
-                    tell_streams(&mut ssh, agreed, notes)?;
-                    dial_data(&caller, paths, agreed).map(|data| {
-                        let mut used: Vec<_> = ways.into_iter().map(|way| (way, BTreeSet::new())).collect();
-                        let mut links = vec![control];
-                        for (stream, (link, path)) in (1..).map(StreamId).zip(data) {
-                            used[path].1.insert(stream);
-                            links.push(link);
-                        }
-                        Dialled { addr: first.remote, links, plan, used, control: first }
-                    })
-                }
-                Err(_) => Err("is closed to us"),
-            };
+            let dialled = start::dial(&caller, race::ways(&at), spec.streams, most, &plan_for);
             match dialled {
-                Ok(Dialled { addr, links, plan, used, control }) => {
-                    let redial = Redial::new(caller, at, used, control);
+                Ok(Dialled { addr, links, plan, used, control, coming }) => {
+                    agreed = plan.streams.value;
+                    tell_streams(&mut ssh, agreed, notes)?;
+                    let redial = Redial::new(caller, at, used, control, coming);
                     Some((addr, links, plan, Joins::Dial(Arc::new(Redialler(Arc::new(redial))))))
                 }
                 Err(why) => {
@@ -244,13 +221,6 @@ pub fn connect(
     })
 }
 
-/// What one path needs, for each of `paths`; no more than `most` in all.
-fn each_path(one: Choice<u16>, paths: usize, most: u16) -> Choice<u16> {
-    let paths = u16::try_from(paths).unwrap_or(u16::MAX);
-    let value = one.value.saturating_mul(paths).min(most);
-    Choice { value, why: format!("on {paths} paths; each: {}", one.why) }
-}
-
 /// The newest version that both ends speak.
 fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, BootstrapError> {
     let newest = hello.protocol_max.min(VERSION);
@@ -269,62 +239,6 @@ fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, Bootstrap
         ),
     )
     .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
-}
-
-/// What the start brought: control, the data streams in order, the path of each, and control's.
-struct Dialled {
-    addr: SocketAddr,
-    links: Vec<Link>,
-    plan: Plan,
-    used: Vec<(Way, BTreeSet<StreamId>)>,
-    control: Way,
-}
-
-/// All data streams at once over `paths` in turn, or none. What is up on a path already is used first; a path that fails
-/// now is done without, but for the first. Returns each stream's link and the path that it took.
-fn dial_data(
-    caller: &Caller,
-    paths: Vec<(Way, Option<Met>)>,
-    streams: u16,
-) -> Result<Vec<(Link, usize)>, &'static str> {
-    let deadline = Instant::now() + DATA_WAIT;
-    let (ways, mut met): (Vec<Way>, Vec<Option<Met>>) = paths.into_iter().unzip();
-    let ways = &ways;
-    let data: Vec<Option<(Link, usize)>> = thread::scope(|scope| {
-        let join = |stream: u16, met: Option<Met>| {
-            move || {
-                let name = (StreamId(stream), FIRST_EPOCH);
-                let path = usize::from(stream - 1) % ways.len();
-                let joined = match met {
-                    Some(met) => {
-                        let left = deadline.saturating_duration_since(Instant::now());
-                        met.join(&caller.session, name, left)
-                    }
-                    None => {
-                        // A path that answered a moment ago does so again, or leaves time for the first.
-                        let connect = if path == 0 { DATA_WAIT } else { PATH_CONNECT_WAIT };
-                        caller.join(&ways[path], name, connect, deadline)
-                    }
-                };
-                match joined {
-                    Ok(link) => Some((link, path)),
-                    Err(_) if path > 0 => {
-                        caller.join(&ways[0], name, DATA_WAIT, deadline).ok().map(|link| (link, 0))
-                    }
-                    Err(_) => None,
-                }
-            }
-        };
-        let threads: Vec<_> = (1..=streams)
-            .map(|stream| {
-                let met = met.get_mut(usize::from(stream - 1)).and_then(Option::take);
-                scope.spawn(join(stream, met))
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().ok().flatten()).collect()
-    });
-    let data: Option<Vec<_>> = data.into_iter().collect();
-    data.ok_or("took only a part of our connections")
 }
 
 /// The one line for the firewall office.

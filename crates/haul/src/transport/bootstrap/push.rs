@@ -5,12 +5,12 @@
 //! `HAUL-STAGE0 1`, and takes two lines:
 //!
 //! ```text
-//! near   PATH                     of --remote-haul, or empty
+//! near   PATH                     of --remote-haul, or empty; and behind it the first words for haul
 //! far    uname SYSTEM MACHINE
-//! far    found                    becomes `haul agent`
+//! far    found                    becomes `haul agent`, which reads them
 //! far    bad-path                 the PATH given does not answer as haul does; the end
-//! far    missing                  and waits for
-//! near   PUSH SHA256 SIZE         (or the end of the pipe)
+//! far    missing                  and skips lines up to
+//! near   PUSH SHA256 SIZE         behind a newline (or the end of the pipe)
 //! far    bad-cache DIR            not ours alone; the end
 //! far    have [size-only]         it is in the cache and was checked
 //! far    send DIR                 and reads SIZE bytes; then
@@ -18,8 +18,8 @@
 //! far    cannot-run CODE WORDS    the program in the cache does not start; the end
 //! ```
 //!
-//! The near end sends nothing more before it hears `stored`, so a reader there that reads ahead takes nothing
-//! that is not its own. The program lies at `CACHE/haul/SHA256/haul`, in directories that only the user can
+//! So where haul is found the far end has nothing to wait for. Behind `PUSH` the near end sends nothing more before it
+//! hears `stored`, so a reader there that reads ahead takes nothing that is not its own. The program lies at `CACHE/haul/SHA256/haul`, in directories that only the user can
 //! write, and is checked against its name each time before it runs; where the far end has no `sha256sum`
 //! only its size can be checked, which is said.
 //! Left out: removing programs of older versions from the cache.
@@ -46,7 +46,8 @@ pub(super) const STAGE0: &str = concat!(
     "case $v in *\"haul-protocol \"*) say found; exec \"${p:-haul}\" agent;; esac; ",
     "case $p in ?*) say bad-path; exit 91;; esac; ",
     "say missing; ",
-    "read -r verb hash size || exit 0; ",
+    // What haul was to read comes first, as a line of its own.
+    "while :; do read -r verb hash size || exit 0; test \"$verb\" = PUSH && break; done; ",
     "b=${XDG_CACHE_HOME:-${HOME:?}/.cache}; d=$b/haul/$hash; f=$d/haul; ",
     // $1 must be a directory (or a symlink to one, if it ends in a slash) that is ours alone to write.
     "ours() { set -- $(ls -ldn \"$1\"); case $1 in d????w*|d???????w*) return 1;; d*) ;; *) return 1;; esac; ",
@@ -72,6 +73,8 @@ pub(super) const STAGE0: &str = concat!(
 
 const _: () = assert!(PROTOCOL_WORD.len() == "haul-protocol".len(), "STAGE0 spells it out");
 
+/// Words for haul that a shell may have to skip, which reads them byte by byte, bytes at most.
+const WORDS_LEN_MAX: usize = 64 * 1024;
 /// Largest program that is pushed, bytes.
 const PROGRAM_SIZE_MAX: u64 = 1 << 30;
 
@@ -140,11 +143,18 @@ fn runs_on(machine: u16, name: &str) -> bool {
     }
 }
 
-/// Brings the far end to the point where haul has said its magic.
+/// Brings the far end to the point where haul has said its magic. `words` are for it, if they are not more than
+/// [`WORDS_LEN_MAX`] bytes: true if it has them, false if it still has to be told.
 ///
 /// # Errors
 /// No haul there and none may be pushed, or the pushed one cannot run: each with what to do.
-pub(super) fn start_haul(ssh: &mut Ssh, spec: &RemoteSpec, notes: Notes<'_>) -> Result<(), BootstrapError> {
+pub(super) fn start_haul(
+    ssh: &mut Ssh,
+    spec: &RemoteSpec,
+    words: &[u8],
+    notes: Notes<'_>,
+) -> Result<bool, BootstrapError> {
+    let words = Some(words).filter(|words| words.len() <= WORDS_LEN_MAX);
     let mut first = match &spec.remote_haul {
         Some(path) => path.as_os_str().as_encoded_bytes().to_vec(),
         None => Vec::new(),
@@ -156,13 +166,15 @@ pub(super) fn start_haul(ssh: &mut Ssh, spec: &RemoteSpec, notes: Notes<'_>) -> 
         ));
     }
     first.push(b'\n');
+    first.extend_from_slice(words.unwrap_or_default());
     // If ssh is gone already, the marks tell why.
     ssh.send(&first, notes)?;
     let mut uname = (String::new(), String::new());
     let mut program: Option<Program> = None;
     loop {
         let line = match ssh.next_mark(notes)? {
-            Mark::Magic => return Ok(()),
+            // A program that was pushed comes behind a shell that has skipped them.
+            Mark::Magic => return Ok(words.is_some() && program.is_none()),
             Mark::Stage0(line) => line,
         };
         ssh.set_silence(super::near::ANSWER_WAIT);
@@ -187,7 +199,7 @@ pub(super) fn start_haul(ssh: &mut Ssh, spec: &RemoteSpec, notes: Notes<'_>) -> 
             }
             ("missing", None) => {
                 let opened = permitted(ssh, spec, &uname)?;
-                let line = format!("PUSH {} {}\n", opened.hash, opened.size);
+                let line = format!("\nPUSH {} {}\n", opened.hash, opened.size);
                 program = Some(opened);
                 ssh.send(line.as_bytes(), notes)?;
             }

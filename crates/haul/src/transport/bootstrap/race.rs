@@ -27,6 +27,8 @@ use crate::transport::{Link, TransportError, tcp, tls};
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Head start of an address over the next.
 const STAGGER: Duration = Duration::from_millis(250);
+/// How long a connection of the wave may take.
+const WAVE_WAIT: Duration = Duration::from_secs(10);
 /// Most ways that are tried.
 const WAYS_MAX: usize = 16;
 /// Further paths have twice the time of the first to answer, and so much; but no longer than [`STAGGER`] after it.
@@ -121,19 +123,33 @@ impl Caller {
         connect: Duration,
         deadline: Instant,
     ) -> Result<Link, TransportError> {
+        let met = self.meet(way, stream != StreamId(0), connect, deadline)?;
+        met.join(&self.session, (stream, epoch), deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// A connection over `way` without a name yet, for a data stream or for control.
+    pub(super) fn meet(
+        &self,
+        way: &Way,
+        data: bool,
+        connect: Duration,
+        deadline: Instant,
+    ) -> Result<Met, TransportError> {
         let left = || deadline.saturating_duration_since(Instant::now());
-        let window = self.window.filter(|_| stream != StreamId(0));
+        let window = self.window.filter(|_| data);
         let socket = tcp::connect(&way.remote, way.local, window, left().min(connect)).map_err(|e| {
             TransportError { what: format!("connecting to {}: {e}", way.remote), source: Some(e) }
         })?;
-        listener::join(socket, &self.identity, &self.pin, &self.session, (stream, epoch), left())
+        listener::meet(socket, &self.identity, &self.pin, left())
     }
 }
 
 /// What the threads tell.
 enum Word {
-    /// Somebody is there.
-    Answered(usize),
+    /// Somebody is there, so far away.
+    Answered(usize, Option<Duration>),
+    /// One of the [`Rules::wave`], or none.
+    Wave(Option<Met>),
     /// It is the far end.
     Met(usize, Met),
     Failed(usize, io::ErrorKind),
@@ -157,6 +173,8 @@ pub(super) struct Rules {
     pub paths: bool,
     /// The first way is known to lead to the right host: if it refuses, haul is gone from there.
     pub known: bool,
+    /// Connections for data streams that are dialled over the first way together with control's.
+    pub wave: u16,
     pub deadline: Instant,
 }
 
@@ -172,6 +190,10 @@ pub(super) struct Race {
     open: BTreeSet<usize>,
     answered: BTreeSet<usize>,
     met: Vec<(usize, Met)>,
+    /// Of the wave: those that are up, and how many are still on their way.
+    wave: (Vec<Met>, u16),
+    /// The round-trip time of the first way, if it has answered.
+    rtt: Option<Duration>,
     /// Not dialled yet.
     queue: VecDeque<usize>,
     /// Asked for, and answered.
@@ -195,12 +217,15 @@ impl Race {
             open,
             answered,
             met,
+            wave: (Vec::new(), 0),
+            rtt: None,
             queue,
             names,
             refused: false,
         };
         let Some(first) = race.ways.first().copied() else { return race };
         race.launch(0);
+        (0..rules.wave).for_each(|_| race.launch_wave());
         let mut later = Vec::new();
         for i in 1..race.ways.len() {
             let way = race.ways[i];
@@ -223,7 +248,8 @@ impl Race {
         let data = self.rules.paths && way.pair != self.ways[0].pair;
         let deadline = self.rules.deadline;
         let attempt = move || {
-            let word = match dial(&caller, &way, data, deadline, &|| drop(sender.send(Word::Answered(i)))) {
+            let answered = |rtt| drop(sender.send(Word::Answered(i, rtt)));
+            let word = match dial(&caller, &way, data, deadline, &answered) {
                 Ok(met) => Word::Met(i, met),
                 Err(kind) => Word::Failed(i, kind),
             };
@@ -234,6 +260,17 @@ impl Race {
         if thread::Builder::new().name("haul-dial".into()).spawn(attempt).is_err() {
             let _ = self.sender.send(Word::Failed(i, io::ErrorKind::OutOfMemory));
         }
+    }
+
+    fn launch_wave(&mut self) {
+        let (way, caller, sender) = (self.ways[0], self.caller.clone(), self.sender.clone());
+        let deadline = self.begun + WAVE_WAIT;
+        let attempt = move || {
+            let met = caller.meet(&way, true, WAVE_WAIT, deadline).ok();
+            let _ = sender.send(Word::Wave(met));
+        };
+        let started = thread::Builder::new().name("haul-dial".into()).spawn(attempt);
+        self.wave.1 += u16::from(started.is_ok());
     }
 
     fn ask_names(&mut self) {
@@ -248,7 +285,14 @@ impl Race {
 
     fn handle(&mut self, word: Word) {
         match word {
-            Word::Answered(i) => drop(self.answered.insert(i)),
+            Word::Answered(i, rtt) => {
+                self.answered.insert(i);
+                self.rtt = rtt.filter(|_| i == 0).or(self.rtt);
+            }
+            Word::Wave(met) => {
+                self.wave.0.extend(met);
+                self.wave.1 -= 1;
+            }
             Word::Met(i, met) => {
                 self.open.remove(&i);
                 self.met.push((i, met));
@@ -272,19 +316,31 @@ impl Race {
 
     /// Control, over the first way if that answers before its head start is over, else over the first that does.
     pub(super) fn control(&mut self, epoch: SessionEpoch) -> Result<(usize, Link), Lost> {
+        loop {
+            let (way, met) = self.meet(&mut |_, _| {})?;
+            let left = self.rules.deadline.saturating_duration_since(Instant::now());
+            if let Ok(link) = met.join(&self.caller.session, (StreamId(0), epoch), left) {
+                return Ok((way, link));
+            }
+        }
+    }
+
+    /// A connection for [`Race::control`], whose far end has shown its key. `answered` hears once how far away the first
+    /// way's is, as soon as that is known, if no other way could become a path of its own.
+    pub(super) fn meet(&mut self, answered: &mut dyn FnMut(Way, Duration)) -> Result<(usize, Met), Lost> {
         let mut next = self.begun + STAGGER;
         let deadline = self.rules.deadline;
+        let mut told = self.rules.paths && self.ways.iter().any(|way| way.pair != self.ways[0].pair);
         loop {
+            if let (false, Some(rtt)) = (told, self.rtt) {
+                told = true;
+                answered(self.ways[0], rtt);
+            }
             let now = Instant::now();
             let waits = self.open.contains(&0) && now < self.begun + STAGGER;
             let first = self.met.iter().position(|(i, _)| *i == 0);
             if let Some(at) = first.or((!waits && !self.met.is_empty()).then_some(0)) {
-                let (i, met) = self.met.remove(at);
-                let left = deadline.saturating_duration_since(now);
-                if let Ok(link) = met.join(&self.caller.session, (StreamId(0), epoch), left) {
-                    return Ok((i, link));
-                }
-                continue;
+                return Ok(self.met.remove(at));
             }
             if self.refused && self.rules.known {
                 return Err(Lost::Refused);
@@ -318,6 +374,18 @@ impl Race {
                 Err(RecvTimeoutError::Disconnected) => return Err(Lost::Unreachable),
             }
         }
+    }
+
+    /// Connections of the wave, at least `least` if so many come up.
+    pub(super) fn wave(&mut self, least: u16) -> Vec<Met> {
+        let until = self.begun + WAVE_WAIT;
+        while self.wave.0.len() < usize::from(least) && self.wave.1 > 0 {
+            match self.words.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(word) => self.handle(word),
+                Err(_) => break,
+            }
+        }
+        std::mem::take(&mut self.wave.0)
     }
 
     /// Connections on other paths than that of `won`, one for each, as far as they have shown the key by now or soon.
@@ -375,7 +443,7 @@ fn dial(
     way: &Way,
     data: bool,
     deadline: Instant,
-    answered: &dyn Fn(),
+    answered: &dyn Fn(Option<Duration>),
 ) -> Result<Met, io::ErrorKind> {
     let left = || deadline.saturating_duration_since(Instant::now());
     if left().is_zero() {
@@ -384,7 +452,7 @@ fn dial(
     let window = caller.window.filter(|_| data);
     let wait = left().min(CONNECT_WAIT);
     let socket = tcp::connect(&way.remote, way.local, window, wait).map_err(|error| error.kind())?;
-    answered();
+    answered(tcp::sample(&socket).ok().map(|sample| sample.rtt).filter(|rtt| !rtt.is_zero()));
     listener::meet(socket, &caller.identity, &caller.pin, left()).map_err(|_| io::ErrorKind::InvalidData)
 }
 
@@ -491,7 +559,7 @@ mod tests {
     }
 
     fn rules(known: bool) -> Rules {
-        Rules { paths: true, known, deadline: Instant::now() + Duration::from_secs(20) }
+        Rules { paths: true, known, wave: 0, deadline: Instant::now() + Duration::from_secs(20) }
     }
 
     /// Goal: a stranger, a refusal and silence at the addresses before it do not keep control from the one that is the

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::ids::{SessionEpoch, StreamId};
 
+use super::coming::Coming;
 use super::message::Listening;
 use super::race::{self, Caller, Lost, Race, Rules, Way};
 use crate::transport::rejoin::{Dial, JoinEvent};
@@ -105,6 +106,8 @@ pub(super) struct Redial {
     caller: Arc<Caller>,
     at: Listening,
     paths: Mutex<Paths>,
+    /// Those of the start that are still dialled.
+    coming: Option<Arc<Coming>>,
 }
 
 /// Dials with what the start left.
@@ -122,6 +125,7 @@ impl Redial {
         at: Listening,
         used: Vec<(Way, BTreeSet<StreamId>)>,
         control: Way,
+        coming: Option<Arc<Coming>>,
     ) -> Redial {
         let route = |(way, live): (Way, BTreeSet<StreamId>)| Route {
             way,
@@ -131,7 +135,7 @@ impl Redial {
             rests: None,
         };
         let routes = used.into_iter().take(PATHS_MAX).map(route).collect();
-        Redial { caller, at, paths: Mutex::new(Paths { routes, control }) }
+        Redial { caller, at, paths: Mutex::new(Paths { routes, control }), coming }
     }
 
     fn paths(&self) -> MutexGuard<'_, Paths> {
@@ -178,7 +182,7 @@ impl Redial {
         }
         let at = known[0].remote;
         // One that refuses is the right host, and haul is gone from it.
-        let rules = Rules { paths: false, known: true, deadline: Instant::now() + JOIN_WAIT };
+        let rules = Rules { paths: false, known: true, wave: 0, deadline: Instant::now() + JOIN_WAIT };
         let mut race = Race::start(self.caller.clone(), known, rules);
         match race.control(epoch) {
             Ok((way, link)) => {
@@ -207,6 +211,20 @@ impl Dial for Redialler {
         if let Err(e) = thread::Builder::new().name("haul-dial".into()).spawn(work) {
             failed(JoinEvent::Failed { stream, why: format!("starting a thread: {e}"), refused: false });
         }
+    }
+
+    fn open(&self, post: Post<JoinEvent>) -> Vec<StreamId> {
+        let Some(coming) = &self.0.coming else { return Vec::new() };
+        let redial = self.0.clone();
+        coming.open(
+            &(Arc::new(move |event| {
+                if let JoinEvent::Failed { stream, .. } = &event {
+                    redial.paths().left(*stream);
+                }
+                post(event);
+            }) as Post<JoinEvent>),
+        );
+        coming.ids.clone()
     }
 
     fn left(&self, stream: StreamId) {

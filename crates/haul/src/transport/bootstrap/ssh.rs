@@ -475,6 +475,17 @@ pub struct SshGuard {
 }
 
 impl SshGuard {
+    /// The session is over in good order: ssh ends by itself when the far end does, and nobody waits for that. A thread reaps
+    /// it, and kills it if it stays; when this process ends before, ssh is on its own.
+    ///
+    /// Edge: where the streams had the pipe, what they wrote last may still be on its way, and ssh is waited for.
+    pub fn leave(self) {
+        let SshGuard { _pipe: Some(pipe), child, .. } = self else { return };
+        drop(pipe);
+        // Without the thread it is waited for.
+        let _ = thread::Builder::new().name("haul-ssh-end".into()).spawn(move || drop(child));
+    }
+
     /// What ssh (and the far end's stderr) wrote since the session came up, escaped; the last lines only.
     /// Each line is given once.
     pub fn take_words(&self) -> Vec<String> {

@@ -60,6 +60,8 @@ struct State {
     out: Outgoing,
     into: Incoming,
     epoch: SessionEpoch,
+    /// The present link has a connection of its own: what was written to it goes out without this process.
+    own: bool,
     /// Cuts the present link; `None`: it is lost.
     closer: Option<Arc<dyn Fn() + Send + Sync>>,
     /// The peer said where to go on; before that nothing is sent.
@@ -113,6 +115,7 @@ impl ControlStream {
             out: Outgoing::default(),
             into: Incoming::default(),
             epoch,
+            own: link.socket.is_some(),
             closer: Some(link.closer.clone()),
             ready: true,
             closing: false,
@@ -199,7 +202,7 @@ impl ControlHandle {
             return Ok(());
         }
         let before = state.closer.replace(link.closer.clone());
-        state.epoch = epoch;
+        (state.epoch, state.own) = (epoch, link.socket.is_some());
         (state.ready, state.write_over, state.read_over) = (false, false, false);
         drop(state);
         self.shared.changed.notify_all();
@@ -229,6 +232,17 @@ impl ControlHandle {
     /// 7 s, and no time when the peer closes as well or the link is lost. Messages may still be posted meanwhile;
     /// `Lost` is not.
     pub fn close(&mut self) {
+        self.close_after(true);
+    }
+
+    /// As [`ControlHandle::close`], where the peer has said its last word: a link with a connection of its own is left to
+    /// the kernel, which delivers what was written.
+    pub fn close_at_once(&mut self) {
+        let own = self.shared.lock().own;
+        self.close_after(!own);
+    }
+
+    fn close_after(&mut self, peer: bool) {
         let mut state = self.shared.lock();
         if std::mem::replace(&mut state.closing, true) {
             return;
@@ -248,6 +262,7 @@ impl ControlHandle {
         };
         // To end both at once would tear up what is still on its way to the peer; so only when it must be.
         self.ended = wait(state, CLOSE_WRITE_WAIT, |state| state.write_over)
+            && peer
             && wait(self.shared.lock(), CLOSE_PEER_WAIT, |state| state.read_over);
         if !self.ended {
             self.end();
