@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test test-pfs lint bench lab sim clean
+.PHONY: help build demo test test-pfs lint bench lab sim sim-targets clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -74,6 +74,9 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 SEEDS ?= 1000000
 sim: ## run the session simulator for SEEDS seeds
 	HAUL_SIM_SEEDS=$(SEEDS) cargo test --release --locked -p haul-core --test sim -- --ignored
+
+sim-targets: ## simulate 1,008 storage targets at both ends under every scheduling policy, and measure what a decision costs
+	cargo test --release --locked -p haul-core --test scale -- --ignored --nocapture --test-threads 1
 
 clean: ## remove what was built
 	cargo clean

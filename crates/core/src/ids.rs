@@ -35,12 +35,27 @@ id! {
     BufferId(u32)
 }
 id! {
+    /// A storage target of one end: a number from 0 on, given by who knows the layouts, in the order in which targets
+    /// are met. At the source those of the source; at the sink those of the sink.
+    TargetId(u16)
+}
+id! {
+    /// The storage target of the sink that an object goes to, as the sink numbers them for the source. 0: any, or not
+    /// known.
+    Class(u16)
+}
+id! {
     /// The version of a file's fingerprint: objects of an older one are refused.
     Generation(u32)
 }
 id! {
     /// The fencing epoch of a session: nothing from an older one may act.
     SessionEpoch(u32)
+}
+
+impl Class {
+    /// Any storage target of the sink.
+    pub const ANY: Class = Class(0);
 }
 
 impl DirId {

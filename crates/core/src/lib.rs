@@ -6,7 +6,7 @@
 //! transfer is the brain of the simulator.
 //!
 //! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`], [`layout`],
-//! [`resend`] and [`tune`] stand alone.
+//! [`resend`], [`schedule`] and [`tune`] stand alone.
 #![forbid(unsafe_code)]
 
 // For `Arc`, which shares lists that never change; what else `sync` has is not for this crate.
@@ -20,6 +20,7 @@ pub mod io;
 pub mod journal;
 pub mod layout;
 pub mod resend;
+pub mod schedule;
 pub mod stage;
 pub mod transfer;
 pub mod tune;

@@ -1,0 +1,553 @@
+//! Which object is read or written next, and at which storage target: the decision of LADS (FAST '15), without its
+//! thresholds, for either end.
+//!
+//! In: what waits at each target, by ranges of objects; how long each request took there; how the sink's targets fare;
+//! limits; the time. Out: the next object, how each target fares, and when to ask again although nothing happened.
+//! Reading order: `words`, this file, then [`queue`] (what waits), `history` (how long things take), the policies
+//! `file`, `round_robin`, `lads` and `adaptive`, each in its file; [`share`] stands alone.
+//!
+//! The source's machine asks for reads, the sink's for writes: the same type, one at each end. At the sink all that waits
+//! has its buffer and is of class [`Class::ANY`].
+//!
+//! Invariants: an object is given out once for each time that it was added; never more in flight than [`Limits`] say, nor
+//! at a target more than its policy lets it have; nothing of a class that is shut; whatever waits at a target that
+//! answers, for a class that is not shut, has its turn within bounded time, however much else there is. The same calls
+//! give the same answers.
+//! Left out: offsets, lengths, buffers and grants. Who calls knows them: it shuts a class whose share is used up, and does
+//! not ask while it has no buffer.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::ids::{Class, FileId, TargetId, Time};
+
+mod adaptive;
+mod bits;
+mod file;
+mod history;
+mod lads;
+pub mod queue;
+mod round_robin;
+pub mod share;
+mod words;
+
+use adaptive::Adaptive;
+use bits::Bits;
+use file::Heads;
+use history::History;
+use lads::Lads;
+use queue::{Queues, Way};
+use round_robin::RoundRobin;
+pub use words::{Full, Health, Issue, LadsNumbers, Limits, Policy, Run, TargetState};
+
+/// Most targets of an end, and classes of a sink. What lies at further ones is scheduled as if it lay at the last; a
+/// class beyond is [`Class::ANY`].
+pub const TARGETS_MAX: usize = 4096;
+/// A slow class of the sink gets one object so often, whatever else could go, so that the sink sees when it recovers.
+pub const TRY_EVERY: Duration = Duration::from_millis(500);
+
+/// What a policy decides of each target. Targets are numbers below [`TARGETS_MAX`].
+trait Rule {
+    /// The target has a request more, `in_flight` now.
+    fn on_start(&mut self, _t: usize, _in_flight: u32, _now: Time) {}
+    /// A request came back after `service`, `None` if it failed; `in_flight` are left.
+    fn on_done(&mut self, t: usize, in_flight: u32, sample: Option<Sample>, limits: &Limits, now: Time);
+    /// The time that [`Rule::deadline`] named has come, or not yet.
+    fn on_time(&mut self, _t: usize, _in_flight: u32, _now: Time) {}
+    fn deadline(&self, _t: usize, _in_flight: u32) -> Option<Time> {
+        None
+    }
+    /// Requests that it may have in flight if there is room for them in all.
+    fn window(&self, t: usize, limits: &Limits) -> u32;
+    /// The same when no healthy target has anything to do.
+    fn spare(&self, t: usize, limits: &Limits) -> u32 {
+        self.window(t, limits)
+    }
+    fn health(&self, _t: usize) -> Health {
+        Health::Healthy
+    }
+    /// It is this one's turn: whether it is passed over for this time. Not for ever, if it is asked often enough.
+    fn passes_over(&mut self, _t: usize, _now: Time) -> bool {
+        false
+    }
+    /// Whether targets at which much waits have more turns.
+    fn heeds_length(&self) -> bool {
+        false
+    }
+    fn history(&self) -> &History;
+}
+
+/// A request that came back.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    bytes: u64,
+    service: Duration,
+}
+
+/// Targets that may have a request more.
+#[derive(Clone, Debug, Default)]
+struct Ring {
+    ready: Bits,
+    /// Where the next turn begins.
+    at: usize,
+}
+
+/// Chooses. See the module's head.
+pub struct Schedule {
+    limits: Limits,
+    queues: Queues,
+    rule: Box<dyn Rule + Send>,
+    /// For one file after another.
+    heads: Option<Heads>,
+    in_flight: Vec<u32>,
+    total: u32,
+    /// In flight at targets that are not healthy; at those that are hung.
+    slow: u32,
+    hung: u32,
+    healthy_ring: Ring,
+    /// The same targets by how much waits there: each ring has those with up to a quarter more than the one before.
+    longest: Vec<Ring>,
+    /// Rings of them that are not empty, and how many are in each.
+    filled: u128,
+    fills: Vec<u16>,
+    /// In which of these each target is.
+    levels: Vec<u8>,
+    /// The next turn goes by that.
+    by_length: bool,
+    slow_ring: Ring,
+    /// Slow targets that may have something, although they rest, when nobody else has work.
+    spare_ring: Ring,
+    /// Healthy targets at which something waits.
+    waiting: Bits,
+    waiting_count: usize,
+    health: Vec<Health>,
+    changed: Bits,
+    /// What is to be looked at when: a target, or from [`TARGETS_MAX`] on a class. Perhaps earlier than needed.
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// When the timer of each of those is, if there is one.
+    armed: Vec<Time>,
+    /// How classes of the sink fare, and when a slow one may have an object again.
+    sink: Vec<(Health, Time)>,
+}
+
+/// No timer.
+const NEVER: Time = Time(u64::MAX);
+
+impl Schedule {
+    /// A schedule with nothing to do.
+    pub fn new(policy: Policy, limits: Limits) -> Schedule {
+        let (rule, heads): (Box<dyn Rule + Send>, _) = match policy {
+            Policy::File => (Box::new(RoundRobin::default()), Some(Heads::default())),
+            Policy::RoundRobin => (Box::new(RoundRobin::default()), None),
+            Policy::Lads(numbers) => (Box::new(Lads::new(numbers)), None),
+            Policy::Adaptive => (Box::new(Adaptive::default()), None),
+        };
+        Schedule {
+            limits: limits.sane(),
+            queues: Queues::default(),
+            rule,
+            heads,
+            in_flight: Vec::new(),
+            total: 0,
+            slow: 0,
+            hung: 0,
+            healthy_ring: Ring::default(),
+            longest: vec![Ring::default(); LEVELS],
+            filled: 0,
+            fills: vec![0; LEVELS],
+            levels: Vec::new(),
+            by_length: false,
+            slow_ring: Ring::default(),
+            spare_ring: Ring::default(),
+            waiting: Bits::default(),
+            waiting_count: 0,
+            health: Vec::new(),
+            changed: Bits::default(),
+            timers: BinaryHeap::new(),
+            armed: Vec::new(),
+            sink: Vec::new(),
+        }
+    }
+
+    /// From now on. What is in flight stays; nothing begins until there is room again.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits.sane();
+        for t in 0..self.in_flight.len() {
+            self.refresh(t);
+        }
+    }
+
+    /// Objects of a file that may be given out from now on, behind all that waits at the target.
+    ///
+    /// # Errors
+    /// There is no room.
+    ///
+    /// # Panics
+    /// If the run is empty, or its groups are.
+    pub fn add(&mut self, target: TargetId, run: Run) -> Result<(), Full> {
+        self.push(target, run, false)
+    }
+
+    /// As [`Schedule::add`], before all that waits at the target: what must go once more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_again(&mut self, target: TargetId, run: Run) -> Result<(), Full> {
+        self.push(target, run, true)
+    }
+
+    fn push(&mut self, target: TargetId, run: Run, again: bool) -> Result<(), Full> {
+        assert!(run.count > 0 && run.group > 0, "a run has objects");
+        let t = usize::from(target.0).min(TARGETS_MAX - 1);
+        let target = TargetId(u16::try_from(t).expect("a target"));
+        let run = Run { sink: known(run.sink), ..run };
+        // One file after another has one list for each target.
+        let list = if self.heads.is_some() { Class::ANY } else { run.sink };
+        self.queues.add(target, list, run, again)?;
+        if self.in_flight.len() <= t {
+            self.in_flight.resize(t + 1, 0);
+            self.health.resize(t + 1, Health::Healthy);
+            self.levels.resize(t + 1, 0);
+        }
+        self.refresh(t);
+        Ok(())
+    }
+
+    /// Runs for which there is room.
+    pub fn room(&self) -> usize {
+        self.queues.room()
+    }
+
+    /// Nothing of this file is given out any more, until it is added anew. What was given out still counts until it is
+    /// done.
+    pub fn forget(&mut self, file: FileId) {
+        self.queues.forget(file);
+    }
+
+    /// Whether a class of the sink has no room. `false` at first.
+    pub fn set_shut(&mut self, class: Class, shut: bool) {
+        if class == known(class) {
+            self.queues.set_shut(class, shut);
+        }
+    }
+
+    /// How a class of the sink fares, as the sink says. What goes to one that is not healthy goes when nothing else can;
+    /// and one object every [`TRY_EVERY`], unless it hangs.
+    pub fn handle_sink_health(&mut self, class: Class, health: Health, now: Time) {
+        if class == Class::ANY || class != known(class) {
+            return;
+        }
+        let c = usize::from(class.0);
+        if self.sink.len() <= c {
+            self.sink.resize(c + 1, (Health::Healthy, Time(0)));
+        }
+        self.sink[c] = (health, now.after(TRY_EVERY));
+        self.queues.set_poor(class, health != Health::Healthy);
+        if is_tried(health) {
+            self.arm(TARGETS_MAX + c, now.after(TRY_EVERY));
+        }
+    }
+
+    /// The next object to begin, which is in flight from here on; `None`: there is none, or it may not begin now.
+    pub fn next(&mut self, now: Time) -> Option<Issue> {
+        self.handle_tick(now);
+        // What hangs takes no room from the others, up to half as much again.
+        if self.total - self.hung.min(self.limits.total / 2) >= self.limits.total {
+            return None;
+        }
+        if self.heads.is_some() {
+            return self.next_in_order(now);
+        }
+        for way in [Way::Good, Way::Any] {
+            // Slow targets have their turn, but no more than a part of what may be in flight while others have work.
+            let issue = if self.slow < self.slow_max() { self.turn(Of::Slow, way, now) } else { None };
+            let issue = issue.or_else(|| self.turn_by_length(way, now));
+            let issue = issue.or_else(|| self.turn(Of::Healthy, way, now));
+            if issue.is_some() {
+                return issue;
+            }
+            // The healthy ones can use no more now: what they may want in a moment is left free.
+            if self.slow < (self.limits.total / SLOW_PART_OF_IDLE).max(1) {
+                let alone = self.waiting_count == 0;
+                let issue = self.turn(Of::Slow, way, now);
+                let issue = issue.or_else(|| if alone { self.turn(Of::Spare, way, now) } else { None });
+                if issue.is_some() {
+                    return issue;
+                }
+            }
+        }
+        None
+    }
+
+    /// Most in flight at slow targets while healthy ones have work.
+    fn slow_max(&self) -> u32 {
+        (self.limits.total / SLOW_PART).max(1)
+    }
+
+    /// Every second turn goes to a target at which most waits, or the last objects would all be of a few targets.
+    fn turn_by_length(&mut self, way: Way, now: Time) -> Option<Issue> {
+        self.by_length = self.rule.heeds_length() && !self.by_length;
+        let mut left = if self.by_length { self.filled } else { 0 };
+        while left != 0 {
+            let level = left.ilog2();
+            let issue = self.turn(Of::Level(level as usize), way, now);
+            if issue.is_some() {
+                return issue;
+            }
+            left ^= 1 << level;
+        }
+        None
+    }
+
+    fn turn(&mut self, of: Of, way: Way, now: Time) -> Option<Issue> {
+        loop {
+            let ring = match of {
+                Of::Healthy => &mut self.healthy_ring,
+                Of::Level(level) => &mut self.longest[level],
+                Of::Slow => &mut self.slow_ring,
+                Of::Spare => &mut self.spare_ring,
+            };
+            let (t, class) = self.queues.find(&ring.ready, ring.at, way)?;
+            ring.at = t + 1;
+            if !self.rule.passes_over(t, now) {
+                return Some(self.begin(t, class, now));
+            }
+        }
+    }
+
+    fn next_in_order(&mut self, now: Time) -> Option<Issue> {
+        loop {
+            let heads = self.heads.as_mut().expect("it is by order");
+            let (t, head) = heads.first()?;
+            let found = self.queues.head(t, Class::ANY);
+            heads.set(t, found);
+            if found != Some(head) {
+                continue;
+            }
+            // The rest waits behind it.
+            if self.queues.is_shut(self.queues.sink_of(t, Class::ANY)?) {
+                return None;
+            }
+            return Some(self.begin(t, Class::ANY, now));
+        }
+    }
+
+    fn begin(&mut self, t: usize, list: Class, now: Time) -> Issue {
+        let (run, object) = self.queues.take(t, list);
+        self.in_flight[t] += 1;
+        self.total += 1;
+        match self.health[t] {
+            Health::Healthy => {}
+            Health::Hung => (self.slow, self.hung) = (self.slow + 1, self.hung + 1),
+            Health::Congested | Health::Resting => self.slow += 1,
+        }
+        self.rule.on_start(t, self.in_flight[t], now);
+        self.refresh(t);
+        if let Some((health, due)) = self.sink.get_mut(usize::from(run.sink.0))
+            && is_tried(*health)
+        {
+            *due = now.after(TRY_EVERY);
+            self.arm(TARGETS_MAX + usize::from(run.sink.0), now.after(TRY_EVERY));
+        }
+        let target = TargetId(u16::try_from(t).expect("a target"));
+        Issue { target, file: run.file, sink: run.sink, object }
+    }
+
+    /// An object is done at its target: `service` is from its submission to its end there (at a sink: until it is on
+    /// media, or as near as can be known), `bytes` its length.
+    ///
+    /// # Panics
+    /// If nothing is in flight there.
+    pub fn done(&mut self, target: TargetId, bytes: u64, service: Duration, now: Time) {
+        self.end(target, Some(Sample { bytes, service }), now);
+    }
+
+    /// An object failed at its target, or came to nothing: it proves nothing about the target but that it answers.
+    ///
+    /// # Panics
+    /// If nothing is in flight there.
+    pub fn failed(&mut self, target: TargetId, now: Time) {
+        self.end(target, None, now);
+    }
+
+    fn end(&mut self, target: TargetId, sample: Option<Sample>, now: Time) {
+        let t = usize::from(target.0).min(TARGETS_MAX - 1);
+        let in_flight = self.in_flight.get_mut(t).filter(|n| **n > 0).expect("something is in flight there");
+        *in_flight -= 1;
+        let left = *in_flight;
+        self.total -= 1;
+        match self.health[t] {
+            Health::Healthy => {}
+            Health::Hung => (self.slow, self.hung) = (self.slow - 1, self.hung - 1),
+            Health::Congested | Health::Resting => self.slow -= 1,
+        }
+        self.rule.on_done(t, left, sample, &self.limits, now);
+        self.refresh(t);
+    }
+
+    /// Time passed.
+    pub fn handle_tick(&mut self, now: Time) {
+        while let Some(&Reverse((time, key))) = self.timers.peek() {
+            if time > now {
+                break;
+            }
+            self.timers.pop();
+            let key = key as usize;
+            if self.armed[key] != time {
+                continue;
+            }
+            self.armed[key] = NEVER;
+            if key < TARGETS_MAX {
+                self.rule.on_time(key, self.in_flight[key], now);
+                self.refresh(key);
+                continue;
+            }
+            let (health, due) = self.sink[key - TARGETS_MAX];
+            if is_tried(health) && due > now {
+                self.arm(key, due);
+            } else if is_tried(health) {
+                self.queues.try_poor(Class(u16::try_from(key - TARGETS_MAX).expect("a class")));
+            }
+        }
+    }
+
+    /// When [`Schedule::next`] may have something although nothing was added and nothing ended: [`Schedule::handle_tick`]
+    /// is due then, also if there is no room to ask for more.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((time, _))| *time)
+    }
+
+    fn arm(&mut self, key: usize, time: Time) {
+        if self.armed.len() <= key {
+            self.armed.resize(key + 1, NEVER);
+        }
+        // An earlier one is kept: it looks again.
+        let before = self.armed[key];
+        if time < before {
+            self.armed[key] = time;
+            self.timers.push(Reverse((time, u32::try_from(key).expect("few keys"))));
+        }
+    }
+
+    /// Puts a target where it belongs after anything about it changed.
+    fn refresh(&mut self, t: usize) {
+        let (health, in_flight) = (self.rule.health(t), self.in_flight[t]);
+        let before = std::mem::replace(&mut self.health[t], health);
+        if before != health {
+            // To rest is to be congested still.
+            let told = |health| if health == Health::Resting { Health::Congested } else { health };
+            if told(before) != told(health) {
+                self.changed.set(t, true);
+            }
+            let part = |health, of: &[Health]| if of.contains(&health) { in_flight } else { 0 };
+            let slow = [Health::Congested, Health::Resting, Health::Hung];
+            self.slow = self.slow - part(before, &slow) + part(health, &slow);
+            self.hung = self.hung - part(before, &slow[2..]) + part(health, &slow[2..]);
+        }
+        if let Some(time) = self.rule.deadline(t, in_flight) {
+            self.arm(t, time);
+        }
+        if let Some(heads) = &mut self.heads {
+            return heads.set(t, self.queues.head(t, Class::ANY));
+        }
+        let objects = self.queues.objects(t);
+        let waits = objects > 0;
+        let ready = waits && in_flight < self.rule.window(t, &self.limits);
+        self.healthy_ring.ready.set(t, ready && health == Health::Healthy);
+        if self.rule.heeds_length() {
+            let before = usize::from(std::mem::replace(&mut self.levels[t], level_of(objects)));
+            if self.longest[before].ready.set(t, false) {
+                self.fills[before] -= 1;
+                self.filled &= !(u128::from(self.fills[before] == 0) << before);
+            }
+            let level = usize::from(self.levels[t]);
+            if ready && health == Health::Healthy && self.longest[level].ready.set(t, true) {
+                self.fills[level] += 1;
+                self.filled |= 1 << level;
+            }
+        }
+        self.slow_ring.ready.set(t, ready && health == Health::Congested);
+        let spare = matches!(health, Health::Congested | Health::Resting);
+        let spare = spare && waits && in_flight < self.rule.spare(t, &self.limits);
+        self.spare_ring.ready.set(t, spare);
+        if self.waiting.set(t, waits && health == Health::Healthy) {
+            match self.waiting.contains(t) {
+                true => self.waiting_count += 1,
+                false => self.waiting_count -= 1,
+            }
+        }
+    }
+
+    /// Objects that were given out and are not done.
+    pub fn in_flight(&self) -> u32 {
+        self.total
+    }
+
+    /// How a target fares.
+    pub fn health(&self, target: TargetId) -> Health {
+        self.health.get(usize::from(target.0)).copied().unwrap_or_default()
+    }
+
+    /// A target whose health changed since this was asked about it, and how it is now. That a congested one rests, or has
+    /// rested, is no change.
+    pub fn take_change(&mut self) -> Option<(TargetId, Health)> {
+        let t = self.changed.next(0, |_| u64::MAX)?;
+        self.changed.set(t, false);
+        Some((TargetId(u16::try_from(t).expect("a target")), self.health[t]))
+    }
+
+    /// All targets that ever had something.
+    pub fn targets(&self) -> impl Iterator<Item = TargetState> + '_ {
+        self.in_flight.iter().enumerate().map(|(t, in_flight)| {
+            let (service, best, done) = self.rule.history().told(t);
+            TargetState {
+                target: TargetId(u16::try_from(t).expect("a target")),
+                health: self.health[t],
+                waiting: self.queues.objects(t),
+                in_flight: *in_flight,
+                window: self.rule.window(t, &self.limits),
+                service,
+                best,
+                done,
+            }
+        })
+    }
+}
+
+/// Slow targets together have at most one part in so many of what may be in flight, while others have work.
+const SLOW_PART: u32 = 8;
+/// .. and while these cannot use it.
+const SLOW_PART_OF_IDLE: u32 = 2;
+/// Lengths of queues are told apart by quarters of their power of two, up to 2^32.
+const LEVELS: usize = 128;
+
+#[derive(Clone, Copy)]
+enum Of {
+    Healthy,
+    Level(usize),
+    Slow,
+    Spare,
+}
+
+/// The ring of those at which so much waits.
+fn level_of(objects: u64) -> u8 {
+    let objects = objects.clamp(1, u64::from(u32::MAX));
+    let power = objects.ilog2();
+    let quarter = (objects << 2 >> power) & 3;
+    u8::try_from(u64::from(power) * 4 + quarter).expect("few levels")
+}
+
+/// A class of this health gets an object now and then.
+fn is_tried(health: Health) -> bool {
+    matches!(health, Health::Congested | Health::Resting)
+}
+
+/// A class that there may be.
+fn known(class: Class) -> Class {
+    if usize::from(class.0) < TARGETS_MAX { class } else { Class::ANY }
+}
+
+#[cfg(test)]
+#[path = "schedule/tests.rs"]
+mod tests;

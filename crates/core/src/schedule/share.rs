@@ -1,0 +1,195 @@
+//! What part of the sink's buffers each of its storage targets may hold.
+//!
+//! In: which targets are wanted; bytes that arrived for them and were written; how long writes took; the round trip. Out:
+//! for each target's class the bytes that may have been sent for it since the session began, for `GRANT`.
+//!
+//! A share is what the target drains within a write and [`GAIN`] round trips, and one object: what is being written, what is
+//! on its way, and as much again that waits at the sink, so that a target can show that it could do more. So a
+//! slow target's share is small, and that of one that hangs falls with every [`HALF`] in which nothing was written, down to
+//! one object. Alone a target may hold all.
+//!
+//! Invariants: a share is at least one object and never more than the memory; the number that was told never falls, for what
+//! was granted cannot be taken back: a share that shrinks takes hold as buffers become free. Shares together may be more
+//! than the memory, for most are not used up: they are limits below the general grant (class 0), which alone says that
+//! there is room.
+//! Left out: the general grant, and which class a file's objects go to.
+
+use std::time::Duration;
+
+use super::TARGETS_MAX;
+use super::bits::Bits;
+use crate::ids::{Class, Time};
+
+/// See the module's head.
+pub const GAIN: f64 = 2.0;
+/// A target of which nothing is known may hold so many objects.
+pub const START_OBJECTS: u64 = 4;
+/// A target's rate counts half when it had something to write and wrote nothing for so long.
+pub const HALF: Duration = Duration::from_millis(500);
+/// A rate is measured over so long at least.
+const MEASURE_MIN: Duration = Duration::from_millis(50);
+/// What was told is told anew when this part of the share was added, or one object.
+const TELL_PART: u64 = 8;
+
+/// The shares. See the module's head.
+#[derive(Clone, Debug)]
+pub struct Shares {
+    memory: u64,
+    object: u64,
+    round_trip: Duration,
+    classes: Vec<Of>,
+    /// Classes that somebody wants to send to.
+    wanted: usize,
+    changed: Bits,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Of {
+    /// Files that go to it.
+    wanted: u32,
+    /// Bytes that arrived and were not written yet.
+    held: u64,
+    freed: u64,
+    told: u64,
+    /// Bytes a nanosecond; `None`: not known.
+    rate: Option<f64>,
+    /// Smoothed, nanoseconds.
+    service: f64,
+    /// Since when the rate is measured, while something is held; and what was written since, and held before that.
+    since: Time,
+    written: u64,
+    busy: Duration,
+    /// When something was last written, or came after all had been.
+    alive: Time,
+}
+
+impl Shares {
+    /// `object`: the largest object's length (raised by [`Shares::set_object`]).
+    pub fn new(memory: u64, object: u64, round_trip: Duration) -> Shares {
+        let object = object.max(1);
+        let memory = memory.max(object);
+        Shares { memory, object, round_trip, classes: Vec::new(), wanted: 0, changed: Bits::default() }
+    }
+
+    /// A longer object came. Memory is at least as much.
+    pub fn set_object(&mut self, object: u64) {
+        self.object = self.object.max(object);
+        self.memory = self.memory.max(self.object);
+    }
+
+    /// The path's round trip, when it is measured anew.
+    pub fn set_round_trip(&mut self, round_trip: Duration) {
+        self.round_trip = round_trip;
+    }
+
+    /// A file that goes to this class was announced.
+    ///
+    /// # Panics
+    /// If the class is [`Class::ANY`] or [`TARGETS_MAX`] or more.
+    pub fn handle_wanted(&mut self, class: Class) {
+        let of = self.of(class);
+        of.wanted += 1;
+        if of.wanted == 1 {
+            self.wanted += 1;
+            self.changed.set(class.0.into(), true);
+        }
+    }
+
+    /// Such a file is over. Unknown ones are ignored.
+    pub fn handle_over(&mut self, class: Class) {
+        let Some(of) = self.classes.get_mut(usize::from(class.0)).filter(|of| of.wanted > 0) else { return };
+        of.wanted -= 1;
+        if of.wanted == 0 {
+            self.wanted -= 1;
+            if self.wanted == 1 {
+                // It is alone now.
+                let all = self.classes.iter().position(|of| of.wanted > 0);
+                self.changed.set(all.expect("one is wanted"), true);
+            }
+        }
+    }
+
+    /// Bytes for this class are in a buffer.
+    pub fn handle_arrived(&mut self, class: Class, bytes: u64, now: Time) {
+        let of = self.of(class);
+        if of.held == 0 {
+            (of.since, of.alive) = (now, now);
+        }
+        of.held = of.held.saturating_add(bytes);
+    }
+
+    /// They were written (or given up), and their buffer is free. `service`: how long the write took, if there was one.
+    pub fn handle_freed(&mut self, class: Class, bytes: u64, service: Option<Duration>, now: Time) {
+        let round_trip = self.round_trip;
+        let of = self.of(class);
+        let bytes = bytes.min(of.held);
+        of.held -= bytes;
+        of.freed += bytes;
+        of.alive = now;
+        if let Some(service) = service {
+            let nanos = service.as_nanos() as f64;
+            of.service = if of.service == 0.0 { nanos } else { of.service + (nanos - of.service) / 8.0 };
+        }
+        of.written += bytes;
+        let busy = of.busy + now.since(of.since);
+        if busy >= round_trip.max(MEASURE_MIN) {
+            let rate = of.written as f64 / busy.as_nanos() as f64;
+            of.rate = Some(of.rate.map_or(rate, |before| (before + rate) / 2.0));
+            (of.since, of.written, of.busy) = (now, 0, Duration::ZERO);
+        } else if of.held == 0 {
+            // While nothing is there no rate is measured.
+            of.busy = busy;
+        }
+        self.changed.set(class.0.into(), true);
+    }
+
+    /// What this class may hold, on its way and here, in bytes.
+    pub fn share(&self, class: Class, now: Time) -> u64 {
+        let of = self.classes.get(usize::from(class.0)).copied().unwrap_or_default();
+        if self.wanted <= 1 && (of.wanted > 0 || self.wanted == 0) {
+            return self.memory;
+        }
+        let Some(rate) = of.rate else {
+            return self.object.saturating_mul(START_OBJECTS).min(self.memory);
+        };
+        let silent = if of.held == 0 { Duration::ZERO } else { now.since(of.alive) };
+        let halves = silent.as_nanos() / HALF.as_nanos();
+        let rate = rate / 2.0_f64.powi(i32::try_from(halves).unwrap_or(i32::MAX));
+        let time = GAIN * self.round_trip.as_nanos() as f64 + of.service;
+        let drained = (rate * time) as u64;
+        drained.saturating_add(self.object).min(self.memory)
+    }
+
+    /// A class whose grant grew by enough to be told, and the bytes that may have been sent for it in all.
+    pub fn poll_grant(&mut self, now: Time) -> Option<(Class, u64)> {
+        while let Some(c) = self.changed.next(0, |_| u64::MAX) {
+            self.changed.set(c, false);
+            let class = Class(u16::try_from(c).expect("a class"));
+            let share = self.share(class, now);
+            let of = &mut self.classes[c];
+            let total = of.freed.saturating_add(share);
+            let least = (share / TELL_PART).max(self.object.min(share / 2)).max(1);
+            // Where what was told is less than an object, whatever there is: it may be waited for.
+            let short = of.told < of.freed.saturating_add(self.object) && total > of.told;
+            if of.wanted > 0 && (short || total >= of.told.saturating_add(least)) {
+                of.told = total;
+                return Some((class, total));
+            }
+        }
+        None
+    }
+
+    /// What was told of this class so far.
+    pub fn told(&self, class: Class) -> u64 {
+        self.classes.get(usize::from(class.0)).map_or(0, |of| of.told)
+    }
+
+    fn of(&mut self, class: Class) -> &mut Of {
+        let c = usize::from(class.0);
+        assert!(class != Class::ANY && c < TARGETS_MAX, "a class of a target");
+        if self.classes.len() <= c {
+            self.classes.resize(c + 1, Of::default());
+        }
+        &mut self.classes[c]
+    }
+}
