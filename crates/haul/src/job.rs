@@ -138,6 +138,10 @@ pub struct Options {
     pub manifest: bool,
     /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
     pub patience: Option<u32>,
+    /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
+    /// 16 GiB, or a quarter of what is free.
+    pub spill_dir: Option<PathBuf>,
+    pub spill_size: Option<u64>,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -163,6 +167,8 @@ impl Default for Options {
             state_dir: None,
             manifest: false,
             patience: None,
+            spill_dir: None,
+            spill_size: None,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

@@ -125,6 +125,8 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
         patience: args.patience,
+        spill_dir: args.spill.clone(),
+        spill_size: args.spill_size,
         source_storage,
         sink_storage,
     };
@@ -195,7 +197,7 @@ mod tests {
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --no-push --remote-haul /h --state /s \
-                    --manifest m --patience 2m -v a b u@h:c";
+                    --manifest m --patience 2m --spill /flash --spill-size 1GiB -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
             recursive: true,
@@ -215,6 +217,8 @@ mod tests {
             state_dir: Some("/s".into()),
             manifest: true,
             patience: Some(120),
+            spill_dir: Some("/flash".into()),
+            spill_size: Some(1 << 30),
             ..job::Options::default()
         };
         assert_eq!(got.options, want);
