@@ -258,6 +258,19 @@ pub struct Cp {
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub patience: Option<u32>,
 
+    /// While the other end stalls, read ahead into a file on flash in this directory (of the source's host)
+    ///
+    /// Default: none. Used only where storage at the source is what the copy else waits for, which the report says. The file
+    /// has no name and is gone with the copy.
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
+
+    /// Bytes that the spill file may have
+    ///
+    /// Default: 16GiB, or a quarter of what is free there if that is less.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "spill")]
+    pub spill_size: Option<u64>,
+
     #[command(flatten)]
     pub protection: protect::Protection,
 
@@ -548,6 +561,7 @@ mod tests {
             &["--congestion", "../x", "a", "b"],
             &["--window", "1", "a", "b"],
             &["--patience", "2d", "a", "b"],
+            &["--spill-size", "1GiB", "a", "b"],
             &["--durability", "fast", "a", "b"],
             &["--via", "example.org", "a", "b"],
             &["--via", "10.0.0.1,", "a", "b"],

@@ -33,6 +33,7 @@ pub(crate) mod dry;
 pub(crate) mod net;
 pub(crate) mod sink;
 pub(crate) mod source;
+mod spill;
 mod steer;
 mod streams;
 #[cfg(test)]

@@ -203,6 +203,10 @@ pub struct Options {
     pub verify: Verify,
     /// What the passport of the network says, for what the user left open.
     pub start: Option<Start>,
+    /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
+    /// 16 GiB, or a quarter of what is free.
+    pub spill_dir: Option<PathBuf>,
+    pub spill_size: Option<u64>,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -232,6 +236,8 @@ impl Default for Options {
             protect: Protect::default(),
             verify: Verify::default(),
             start: None,
+            spill_dir: None,
+            spill_size: None,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

@@ -671,6 +671,7 @@ fn loss_of_ssh_loses_nothing() {
         remote_version,
         plan,
         strays,
+        far,
         guard,
     } = start(&far.spec()).0.unwrap();
     let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
@@ -689,6 +690,7 @@ fn loss_of_ssh_loses_nothing() {
         remote_version,
         plan,
         strays,
+        far,
         guard,
     });
 }

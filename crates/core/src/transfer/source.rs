@@ -4,8 +4,8 @@
 //! Out: reads to make, frames to send, entries that ended.
 //! Invariants: no payload is read without a grant for it and a buffer; a file is sealed only by a look that
 //! came after its last read; an entry is known from its announcement until it ended, never longer.
-//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`;
-//! spill.
+//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`; frames that
+//! wait on flash (`spill`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -25,11 +25,14 @@ mod file;
 mod map;
 mod read;
 mod seal;
+mod spill;
 mod streams;
 
 use file::{File, Phase, Queue};
 use map::Maps;
 use read::Ready;
+use spill::Spill;
+pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, SpillConfig, SpillCounts};
 pub use streams::QUEUED_MAX;
 use streams::Streams;
 
@@ -66,6 +69,18 @@ pub enum SourceAction {
         buffer: Option<BufferId>,
     },
     FreeBuffer(BufferId),
+    /// Write this buffer's first `len` bytes into a slot of the spill file, and answer by [`Source::handle_stored`]; the buffer is
+    /// freed by an action of its own.
+    Store {
+        slot: u32,
+        buffer: BufferId,
+        len: u32,
+    },
+    /// Read a slot's first `len` bytes into a new buffer, and answer by [`Source::handle_fetched`].
+    Fetch {
+        slot: u32,
+        len: u32,
+    },
     /// The sink waits for something; show it.
     Notice(Box<str>),
     /// Close this data stream and drop what is queued on it.
@@ -129,6 +144,7 @@ pub struct Source {
     credit_used: u64,
     streams: Streams,
     frames: VecDeque<Ready>,
+    spill: Spill,
     announce: Vec<Announced>,
     announce_bytes: usize,
     dir_ends: Vec<DirId>,
@@ -171,6 +187,7 @@ impl Source {
             credit_used: 0,
             streams: Streams::default(),
             frames: VecDeque::new(),
+            spill: Spill::default(),
             announce: Vec::new(),
             announce_bytes: 0,
             dir_ends: Vec::new(),
@@ -342,7 +359,8 @@ impl Source {
     /// Without streams the session goes on only while nothing has to be sent: the sink may close its end
     /// before its last word is heard.
     fn check_streams(&mut self) {
-        let over = self.stopping || (self.end_sent && self.all_sealed() && self.frames.is_empty());
+        let over = self.stopping
+            || (self.end_sent && self.all_sealed() && self.frames.is_empty() && self.spill.is_empty());
         match !over && self.streams.all_lost() {
             true => drop(self.lost_until.get_or_insert(self.now.after(self.wait_for_streams()))),
             false => self.lost_until = None,
@@ -490,6 +508,7 @@ impl Source {
             self.dispatch();
             self.take_maps();
             self.schedule();
+            self.look_at_spill();
             self.end_if_over();
             self.check_streams();
         }

@@ -27,6 +27,11 @@ struct Payload {
     blocks: Vec<Vec<u8>>,
 }
 
+pub enum SpillOp {
+    Store { slot: u32, buffer: BufferId },
+    Fetch { slot: u32, buffer: BufferId },
+}
+
 pub struct SourceEnd {
     pub machine: Source,
     pub walk: Vec<Step>,
@@ -35,6 +40,9 @@ pub struct SourceEnd {
     views: HashMap<FileId, (Generation, Version)>,
     pub ops: Vec<(SourceOp, Option<BufferId>)>,
     pub dones: Vec<SourceDone>,
+    /// What goes to flash and comes from there, and what lies there: blocks by slot.
+    pub spill_ops: Vec<SpillOp>,
+    flash: HashMap<u32, Vec<Vec<u8>>>,
     buffers: HashMap<BufferId, Payload>,
     next_buffer: u32,
     pub memory: u64,
@@ -57,6 +65,8 @@ impl SourceEnd {
             views: HashMap::new(),
             ops: Vec::new(),
             dones: Vec::new(),
+            spill_ops: Vec::new(),
+            flash: HashMap::new(),
             buffers: HashMap::new(),
             next_buffer: 0,
             memory,
@@ -247,6 +257,46 @@ impl World {
         self.src().dones.push(done);
     }
 
+    /// Flash does something.
+    pub fn spill_exec(&mut self) {
+        let count = self.src().spill_ops.len();
+        let at = self.rng.usize(..count);
+        let op = self.src().spill_ops.swap_remove(at);
+        let broken = !self.quiet && self.rng.u8(..60) == 0;
+        let result = if broken { Err(failure(Stage::Write, 28)) } else { Ok(()) };
+        let src = self.src();
+        match op {
+            SpillOp::Store { slot, buffer } => {
+                if !broken {
+                    let blocks =
+                        src.buffers.get(&buffer).expect("it is stored before it is freed").blocks.clone();
+                    src.flash.insert(slot, blocks);
+                }
+                self.note(|| format!("flash stores {slot}: {result:?}"));
+                self.src().machine.handle_stored(slot, result);
+            }
+            SpillOp::Fetch { slot, buffer } => {
+                let blocks = src.flash.remove(&slot).expect("what is fetched was stored");
+                match broken {
+                    true => self.free_source(buffer),
+                    false => src.buffers.get_mut(&buffer).expect("it was taken").blocks = blocks,
+                }
+                self.note(|| format!("flash fetches {slot}: {result:?}"));
+                self.src().machine.handle_fetched(slot, result.map(|()| buffer));
+            }
+        }
+    }
+
+    fn new_buffer(&mut self, len: u64) -> BufferId {
+        let src = self.src();
+        src.next_buffer += 1;
+        let (id, cost) = (BufferId(src.next_buffer), credit_cost(len));
+        src.buffers.insert(id, Payload { cost, blocks: Vec::new() });
+        src.used += cost;
+        assert!(src.used <= src.memory, "source buffers: {} of {}", src.used, src.memory);
+        id
+    }
+
     fn view(&mut self, id: FileId, generation: Generation) -> Result<Version, Failure> {
         match self.src().views.get(&id) {
             Some((known, view)) if *known == generation => Ok(*view),
@@ -404,15 +454,8 @@ impl World {
                         SourceOp::ReadBundle { files } => Some(files.iter().map(|f| u64::from(f.size)).sum()),
                         _ => None,
                     };
-                    let buffer = len.map(|len| {
-                        src.next_buffer += 1;
-                        let (id, cost) = (BufferId(src.next_buffer), credit_cost(len));
-                        src.buffers.insert(id, Payload { cost, blocks: Vec::new() });
-                        src.used += cost;
-                        assert!(src.used <= src.memory, "source buffers: {} of {}", src.used, src.memory);
-                        id
-                    });
-                    src.ops.push((op, buffer));
+                    let buffer = len.map(|len| self.new_buffer(len));
+                    self.src().ops.push((op, buffer));
                 }
                 SourceAction::Send(message) => {
                     self.note(|| format!("source sends {message:?}"));
@@ -436,6 +479,13 @@ impl World {
                     self.note(|| format!("source sends {header:?} as {seq} on {}", at + 1));
                 }
                 SourceAction::FreeBuffer(buffer) => self.free_source(buffer),
+                SourceAction::Store { slot, buffer, .. } => {
+                    self.src().spill_ops.push(SpillOp::Store { slot, buffer })
+                }
+                SourceAction::Fetch { slot, len } => {
+                    let buffer = self.new_buffer(u64::from(len));
+                    self.src().spill_ops.push(SpillOp::Fetch { slot, buffer });
+                }
                 SourceAction::Notice(_) => {}
                 SourceAction::CloseStream(stream) => {
                     let at = usize::from(stream.0) - 1;

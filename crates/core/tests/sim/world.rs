@@ -11,7 +11,7 @@ use fastrand::Rng;
 use haul_core::digest::DigestKind;
 use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::transfer::SessionEnd;
-use haul_core::transfer::source::{Source, SourceConfig};
+use haul_core::transfer::source::{Source, SourceConfig, SpillConfig};
 
 use super::disk::{Disk, JournalFile};
 use super::link::{Control, Stream};
@@ -104,6 +104,8 @@ pub struct World {
     pub quiet: bool,
     /// Someone pauses sessions, and turns their knobs. Numbers of its own, so that the other seeds stay what they were.
     knobs: Option<Rng>,
+    /// The source has a spill file. Numbers of its own, too.
+    spill: Option<Rng>,
     pub s: Session,
 }
 
@@ -128,12 +130,13 @@ enum Event {
     JoinSource(usize),
     JoinSink(usize),
     Rejoin,
+    SpillExec,
 }
 
 impl Event {
     fn class(self) -> usize {
         match self {
-            Event::SourceExec => 0,
+            Event::SourceExec | Event::SpillExec => 0,
             Event::SourceDone => 1,
             Event::SinkExec => 2,
             Event::JournalExec => 3,
@@ -196,6 +199,7 @@ pub fn run(seed: u64) -> u64 {
         holes: rng.u8(..5) != 0,
         quiet: false,
         knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
+        spill: (seed % 4 == 1).then(|| Rng::with_seed(!seed)),
         s: no_session(),
         rng,
     };
@@ -340,6 +344,10 @@ impl World {
             verify: false,
             patience,
         });
+        if let Some(rng) = &mut self.spill {
+            let (slots, stall) = (rng.u32(1..8), Duration::from_millis(rng.u64(..3)));
+            machine.use_spill(SpillConfig { slots, slot_len: 2 * BLOCK as u32, stall });
+        }
         for stream in &self.s.streams {
             machine.handle_stream_up(stream.id);
         }
@@ -572,6 +580,7 @@ impl World {
         if let Some(src) = &self.s.source {
             push(!src.ops.is_empty(), Event::SourceExec);
             push(!src.dones.is_empty(), Event::SourceDone);
+            push(!src.spill_ops.is_empty(), Event::SpillExec);
             push(!self.s.down.is_empty() || (self.s.down.over && !self.s.down.told), Event::Down);
             push(walks, Event::Walk);
         }
@@ -624,6 +633,7 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::SourceExec => self.source_exec(),
+            Event::SpillExec => self.spill_exec(),
             Event::SourceDone => self.source_done(),
             Event::SinkExec => self.sink_exec(),
             Event::JournalExec => self.journal_exec(),
@@ -695,7 +705,7 @@ impl World {
         let idle = |world: &World| {
             let src = world.s.source.as_ref();
             let snk = world.s.sink.as_ref();
-            src.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty())
+            src.is_none_or(|s| s.ops.is_empty() && s.spill_ops.is_empty() && s.dones.is_empty())
                 && snk.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty() && s.journal_ops.is_empty())
                 && (src.is_none() || world.s.down.is_empty())
                 && (snk.is_none() || world.s.up.is_empty())

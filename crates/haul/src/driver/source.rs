@@ -16,6 +16,7 @@ use haul_core::wire::{
 };
 
 use super::net::Net;
+use super::spill::Spill;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::trial::SharedTrial;
@@ -30,6 +31,7 @@ use crate::meter::Meter;
 use crate::storage::null::{self, MadeEngine};
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
+use crate::storage::spill::SpillDone;
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
 use crate::transport::Link;
@@ -47,6 +49,7 @@ const STAT_THREADS: usize = 4;
 
 enum Event {
     Done(SourceCompletion),
+    Spill(SpillDone),
     Control(ControlEvent),
     Send(SendEvent),
     Join(JoinEvent),
@@ -56,7 +59,7 @@ fn line_of(event: Event) -> Option<Heard> {
     match event {
         Event::Control(event) => Some(Heard::Control(event)),
         Event::Join(event) => Some(Heard::Join(event)),
-        Event::Done(_) | Event::Send(_) => None,
+        Event::Done(_) | Event::Spill(_) | Event::Send(_) => None,
     }
 }
 
@@ -130,6 +133,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
     chosen.extend(session.engine.report());
+    chosen.extend(session.spill.report(session.machine.spill_counts()));
     chosen.extend(session.net.report());
     chosen.extend(session.lines.chosen());
     // The sink has the last word; what this end still has to say is not worth waiting for.
@@ -157,6 +161,7 @@ struct Session {
     rename: Option<Name>,
     senders: HashMap<StreamId, DataSender>,
     pool: Pool,
+    spill: Spill,
     buffers: HashMap<BufferId, Buffer>,
     kinds: HashMap<FileId, Kind>,
     meter: Arc<Meter>,
@@ -277,6 +282,11 @@ impl Session {
             }
             Origin::Made(made) => Walk::of(made.walk(object_size)),
         };
+        let post: Post<SpillDone> = {
+            let sender = sender.clone();
+            Arc::new(move |done| drop(sender.send(Event::Spill(done))))
+        };
+        let spill = Spill::start(&request.options, frame_len, &mut machine, post)?;
         let pool = Pool::new(request.memory + slack);
         #[cfg(test)]
         super::tests::keep_pool(&pool);
@@ -290,6 +300,7 @@ impl Session {
             rename: setup.rename.clone(),
             senders,
             pool,
+            spill,
             buffers: HashMap::new(),
             kinds: HashMap::new(),
             meter,
@@ -332,7 +343,8 @@ impl Session {
             }
             self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
-            self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
+            let stuck = || self.engine.stuck().into_iter().chain(self.spill.stuck()).collect();
+            self.notices.tell(watch, control, self.lines.is_dark(), stuck);
             let blocked = self.machine.is_blocked();
             self.meter.set_idle(Stage::SourceStorage, blocked);
             self.meter.set_idle(Stage::SourceHost, blocked);
@@ -543,6 +555,7 @@ impl Session {
                 }
                 self.machine.handle_done(done, now);
             }
+            Event::Spill(done) => Spill::handle(done, &mut self.machine, &mut self.buffers),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
             Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
                 pulse.heard();
@@ -581,6 +594,10 @@ impl Session {
                         sender.submit(header, buffer);
                     }
                 }
+                SourceAction::Store { slot, buffer, len } => {
+                    self.spill.store(slot, self.buffers.remove(&buffer), len);
+                }
+                SourceAction::Fetch { slot, len } => self.spill.fetch(slot, len, &self.pool),
                 SourceAction::FreeBuffer(id) => drop(self.buffers.remove(&id)),
                 SourceAction::Notice(text) => self.notices.hear(text),
                 SourceAction::CloseStream(stream) => {

@@ -22,6 +22,7 @@ impl Source {
             SourceDone::Read { id, generation, offset, len, result } => {
                 self.reads -= 1;
                 let cost = credit_cost(u64::from(len));
+                let granted = self.was_granted((id, generation, Some(offset)), cost);
                 let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
                 if let Some(file) = current {
                     file.reads -= 1;
@@ -52,13 +53,8 @@ impl Source {
                             };
                             let header = DataHeader { entries: vec![entry] };
                             let last = file.reads == 0 && file.queue == Queue::None;
-                            self.landed += cost;
-                            self.frames.push_back(Ready {
-                                header,
-                                buffer: Some(ok.buffer),
-                                cost,
-                                held: cost,
-                            });
+                            let buffer = Some(ok.buffer);
+                            self.land(Ready { header, buffer, cost, held: cost }, granted);
                             if last {
                                 self.look(id);
                             }
@@ -72,7 +68,7 @@ impl Source {
                     self.actions.push_back(SourceAction::FreeBuffer(ok.buffer));
                 }
                 self.buffers_used -= cost;
-                self.credit_used -= cost;
+                self.credit_used -= if granted { cost } else { 0 };
             }
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
             SourceDone::Look { id, generation, result } => {
@@ -144,6 +140,7 @@ impl Source {
     ) {
         self.reads -= 1;
         let asked: u64 = items.iter().map(|(file, _)| u64::from(file.size)).sum();
+        let first = items.first().map(|(file, _)| (file.id, file.generation, None));
         let mut entries = Vec::with_capacity(items.len());
         for (BundleFile { id, generation, size }, result) in items {
             let sending = self.is_in(id, generation, Phase::Sending);
@@ -188,16 +185,16 @@ impl Source {
         }
         // The frame may be shorter than what was asked: its credit is too, its buffer is not.
         let asked_cost = credit_cost(asked);
+        let granted = first.is_none_or(|key| self.was_granted(key, asked_cost));
         if entries.is_empty() || self.stopping {
             self.buffers_used -= asked_cost;
-            self.credit_used -= asked_cost;
+            self.credit_used -= if granted { asked_cost } else { 0 };
             self.actions.push_back(SourceAction::FreeBuffer(buffer));
             return;
         }
         let header = DataHeader { entries };
         let cost = credit_cost(header.payload_len());
-        self.credit_used -= asked_cost - cost;
-        self.landed += cost;
-        self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: asked_cost });
+        self.credit_used -= if granted { asked_cost - cost } else { 0 };
+        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost }, granted);
     }
 }

@@ -4,7 +4,7 @@
 //! Invariants: a read starts only when a slot, a grant and a buffer could be had for it; what it took of grant and
 //! buffers goes on with its frame, or is given back when there is none. Small and large files take turns. Reads run ahead
 //! of the streams no further than keeps these busy: memory that was not touched yet is dear, and cold when it is sent.
-//! Left out: queues per storage target (one target for now), spill.
+//! Left out: queues per storage target (one target for now); reads without a grant (`spill`).
 
 use super::file::{File, Phase, Queue};
 use super::{Source, SourceAction};
@@ -62,7 +62,7 @@ impl Source {
         }
     }
 
-    fn room(&mut self, len: u64) -> bool {
+    pub(super) fn room(&mut self, len: u64) -> bool {
         let cost = credit_cost(len);
         let used = self.buffers_used + cost;
         let had = self.credit_used + cost <= self.credit && used <= self.config.memory;
@@ -98,7 +98,8 @@ impl Source {
                 continue;
             };
             let len = u64::from(file.object_size).min(file.size());
-            if !self.room(len) {
+            let granted = self.room(len);
+            if !granted && !self.may_spill(len) {
                 return false;
             }
             let file = self.files.get_mut(&id).expect("it is there");
@@ -116,7 +117,10 @@ impl Source {
             let tail = offset + u64::from(len) == file.size();
             let generation = file.generation;
             let op = SourceOp::Read { id, generation, offset, len, tail, whole: tail && offset == 0 };
-            self.take(u64::from(len));
+            match granted {
+                true => self.take(u64::from(len)),
+                false => self.take_spilling((id, generation, Some(offset)), u64::from(len)),
+            }
             self.actions.push_back(SourceAction::Submit(op));
             return true;
         }
@@ -129,8 +133,10 @@ impl Source {
         if self.small.is_empty() || (!plenty && more_will_come && self.reads > 0) {
             return false;
         }
-        let mut files = Vec::new();
+        let mut files: Vec<BundleFile> = Vec::new();
         let mut bytes = 0;
+        // Without a grant, into the spill file.
+        let mut spilling = false;
         while let Some(&id) = self.small.front() {
             let waits = self.files.get_mut(&id).filter(|f| f.queue == Queue::Small);
             let Some(file) = waits else {
@@ -147,7 +153,14 @@ impl Source {
             let size = file.size();
             let full =
                 files.len() >= BUNDLE_ENTRIES_MAX || (!files.is_empty() && bytes + size > BUNDLE_LEN_MAX);
-            if full || !self.room(bytes + size) {
+            if full {
+                break;
+            }
+            if files.is_empty() {
+                spilling = !self.room(size);
+            }
+            let fits = if spilling { self.may_spill(bytes + size) } else { self.room(bytes + size) };
+            if !fits {
                 break;
             }
             bytes += size;
@@ -162,13 +175,17 @@ impl Source {
         if files.is_empty() {
             return false;
         }
-        self.take(bytes);
+        match spilling {
+            false => self.take(bytes),
+            true => self.take_spilling((files[0].id, files[0].generation, None), bytes),
+        }
         self.actions.push_back(SourceAction::Submit(SourceOp::ReadBundle { files }));
         true
     }
 
     /// Gives finished reads to free streams.
     pub(super) fn dispatch(&mut self) {
+        self.drain_spill();
         while !self.paused && !self.frames.is_empty() {
             let Some(stream) = self.streams.free() else { return };
             let Ready { header, buffer, cost, held } = self.frames.pop_front().expect("not empty");
@@ -180,6 +197,7 @@ impl Source {
     }
 
     pub(super) fn drop_frames(&mut self) {
+        self.drop_spill();
         for Ready { buffer, cost, held, .. } in std::mem::take(&mut self.frames) {
             self.buffers_used -= held;
             self.credit_used -= cost;

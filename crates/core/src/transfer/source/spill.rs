@@ -1,0 +1,387 @@
+//! Reading ahead while the sink stalls: frames that wait on flash for their grant.
+//!
+//! In: a file on flash as slots of one length; reads that no grant covers; credit and the time. Out: frames to store in
+//! a slot and to fetch from it again.
+//! A slot is reserved before its read begins. What comes back while credit is there by then goes to a stream at once; else
+//! it is stored, its buffer is free, and it is fetched when a grant covers it. What is stored goes before what is not yet
+//! read, the oldest first.
+//! Invariants: a slot has one frame at a time; what is on the way to flash holds at most a quarter of the memory, so
+//! that flash which hangs stops nothing else; a frame that cannot be stored waits in memory, one that cannot be fetched is
+//! read again at the source.
+//!
+//! It pays only where storage is what the streams wait for whenever the sink takes something: what was read during a
+//! stall comes faster from flash then. So time without a stall is measured, and the share of it that storage was waited for
+//! decides (no threshold of the sink's speed). Left out: digests, which the frames keep in their headers.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use super::read::Ready;
+use super::{Source, SourceAction};
+use crate::ids::{BufferId, FileId, Generation, Time};
+use crate::wire::{DataHeader, Failure, credit_cost};
+
+/// Most slots of a spill file.
+pub const SPILL_SLOTS_MAX: u32 = 1 << 20;
+/// A grant that is missed for so long is a stall; shorter waits belong to every path.
+pub const SPILL_STALL: Duration = Duration::from_millis(200);
+/// Frames that are fetched at a time, at most.
+const FETCHES_MAX: usize = 8;
+/// What is on its way to flash holds at most this part of the memory.
+const MEMORY_PART: u64 = 4;
+/// It pays if storage was waited for in more than one part in so many of the time without stalls.
+const STARVED_PART: u32 = 10;
+/// The past counts half after so long.
+const MEASURED_MAX: Duration = Duration::from_secs(10);
+
+/// A file on flash for frames that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpillConfig {
+    /// Frames that it holds, at most [`SPILL_SLOTS_MAX`].
+    pub slots: u32,
+    /// Bytes of a slot; longer frames are never stored.
+    pub slot_len: u32,
+    /// [`SPILL_STALL`], but for tests.
+    pub stall: Duration,
+}
+
+/// What a spill file was good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpillCounts {
+    /// Payload bytes that were stored, and the most that were there at a time.
+    pub stored: u64,
+    pub peak: u64,
+    /// Stalls in which something was stored.
+    pub stalls: u64,
+    /// Longest stall so far, and the time of all.
+    pub stalled: Duration,
+    /// Time without a stall, and how much of it storage was waited for, of the last while.
+    pub flowing: Duration,
+    pub starved: Duration,
+}
+
+/// What a read is known by until it comes back: its first file, and where it begins (bundles: nowhere).
+pub(super) type ReadKey = (FileId, Generation, Option<u64>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Storing { buffer: BufferId, held: u64 },
+    Stored,
+    Fetching,
+}
+
+struct Slot {
+    header: DataHeader,
+    cost: u64,
+    at: At,
+}
+
+/// What the time is spent with.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Spent {
+    /// Nothing to say: idle, paused, or flash gives what the streams take.
+    #[default]
+    Otherwise,
+    /// There is something to read and no grant for it.
+    Stalled,
+    /// Streams have what they can send.
+    Flowing,
+    /// A stream is idle, and what it could send is being read.
+    Starved,
+}
+
+#[derive(Default)]
+pub(super) struct Spill {
+    config: Option<SpillConfig>,
+    free: Vec<u32>,
+    /// Reads without a grant, and what they hold in memory; as many free slots are reserved.
+    reads: HashSet<ReadKey>,
+    reading: u64,
+    slots: HashMap<u32, Slot>,
+    /// What is stored, the oldest first.
+    stored: VecDeque<u32>,
+    fetching: usize,
+    /// Bytes of memory that frames hold until they are stored.
+    storing: u64,
+    /// Frames that could not be stored.
+    kept: VecDeque<Ready>,
+    stalled_since: Option<Time>,
+    /// Something was stored in this stall.
+    used: bool,
+    spent: Spent,
+    looked: Time,
+    in_slots: u64,
+    counts: SpillCounts,
+}
+
+impl Spill {
+    /// Nothing waits here, on flash or in memory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.kept.is_empty()
+    }
+
+    /// There is flash to use, a slot is free, the sink has stalled for long enough, and reading ahead pays.
+    fn wants(&self, now: Time) -> bool {
+        let Some(config) = self.config else { return false };
+        let stalled = self.stalled_since.is_some_and(|since| now.since(since) >= config.stall);
+        stalled && self.free.len() > self.reads.len() && self.pays(config.stall)
+    }
+
+    fn pays(&self, measured_min: Duration) -> bool {
+        let SpillCounts { flowing, starved, .. } = self.counts;
+        flowing >= measured_min && starved * STARVED_PART >= flowing
+    }
+
+    /// Time passed as it was spent.
+    fn look(&mut self, now: Time, spent: Spent) {
+        let time = now.since(self.looked);
+        self.looked = self.looked.max(now);
+        match self.spent {
+            Spent::Otherwise => {}
+            Spent::Stalled => self.counts.stalled += time,
+            Spent::Flowing => self.counts.flowing += time,
+            Spent::Starved => {
+                self.counts.flowing += time;
+                self.counts.starved += time;
+            }
+        }
+        if self.counts.flowing > MEASURED_MAX {
+            self.counts.flowing /= 2;
+            self.counts.starved /= 2;
+        }
+        self.spent = spent;
+        if spent != Spent::Stalled {
+            self.stalled_since = None;
+            self.used = false;
+        } else if self.stalled_since.is_none() {
+            self.stalled_since = Some(now);
+        }
+    }
+
+    /// Nothing more is stored; what is there is fetched.
+    fn give_up(&mut self) {
+        self.config = None;
+    }
+
+    fn release(&mut self, slot: u32) -> Option<Slot> {
+        let gone = self.slots.remove(&slot)?;
+        self.in_slots -= gone.header.payload_len();
+        self.free.push(slot);
+        Some(gone)
+    }
+}
+
+impl Source {
+    /// Frames may be stored on flash while the sink stalls. Before the first entry; more than [`SPILL_SLOTS_MAX`] slots
+    /// are not used.
+    pub fn use_spill(&mut self, config: SpillConfig) {
+        let slots = config.slots.min(SPILL_SLOTS_MAX);
+        self.spill.free = (0..slots).rev().collect();
+        self.spill.config = (slots > 0).then_some(config);
+    }
+
+    /// What the spill file was good for so far.
+    pub fn spill_counts(&self) -> SpillCounts {
+        self.spill.counts
+    }
+
+    /// Payload bytes that lie on flash now.
+    pub fn spilled(&self) -> u64 {
+        self.spill.in_slots
+    }
+
+    /// A read of `len` bytes that no grant covers may begin, for flash takes it.
+    pub(super) fn may_spill(&self, len: u64) -> bool {
+        let cost = credit_cost(len);
+        let on_the_way = self.spill.reading + self.spill.storing + cost;
+        self.credit_used + cost > self.credit
+            && self.spill.config.is_some_and(|config| len <= u64::from(config.slot_len))
+            && self.buffers_used + cost <= self.config.memory
+            && on_the_way <= (self.config.memory / MEMORY_PART).max(cost)
+            && self.spill.wants(self.now)
+    }
+
+    /// Counts a read that [`Source::may_spill`] allowed.
+    pub(super) fn take_spilling(&mut self, key: ReadKey, len: u64) {
+        let cost = credit_cost(len);
+        self.buffers_used += cost;
+        self.reads += 1;
+        self.spill.reading += cost;
+        self.spill.reads.insert(key);
+    }
+
+    /// A read came back that held `held` bytes of memory: true if a grant covers it.
+    pub(super) fn was_granted(&mut self, key: ReadKey, held: u64) -> bool {
+        let spilling = self.spill.reads.remove(&key);
+        if spilling {
+            self.spill.reading -= held;
+        }
+        !spilling
+    }
+
+    /// A frame is ready. `granted`: its read took `cost` of the credit.
+    pub(super) fn land(&mut self, ready: Ready, granted: bool) {
+        let Ready { cost, held, .. } = ready;
+        self.landed += cost;
+        if granted {
+            return self.frames.push_back(ready);
+        }
+        if self.credit_used + cost <= self.credit {
+            self.credit_used += cost;
+            return self.frames.push_back(ready);
+        }
+        match (ready.buffer, self.spill.config.and_then(|_| self.spill.free.pop())) {
+            (Some(buffer), Some(slot)) => {
+                let spill = &mut self.spill;
+                let len = ready.header.payload_len();
+                let at = At::Storing { buffer, held };
+                spill.slots.insert(slot, Slot { header: ready.header, cost, at });
+                spill.storing += held;
+                spill.in_slots += len;
+                spill.counts.stored += len;
+                spill.counts.peak = spill.counts.peak.max(spill.in_slots);
+                spill.counts.stalls += u64::from(!std::mem::replace(&mut spill.used, true));
+                self.actions.push_back(SourceAction::Store { slot, buffer, len: len as u32 });
+            }
+            _ => self.spill.kept.push_back(ready),
+        }
+    }
+
+    /// A frame was stored, or could not be. Its buffer is still the driver's.
+    pub fn handle_stored(&mut self, slot: u32, result: Result<(), Failure>) {
+        let Some(held) = self.spill.slots.get_mut(&slot) else { return };
+        let At::Storing { buffer, held: bytes } = held.at else { return };
+        self.spill.storing -= bytes;
+        match result {
+            Ok(()) if !self.stopping => {
+                held.at = At::Stored;
+                self.spill.stored.push_back(slot);
+                self.buffers_used -= bytes;
+                self.actions.push_back(SourceAction::FreeBuffer(buffer));
+            }
+            Err(failure) if !self.stopping => {
+                let gone = self.spill.release(slot).expect("it is there");
+                self.spill.counts.stored -= gone.header.payload_len();
+                self.no_more_spill(&failure);
+                let Slot { header, cost, .. } = gone;
+                self.spill.kept.push_back(Ready { header, buffer: Some(buffer), cost, held: bytes });
+            }
+            Ok(()) | Err(_) => {
+                self.spill.release(slot);
+                self.buffers_used -= bytes;
+                self.actions.push_back(SourceAction::FreeBuffer(buffer));
+            }
+        }
+    }
+
+    /// A frame was fetched, or could not be (the driver has its buffer back then).
+    pub fn handle_fetched(&mut self, slot: u32, result: Result<BufferId, Failure>) {
+        if self.spill.slots.get(&slot).is_none_or(|held| held.at != At::Fetching) {
+            return;
+        }
+        self.spill.fetching -= 1;
+        let Slot { header, cost, .. } = self.spill.release(slot).expect("it is there");
+        match result {
+            Ok(buffer) if !self.stopping => {
+                self.landed += cost;
+                self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: cost });
+                return;
+            }
+            Ok(buffer) => self.actions.push_back(SourceAction::FreeBuffer(buffer)),
+            Err(failure) => {
+                self.no_more_spill(&failure);
+                for entry in &header.entries {
+                    self.send_again(entry.id, entry.generation, entry.offset);
+                }
+            }
+        }
+        self.buffers_used -= cost;
+        self.credit_used -= cost;
+    }
+
+    fn no_more_spill(&mut self, failure: &Failure) {
+        if self.spill.config.is_some() {
+            self.spill.give_up();
+            let text = format!("spilling ends: {}", failure.text);
+            self.actions.push_back(SourceAction::Notice(text.into()));
+        }
+    }
+
+    /// Fetches what a grant covers, before anything new is read for it.
+    pub(super) fn drain_spill(&mut self) {
+        if self.paused || self.stopping {
+            return;
+        }
+        while let Some(ready) = self.spill.kept.front()
+            && self.credit_used + ready.cost <= self.credit
+        {
+            self.credit_used += ready.cost;
+            let ready = self.spill.kept.pop_front().expect("it is there");
+            self.frames.push_back(ready);
+        }
+        while self.spill.kept.is_empty() && self.spill.fetching < FETCHES_MAX {
+            let Some(&slot) = self.spill.stored.front() else { return };
+            let held = &self.spill.slots[&slot];
+            let (cost, len) = (held.cost, held.header.payload_len());
+            let wanted = held.header.entries.iter().any(|entry| {
+                self.files.get(&entry.id).is_some_and(|file| file.generation == entry.generation)
+            });
+            if !wanted {
+                // Nobody takes it any more.
+                self.spill.stored.pop_front();
+                self.spill.release(slot);
+                continue;
+            }
+            if !self.room(len) {
+                return;
+            }
+            self.credit_used += cost;
+            self.buffers_used += cost;
+            self.spill.fetching += 1;
+            self.spill.stored.pop_front();
+            self.spill.slots.get_mut(&slot).expect("it is there").at = At::Fetching;
+            self.actions.push_back(SourceAction::Fetch { slot, len: len as u32 });
+        }
+    }
+
+    /// Looks at what this moment is spent with.
+    pub(super) fn look_at_spill(&mut self) {
+        if self.spill.config.is_none() {
+            return;
+        }
+        let waits = !(self.large.is_empty() && self.small.is_empty());
+        let least = self.least_read().map_or(0, credit_cost);
+        let spent = if self.paused || self.stopping || self.streams.all_lost() {
+            Spent::Otherwise
+        } else if waits && self.credit_used + least > self.credit {
+            Spent::Stalled
+        } else if !self.spill.slots.is_empty() {
+            Spent::Otherwise
+        } else if self.frames.is_empty() && self.streams.free().is_some() {
+            if self.reads > 0 { Spent::Starved } else { Spent::Otherwise }
+        } else {
+            Spent::Flowing
+        };
+        let now = self.now;
+        self.spill.look(now, spent);
+    }
+
+    /// What the next read would be, bytes.
+    fn least_read(&self) -> Option<u64> {
+        let large = self.large.iter().find_map(|id| self.files.get(id));
+        let large = large.map(|file| u64::from(file.object_size).min(file.size()));
+        let small = self.small.iter().find_map(|id| self.files.get(id)).map(|file| file.size());
+        large.into_iter().chain(small).min()
+    }
+
+    /// Nothing of it is sent any more.
+    pub(super) fn drop_spill(&mut self) {
+        for slot in std::mem::take(&mut self.spill.stored) {
+            self.spill.release(slot);
+        }
+        for Ready { buffer, held, .. } in std::mem::take(&mut self.spill.kept) {
+            self.buffers_used -= held;
+            self.actions.extend(buffer.map(SourceAction::FreeBuffer));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The source's spill file, between the machine that decides and the file that holds.
+//!
+//! In: the user's directory and size; frames to store and to fetch. Out: completions to the machine, and what the spill file
+//! was good for in words. Without `--spill` there is none, and the machine never asks.
+
+use std::collections::HashMap;
+
+use haul_core::ids::BufferId;
+use haul_core::transfer::source::{SPILL_STALL, Source, SpillConfig, SpillCounts};
+use haul_core::tune::show_size;
+use haul_core::wire::{Failure, Stage};
+
+use crate::buffer::{Buffer, Pool};
+use crate::job::Options;
+use crate::storage::spill::{SpillDone, SpillFile, SpillOp};
+use crate::storage::{Post, Stuck};
+
+/// What a spill file takes where the user did not say: so much, or a quarter of what is free there.
+const SIZE_DEFAULT: u64 = 16 << 30;
+
+/// See the module.
+pub(crate) struct Spill {
+    file: Option<SpillFile>,
+}
+
+impl Spill {
+    /// Makes the file that the options ask for, and tells the machine.
+    ///
+    /// # Errors
+    /// It cannot be made: the user asked for it, so the copy does not begin.
+    pub(crate) fn start(
+        options: &Options,
+        frame_len: u64,
+        machine: &mut Source,
+        post: Post<SpillDone>,
+    ) -> Result<Spill, Failure> {
+        let Some(dir) = &options.spill_dir else { return Ok(Spill { file: None }) };
+        let size = options.spill_size.unwrap_or_else(|| {
+            let free =
+                rustix::fs::statvfs(dir).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+            SIZE_DEFAULT.min(free / 4)
+        });
+        let file = SpillFile::create(dir, size, frame_len, post).map_err(|e| Failure {
+            stage: Stage::Write,
+            errno: 0,
+            text: e.to_string().into(),
+        })?;
+        let (slots, len) = file.slots();
+        let slot_len = u32::try_from(len).unwrap_or(u32::MAX);
+        machine.use_spill(SpillConfig { slots, slot_len, stall: SPILL_STALL });
+        Ok(Spill { file: Some(file) })
+    }
+
+    /// Writes a frame's payload into a slot.
+    pub(crate) fn store(&self, slot: u32, buffer: Option<Buffer>, len: u32) {
+        if let (Some(file), Some(buffer)) = (&self.file, buffer) {
+            file.store(slot, buffer, len as usize);
+        }
+    }
+
+    /// Reads a slot into a new buffer.
+    pub(crate) fn fetch(&self, slot: u32, len: u32, pool: &Pool) {
+        if let Some(file) = &self.file {
+            let buffer =
+                pool.take(len as usize).expect("the machine counts what it takes, and the pool has slack");
+            file.fetch(slot, buffer);
+        }
+    }
+
+    /// Hands a completion to the machine, and its buffer to those that the machine knows.
+    pub(crate) fn handle(done: SpillDone, machine: &mut Source, buffers: &mut HashMap<BufferId, Buffer>) {
+        let SpillDone { slot, op, buffer, result } = done;
+        let id = buffer.id();
+        match op {
+            SpillOp::Store => {
+                buffers.insert(id, buffer);
+                machine.handle_stored(slot, result);
+            }
+            SpillOp::Fetch => {
+                if result.is_ok() {
+                    buffers.insert(id, buffer);
+                }
+                machine.handle_fetched(slot, result.map(|()| id));
+            }
+        }
+    }
+
+    /// What hangs at the spill file.
+    pub(crate) fn stuck(&self) -> Vec<Stuck> {
+        self.file.as_ref().map(SpillFile::stuck).unwrap_or_default()
+    }
+
+    /// For the report: what there is, and what it was good for.
+    pub(crate) fn report(&self, counts: SpillCounts) -> Option<(String, String)> {
+        let file = self.file.as_ref()?;
+        let (slots, len) = file.slots();
+        let how = if file.is_direct() { "direct" } else { "through the page cache" };
+        let text = format!("{} ({how}), {}", show_size(u64::from(slots) * len), used(&counts));
+        Some(("spill file".into(), text))
+    }
+}
+
+fn used(counts: &SpillCounts) -> String {
+    let SpillCounts { stored, peak, stalls, stalled, flowing, starved } = *counts;
+    if stored > 0 {
+        let what = if stalls == 1 { "one stall".into() } else { format!("{stalls} stalls") };
+        return format!("{} stored in {what}, at most {} at a time", show_size(stored), show_size(peak));
+    }
+    if stalled < SPILL_STALL {
+        return "not used: the other end never stalled".into();
+    }
+    let share = if flowing.is_zero() { 0.0 } else { starved.as_secs_f64() / flowing.as_secs_f64() * 100.0 };
+    format!(
+        "not used: the other end stalled for {:.1} s in all, but storage here was waited for in {share:.0} % of the rest, \
+         so that reading ahead would not pay",
+        stalled.as_secs_f64()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Goal: the report says what was stored, and if nothing was, why.
+    #[test]
+    fn the_report_says_why() {
+        let ms = Duration::from_millis;
+        let counts = SpillCounts::default();
+        assert!(used(&counts).contains("never stalled"));
+        let counts = SpillCounts { stalled: ms(2500), flowing: ms(4000), starved: ms(40), ..counts };
+        assert!(used(&counts).contains("2.5 s in all") && used(&counts).contains("in 1 % of the rest"));
+        let counts = SpillCounts { stored: 3 << 30, peak: 1 << 30, stalls: 2, ..counts };
+        assert_eq!(used(&counts), "3 GiB stored in 2 stalls, at most 1 GiB at a time");
+    }
+}
