@@ -671,7 +671,7 @@ fn loss_of_ssh_loses_nothing() {
         remote_version,
         plan,
         strays,
-        far,
+        far: facts,
         guard,
     } = start(&far.spec()).0.unwrap();
     let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
@@ -690,7 +690,7 @@ fn loss_of_ssh_loses_nothing() {
         remote_version,
         plan,
         strays,
-        far,
+        far: facts,
         guard,
     });
 }
