@@ -250,7 +250,7 @@ fn what_the_far_end_forbids_is_refused() {
     // A digest that stops nobody is refused by the far end too, whatever the near one says.
     let ask = AgentRequest { options: Options { digest: Digest::Xxh3, ..options.clone() }, ..request() };
     assert_eq!(connect(&far.spec(), &ask, &mut |_| {}).unwrap_err().kind, BootstrapKind::Refused);
-    far.env = format!("AGENT_ECHO_BARE=1 AGENT_ECHO_PORT={}", free_port());
+    far.env = format!("AGENT_ECHO_BARE=1 AGENT_ECHO_NO_DIAL=1 AGENT_ECHO_PORT={}", free_port());
     let ask = AgentRequest { options, ..request() };
     let connected = connect(&far.spec(), &ask, &mut |_| {}).unwrap();
     assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));

@@ -173,7 +173,10 @@ fn the_way_through_ssh_is_measured_as_it_is() {
     let pair = NetnsPair::new();
     let (room, sshd) = (Room::new(), Sshd::start_as(FarHaul::Built, Some(&pair)));
     let host = crate::support::netns::FAR;
-    let haul = Haul::new(["probe", "network", "--json", "--time", "6s", "--via", FAR_BLOCKED]).by(&sshd);
+    // Neither direction is open.
+    pair.close(&pair.near, 40111);
+    let blocked = ["--port", "40111", "--via", FAR_BLOCKED];
+    let haul = Haul::new(["probe", "network", "--json", "--time", "6s"]).args(blocked).by(&sshd);
     let haul = haul.args([host]).env("XDG_STATE_HOME", room.at("state")).near(&pair);
     let summary = last(&haul.run().sane().exits(0));
     assert!(summary["protect"] == "ssh" && summary["address"].is_null(), "{summary}");
