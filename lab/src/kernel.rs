@@ -219,10 +219,9 @@ impl Task {
             drop(guest);
             (said, log.join().unwrap_or_default())
         });
-        let log = console(&log);
         match said {
-            Err(error) => bail!("{error:#}; {log}"),
-            Ok(None) => Ok(Outcome::TookTooLong(log)),
+            Err(error) => bail!("{error:#}; {}", guest::ended(&log)),
+            Ok(None) => Ok(Outcome::TookTooLong(console(&log))),
             Ok(Some(line)) => match line.strip_prefix("exit ").and_then(|code| code.parse().ok()) {
                 Some(code) => Ok(Outcome::Exited(code)),
                 None => bail!("the guest could not run the command: {line}"),

@@ -77,7 +77,26 @@ fn shipped_experiments_are_right() {
     names.sort();
     assert_eq!(
         names,
-        ["disk-order", "emulator", "overhead", "peers-100k", "peers-10k", "peers-large", "wan-threads"]
+        [
+            "congestion",
+            "darkness",
+            "disk-order",
+            "emulator",
+            "kills",
+            "nics",
+            "overhead",
+            "peers-100k",
+            "peers-10k",
+            "peers-large",
+            "protect",
+            "wan-rates-10g",
+            "wan-rates-10g-loss",
+            "wan-rates-1g",
+            "wan-rates-1g-loss",
+            "wan-stock-10g",
+            "wan-stock-1g",
+            "wan-threads",
+        ]
     );
 }
 

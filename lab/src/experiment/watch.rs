@@ -125,7 +125,6 @@ impl Watch {
         let eye = Eye {
             network: network.to_owned(),
             near: bench.near().clone(),
-            far: bench.far().address.clone(),
             ssh_port: bench.ssh_port,
             begun: Instant::now(),
             trace: Trace::default(),
@@ -146,7 +145,6 @@ impl Watch {
 struct Eye {
     network: String,
     near: Host,
-    far: String,
     ssh_port: u16,
     begun: Instant,
     trace: Trace,
@@ -217,33 +215,23 @@ impl Eye {
     }
 
     fn try_kill(&self) -> anyhow::Result<String> {
-        let filter = [
-            "state",
-            "established",
-            "dst",
-            &self.far,
-            "and",
-            "not",
-            "dport",
-            "=",
-            &self.ssh_port.to_string(),
-        ]
-        .map(str::to_owned);
-        let listed = self.ss(&["-Htn"], &filter)?;
+        // Nothing else runs on this host; by whichever address the far one was dialled.
+        let listed = self.ss(&["-Htn", "state", "established"])?;
+        let ssh = format!(":{}", self.ssh_port);
         let ports: Vec<&str> = listed
             .lines()
+            .filter(|line| line.split_whitespace().nth(3).is_some_and(|peer| !peer.ends_with(&ssh)))
             .filter_map(|line| line.split_whitespace().nth(2)?.rsplit_once(':').map(|(_, port)| port))
             .collect();
         ensure!(!ports.is_empty(), "there is no connection");
         let port = ports[self.trace.troubles.len() % ports.len()];
-        let one = ["dst", &self.far, "and", "sport", "=", port].map(str::to_owned);
-        self.ss(&["-KHtn"], &one)?;
+        self.ss(&["-KHtn", "sport", "=", port])?;
         Ok("kill".to_owned())
     }
 
-    fn ss(&self, options: &[&str], filter: &[String]) -> anyhow::Result<String> {
+    fn ss(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut command: Command = self.near.command("ss");
-        command.args(options).args(filter);
+        command.args(arguments);
         Ok(crate::process::run(&mut command, SS_PATIENCE).context("run ss (package iproute2)")?.stdout)
     }
 }

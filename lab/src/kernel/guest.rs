@@ -40,6 +40,9 @@ const CONSOLE_MAX: usize = 2_000;
 /// Where the files of a guest that stays are: programs, modules, devices, the names of namespaces.
 const NEEDED: [&str; 10] =
     ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/dev", "/proc", "/sys", "/run/netns"];
+/// What a guest's kernel cannot do where the processor has AMX.
+pub const TOO_MANY_REGISTERS: &str =
+    "cannot keep all registers of this processor (AMX): use a machine without";
 /// The kernel says this of every boot; the rest is worth telling.
 const CONSOLE_USUAL: [&str; 3] = ["SELinux:", "mmapper_init", "Failed to initialize ubd device"];
 
@@ -180,6 +183,16 @@ pub fn console(log: &str) -> String {
     let text = lines.join("; ");
     let start = text.char_indices().rev().nth(CONSOLE_MAX).map_or(0, |(index, _)| index);
     text[start..].to_owned()
+}
+
+/// Why a guest ended before its time, if its console says something that is known; else what that said last.
+pub fn ended(log: &str) -> String {
+    // Before 6.14 a kernel in user mode keeps a fixed room for a process's registers; AMX needs more, and the host refuses
+    // a part of them.
+    match log.contains("put_fp_registers") {
+        true => format!("this kernel in user mode {TOO_MANY_REGISTERS}; {}", console(log)),
+        false => console(log),
+    }
 }
 
 /// Hands on lines until there are none, or `take` has enough.
@@ -400,6 +413,8 @@ mod tests {
     fn kernel_console_is_told_in_short() {
         let log = "SELinux:  x\nmmapper_init - find_iomem failed\n\nKernel panic - not syncing\n";
         assert_eq!(console(log), "Kernel panic - not syncing");
+        assert_eq!(ended(log), console(log));
+        assert!(ended("[<6004b1ca>] ? put_fp_registers+0x10/0x12").contains(TOO_MANY_REGISTERS));
         assert!(console(&"ä".repeat(10_000)).chars().count() <= CONSOLE_MAX + 1);
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::guest::{Guest, MEMORY_MAX, Order, console};
+use super::guest::{Guest, MEMORY_MAX, Order, ended};
 use super::script;
 use crate::wan::line::Path;
 use crate::wan::netns;
@@ -122,7 +122,7 @@ pub fn start(state: &mut State, path: &Path, mtu: u32) -> anyhow::Result<()> {
                 Err(error) => format!("{error:#}"),
             };
             let log = fs::read_to_string(&log).unwrap_or_default();
-            bail!("the guest that should carry the packets did not come up: {why}; {}", console(&log))
+            bail!("the guest that should carry the packets did not come up: {why}; {}", ended(&log))
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn window(window: Option<u64>) -> String {
 /// Seconds as milliseconds; what is not known is a dash.
 pub fn millis(seconds: f64) -> String {
     match seconds * 1e3 {
-        ms if !(ms > 0.0) => "-".into(),
+        ms if ms.is_nan() || ms <= 0.0 => "-".into(),
         ms if ms < 1.0 => format!("{ms:.3} ms"),
         ms if ms < 10.0 => format!("{ms:.2} ms"),
         ms => format!("{ms:.1} ms"),

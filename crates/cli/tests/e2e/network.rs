@@ -105,7 +105,7 @@ fn a_copy_starts_with_the_passport() {
         let to = sshd.path(&room.at(name));
         let haul = Haul::cp(options).by(&sshd).args([file.as_os_str(), &to]);
         let outcome = haul.env("XDG_STATE_HOME", room.at("state")).run().sane().exits(0);
-        assert_eq!(read(&room.at(name)), read(&file));
+        assert_eq!(read(room.at(name)), read(&file));
         outcome.summary().0["chosen"].clone()
     };
     let says = |chosen: &Value, name: &str, text: &str| {

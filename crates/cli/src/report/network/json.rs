@@ -12,9 +12,10 @@ use serde::Serialize;
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(tag = "event")]
 enum Line<'a> {
-    NetworkStarted {
+    #[serde(rename = "network_started")]
+    Started {
         schema: u32,
         haul: &'a str,
         time: String,
@@ -25,26 +26,25 @@ enum Line<'a> {
         settings: usize,
         seconds_max: f64,
     },
-    NetworkPoint(&'a Point),
-    NetworkSummary {
+    #[serde(rename = "network_point")]
+    Point(&'a Point),
+    #[serde(rename = "network_summary")]
+    Summary {
         status: &'a str,
         exit_code: i32,
         error: Option<&'a str>,
         #[serde(flatten)]
         found: Found<'a>,
     },
-    NetworkPassport {
-        schema: u32,
-        age_seconds: u64,
-        probe: &'a Network,
-    },
+    #[serde(rename = "network_passport")]
+    Passport { schema: u32, age_seconds: u64, probe: &'a Network },
 }
 
 /// What a summary holds. A probe that did not end recommends nothing, and says so.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Found<'a> {
-    Probe(Box<&'a Network>),
+    Probe(&'a Network),
     Nothing { recommended: Option<Best> },
 }
 
@@ -70,24 +70,24 @@ pub fn started(out: &mut impl Write, start: &Start, time: String) -> io::Result<
     let Start { to, address, path, rtt, settings, seconds_max } = *start;
     let haul = env!("CARGO_PKG_VERSION");
     let schema = SCHEMA;
-    write(out, &Line::NetworkStarted { schema, haul, time, to, address, path, rtt, settings, seconds_max })
+    write(out, &Line::Started { schema, haul, time, to, address, path, rtt, settings, seconds_max })
 }
 
 pub fn point(out: &mut impl Write, point: &Point) -> io::Result<()> {
-    write(out, &Line::NetworkPoint(point))
+    write(out, &Line::Point(point))
 }
 
 pub fn summary(out: &mut impl Write, ending: &Ending) -> io::Result<()> {
     let found = match ending.probe {
-        Some(probe) => Found::Probe(Box::new(probe)),
+        Some(probe) => Found::Probe(probe),
         None => Found::Nothing { recommended: None },
     };
     let Ending { status, exit_code, error, .. } = *ending;
-    write(out, &Line::NetworkSummary { status, exit_code, error, found })
+    write(out, &Line::Summary { status, exit_code, error, found })
 }
 
 pub fn passport(out: &mut impl Write, probe: &Network, age_seconds: u64) -> io::Result<()> {
-    write(out, &Line::NetworkPassport { schema: SCHEMA, age_seconds, probe })
+    write(out, &Line::Passport { schema: SCHEMA, age_seconds, probe })
 }
 
 fn write(out: &mut impl Write, line: &Line) -> io::Result<()> {

@@ -13,7 +13,7 @@ use super::{
     Bench, Links, Report, SESSION, Watch, bytes, contents, failure, finish, sink, sink_request, source,
     source_request, spawn_end,
 };
-use crate::api::{Control, Event, Observer};
+use crate::api::{Control, Event, Knob, Observer};
 use crate::driver::Protection;
 use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins};
 use crate::transport::{Guard, Link, Post, memory};
@@ -275,7 +275,70 @@ fn links_that_are_cut_are_replaced() {
         });
         complete(&case, &bench, &reports);
         assert!(net.joined.load(Ordering::SeqCst) >= 4, "{case}: nothing was replaced");
+        let later = later(&reports.0).expect("the report says so");
+        assert!(later.ends_with("(others were lost)"), "{case}: {later}");
     }
+}
+
+fn later(report: &Report) -> Option<&str> {
+    let line = report.chosen.iter().find(|(name, _)| name == "connections joined later");
+    line.map(|(_, text)| text.as_str())
+}
+
+/// Goal: streams that join because more are wanted are not told as replacements, and those that replace others are.
+/// Method: two more are asked for, then one of all is cut; the copy is paused until all that has come.
+#[test]
+fn more_streams_are_no_replacements() {
+    let (bench, net) = (Bench::new(), Arc::new(Net::default()));
+    plant(&bench, 3_000_000, 0);
+    let (a, b): (Vec<_>, Vec<_>) =
+        (0..=2).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
+    let links = |mut all: Vec<(StreamId, Link)>, joins| {
+        let (_, control) = all.remove(0);
+        let patience = Duration::from_secs(20);
+        Links {
+            session: SESSION,
+            control,
+            streams: all.len() as u16,
+            data: all,
+            joins,
+            patience,
+            strays: Arc::default(),
+            protection: Protection::default(),
+        }
+    };
+    let (a, b) =
+        (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));
+    let control = Control::new();
+    control.pause(true).unwrap();
+    control.set(Knob::Streams, 4).unwrap();
+    let watch = Watch {
+        observer: Some(Arc::new(Seen::default())),
+        control: control.clone(),
+        verbose: false,
+        manifest: None,
+    };
+    let request = source_request(&[contents(&bench.src())]);
+    let source = spawn_end("source", move || source::run(a, &request, &watch));
+    let request = sink_request(&bench.dst());
+    let sink = spawn_end("sink", move || sink::run(b, &request, &Watch::silent()));
+    let deadline = Instant::now() + super::PATIENCE;
+    let wait_for = |joined: u64| {
+        let streams = || control.state().knobs[Knob::Streams as usize].now;
+        while net.joined.load(Ordering::SeqCst) < joined || streams() != Some(4) {
+            assert!(Instant::now() < deadline, "{:?}", control.state());
+            thread::yield_now();
+        }
+    };
+    wait_for(2);
+    let first = net.closers.lock().unwrap().iter().position(|(id, _)| *id == StreamId(1)).unwrap();
+    let (_, closer) = net.closers.lock().unwrap().swap_remove(first);
+    closer();
+    wait_for(3);
+    control.pause(false).unwrap();
+    let reports = net.finish("more", source, sink);
+    complete("more", &bench, &reports);
+    assert_eq!(later(&reports.0), Some("3 (1 as others were lost, 2 as more were wanted)"));
 }
 
 /// Goal: control alone, or the data streams alone, can go and come back.

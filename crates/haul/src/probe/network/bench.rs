@@ -235,14 +235,14 @@ impl Trial for Bench {
         }
         self.began.get_or_insert(look.now);
         self.note(look);
-        if let Some((setting, step)) = self.current.take() {
-            if let Some(step) = self.go_on(look, &setting, step) {
-                self.current = Some((setting, step));
-                if self.told.is_none_or(|told| look.now.since(told) >= Duration::from_millis(200)) {
-                    self.progress(look);
-                }
-                return None;
+        if let Some((setting, step)) = self.current.take()
+            && let Some(step) = self.go_on(look, &setting, step)
+        {
+            self.current = Some((setting, step));
+            if self.told.is_none_or(|told| look.now.since(told) >= Duration::from_millis(200)) {
+                self.progress(look);
             }
+            return None;
         }
         self.begin(look)
     }
