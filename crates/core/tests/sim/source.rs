@@ -27,6 +27,11 @@ struct Payload {
     blocks: Vec<Vec<u8>>,
 }
 
+thread_local! {
+    /// Frames that were fetched from flash, over all runs.
+    pub static FETCHED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 pub enum SpillOp {
     Store { slot: u32, buffer: BufferId },
     Fetch { slot: u32, buffer: BufferId },
@@ -281,6 +286,7 @@ impl World {
                     true => self.free_source(buffer),
                     false => src.buffers.get_mut(&buffer).expect("it was taken").blocks = blocks,
                 }
+                FETCHED.set(FETCHED.get() + 1);
                 self.note(|| format!("flash fetches {slot}: {result:?}"));
                 self.src().machine.handle_fetched(slot, result.map(|()| buffer));
             }

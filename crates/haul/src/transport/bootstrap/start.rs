@@ -206,7 +206,8 @@ mod tests {
         let near = thread::spawn({
             let (caller, ways) = (far.caller.clone(), vec![far.way()]);
             move || {
-                let mut dialled = dial(&caller, ways, None, 8, &plan(4)).ok().expect("it is there");
+                let mut dialled =
+                    dial(&caller, ways, None, 8, &plan(4)).unwrap_or_else(|why| panic!("{why}"));
                 for (link, byte) in dialled.links.iter_mut().zip(b'0'..) {
                     link.writer.write_all(&[byte]).and_then(|()| link.writer.flush()).unwrap();
                 }
@@ -246,7 +247,7 @@ mod tests {
         let far = Far::new();
         let near = thread::spawn({
             let (caller, ways) = (far.caller.clone(), vec![far.way()]);
-            move || dial(&caller, ways, None, 64, &plan(7)).ok().expect("it is there")
+            move || dial(&caller, ways, None, 64, &plan(7)).unwrap_or_else(|why| panic!("{why}"))
         });
         let sockets = far.accept(8);
         let (sender, named) = crossbeam_channel::unbounded();
