@@ -20,6 +20,7 @@ mod names;
 mod network;
 mod power;
 mod probe;
+mod protect;
 mod reach;
 mod resume;
 mod sparse;

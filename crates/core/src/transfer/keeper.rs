@@ -154,6 +154,11 @@ impl Keeper {
     pub fn up(&self) -> usize {
         self.up.len()
     }
+
+    /// As many as are wanted, or more, are up.
+    pub fn is_full(&self) -> bool {
+        self.up.len() >= usize::from(self.wanted)
+    }
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::ABORT => Message::Abort(read_failure(r)?),
         kind::PING => Message::Ping(r.u64("ping")?),
         kind::PONG => Message::Pong(r.u64("pong")?),
-        kind::JOIN | kind::JOINED | kind::RESUME | kind::DATA => {
+        kind::JOIN | kind::JOINED | kind::RESUME | kind::DATA | kind::DATA_END => {
             return Err(WireError::BadValue { what: "kind of a message", value: kind.into() });
         }
         ignorable if ignorable >= kind::IGNORABLE => return Ok(None),

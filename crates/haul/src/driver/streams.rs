@@ -185,7 +185,13 @@ impl Lines {
 
     /// A data stream is lost.
     pub(crate) fn stream_lost(&mut self, stream: StreamId, now: Time) {
-        self.missing += u64::from(self.keeper.lost(stream, now));
+        if self.keeper.lost(stream, now) {
+            // What takes its place may have come before its loss was seen.
+            match self.added.checked_sub(1).filter(|_| self.keeper.is_full()) {
+                Some(added) => (self.added, self.replaced) = (added, self.replaced + 1),
+                None => self.missing += 1,
+            }
+        }
         match &self.joins {
             Joins::Accept(door) => door.left(stream),
             Joins::Dial(dial) => dial.left(stream),
