@@ -367,11 +367,8 @@ impl Sink {
             SinkDone::MakeDirs { results } => {
                 self.other_ops -= 1;
                 for (dir, result) in results {
-                    if let Err(failure) = result
-                        && !self.is_fatal(&failure)
-                    {
-                        self.dirs.fail(dir, failure);
-                    }
+                    let failure = result.err().filter(|failure| !self.is_fatal(failure));
+                    self.dirs.made(dir, failure);
                 }
             }
             SinkDone::MakeLinks { results } => {

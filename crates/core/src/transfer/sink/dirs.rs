@@ -15,7 +15,7 @@ struct Dir {
     path: PathKey,
     meta: Meta,
     depth: usize,
-    /// Open entries in it.
+    /// Open entries in it, and one while it is being made.
     holds: u32,
     /// No more entries will be announced in it.
     ended: bool,
@@ -83,12 +83,22 @@ impl Dirs {
         self.dirs.get(&dir).map_or(0, |d| d.depth)
     }
 
+    /// A directory that is to be made: [`Dirs::made`] must follow. It is not finished before, or its making could begin
+    /// when it is forgotten already.
     pub(super) fn add(&mut self, id: DirId, parent: DirId, name: Name, path: PathKey, meta: Meta) {
         let depth = self.depth(parent) + 1;
         self.hold(parent);
-        let (holds, ended, linked, failure) = (0, false, false, None);
+        let (holds, ended, linked, failure) = (1, false, false, None);
         let dir = Dir { parent, name: Some(name), path, meta, depth, holds, ended, linked, failure };
         self.dirs.insert(id, dir);
+    }
+
+    /// It was made, or could not be.
+    pub(super) fn made(&mut self, dir: DirId, failure: Option<Failure>) {
+        if let Some(failure) = failure {
+            self.fail(dir, failure);
+        }
+        self.release(dir);
     }
 
     /// Something is open in `dir`.
