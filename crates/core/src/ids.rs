@@ -56,6 +56,19 @@ id! {
 impl Class {
     /// Any storage target of the sink.
     pub const ANY: Class = Class(0);
+
+    /// The class of a target of the sink; [`Class::ANY`] of one beyond [`CLASSES_MAX`](crate::wire::CLASSES_MAX).
+    pub fn of(target: TargetId) -> Class {
+        match target.0.checked_add(1) {
+            Some(number) if number < crate::wire::CLASSES_MAX => Class(number),
+            _ => Class::ANY,
+        }
+    }
+
+    /// The target of this class; `None`: any.
+    pub fn target(self) -> Option<TargetId> {
+        self.0.checked_sub(1).map(TargetId)
+    }
 }
 
 impl DirId {

@@ -4,12 +4,13 @@ use fastrand::Rng;
 use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use haul_core::extents::DataExtent;
-use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::schedule::Health;
 use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 29;
+const MESSAGES: usize = 30;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -43,6 +44,7 @@ fn index_of(message: &Message) -> usize {
         Message::Received(_) => 26,
         Message::Streams(_) => 27,
         Message::Knobs(_) => 28,
+        Message::FileTargets { .. } => 29,
     }
 }
 
@@ -176,6 +178,32 @@ fn root(r: &mut Rng) -> SourceRoot {
 }
 
 /// A random message of the kind that [`index_of`] calls `index`.
+fn target_health(r: &mut Rng) -> TargetHealth {
+    let healths = [Health::Healthy, Health::Congested, Health::Resting, Health::Hung];
+    TargetHealth {
+        class: Class(r.u16(1..CLASSES_MAX)),
+        health: healths[r.usize(..4)],
+        waiting: r.u32(..),
+        in_flight: r.u32(..),
+        service: number(r),
+        best: number(r),
+        done: number(r),
+    }
+}
+
+/// Components that rise from 0.
+fn components(r: &mut Rng) -> Vec<TargetComponent> {
+    let mut start = 0;
+    (0..r.usize(1..6))
+        .map(|_| {
+            let classes = (0..r.usize(1..9)).map(|_| Class(r.u16(..CLASSES_MAX))).collect();
+            let component = TargetComponent { start, stripe: r.u64(1..), classes };
+            start += r.u64(1..1 << 60);
+            component
+        })
+        .collect()
+}
+
 fn message(index: usize, r: &mut Rng) -> Message {
     match index {
         0 => Message::Hello(hello(r)),
@@ -212,13 +240,13 @@ fn message(index: usize, r: &mut Rng) -> Message {
         8 => {
             Message::End(Totals { files: number(r), dirs: number(r), symlinks: number(r), bytes: number(r) })
         }
-        9 => Message::Grant { class: r.u16(..), total: number(r) },
+        9 => Message::Grant { class: r.u16(..CLASSES_MAX), total: number(r) },
         10 => Message::Written { bytes: number(r), frames: list(r, 6, |r| (StreamId(r.u16(..)), number(r))) },
         11 => Message::Durable(list(r, 6, extent)),
         12 => Message::Done(list(r, 6, done)),
         13 => Message::Resend(list(r, 6, extent)),
         14 => Message::StreamClosed { stream: StreamId(r.u16(..)), frames: number(r) },
-        15 => Message::TargetHealth(list(r, 6, |r| (r.u16(..), number(r), number(r)))),
+        15 => Message::TargetHealth(list(r, 6, target_health)),
         16 => Message::Stop { reason: text(r) },
         17 => Message::Stopped,
         18 => Message::Complete,
@@ -250,6 +278,10 @@ fn message(index: usize, r: &mut Rng) -> Message {
         25 => Message::Notice { text: text(r) },
         26 => Message::Received(number(r)),
         27 => Message::Streams(r.u16(1..=STREAMS_MAX)),
+        29 => {
+            let (id, generation) = version(r);
+            Message::FileTargets { id, generation, components: components(r) }
+        }
         28 => Message::Knobs(Knobs {
             paused: r.bool(),
             rate: number(r),
@@ -288,7 +320,10 @@ fn data_entry(r: &mut Rng, bundle: bool) -> DataEntry {
 
 fn data_header(r: &mut Rng) -> DataHeader {
     let count = if r.bool() { 1 } else { r.usize(1..20) };
-    DataHeader { entries: (0..count).map(|_| data_entry(r, count > 1)).collect() }
+    DataHeader {
+        class: Class(r.u16(..CLASSES_MAX)),
+        entries: (0..count).map(|_| data_entry(r, count > 1)).collect(),
+    }
 }
 
 fn encode(message: &Message) -> (u8, Vec<u8>) {
@@ -366,7 +401,10 @@ fn item_lengths_are_exact() {
 fn data_headers_survive_the_round_trip() {
     let r = &mut Rng::with_seed(2);
     let mut samples: Vec<DataHeader> = (0..3000).map(|_| data_header(r)).collect();
-    samples.push(DataHeader { entries: (0..BUNDLE_ENTRIES_MAX).map(|_| data_entry(r, true)).collect() });
+    samples.push(DataHeader {
+        class: Class::ANY,
+        entries: (0..BUNDLE_ENTRIES_MAX).map(|_| data_entry(r, true)).collect(),
+    });
     for header in samples {
         let frame = encode_data(&header);
         let fixed = header_of(&frame);
@@ -475,8 +513,12 @@ fn random_bytes_never_panic() {
             seq: 0,
         };
         let _ = DataPreamble::decode(&header, &bytes(r));
-        let preamble =
-            DataPreamble { entries: r.u16(..4), descriptor_len: r.u32(..400), payload_len: r.u32(..) };
+        let preamble = DataPreamble {
+            entries: r.u16(..4),
+            class: Class(r.u16(..)),
+            descriptor_len: r.u32(..400),
+            payload_len: r.u32(..),
+        };
         let _ = decode_data_descriptor(&preamble, &body);
     }
 }
@@ -499,12 +541,18 @@ fn lists_over_their_maximum_are_refused() {
         (kind::RESEND, 0, ITEMS_MAX),
         (kind::TARGET_HEALTH, 0, ITEMS_MAX),
         (kind::HOLES, 13, ITEMS_MAX),
+        (kind::FILE_TARGETS, 12, TARGET_COMPONENTS_MAX),
+        (kind::FILE_TARGETS, 30, TARGET_CLASSES_MAX),
     ];
     for (kind, before, max) in lists {
         let mut body = vec![0; 512 * 1024];
         if kind == kind::HELLO {
             body[0] = 1;
             body[2] = 1;
+        }
+        if (kind, before) == (kind::FILE_TARGETS, 30) {
+            // One component.
+            body[12] = 1;
         }
         body[before..before + 2].copy_from_slice(&((max + 1) as u16).to_le_bytes());
         let refused = decode_message(kind, &body);
@@ -522,6 +570,58 @@ fn lists_over_their_maximum_are_refused() {
     // A body over the limit, whatever it says.
     let body = vec![0; CONTROL_LEN_MAX + 1];
     assert!(matches!(decode_message(kind::STATE, &body), Err(WireError::TooLong { .. })));
+}
+
+/// Goal: what a sink says of targets has one form: classes below their maximum, 0 where it means nothing, components
+/// that rise from the file's start, not more classes in all than the maximum.
+/// Method: legal bodies, changed in one way each.
+#[test]
+fn senseless_targets_are_refused() {
+    let file = |parts: &[(u64, u64, Vec<u16>)]| {
+        let mut body = vec![0; 12];
+        body.extend((parts.len() as u16).to_le_bytes());
+        for (start, stripe, classes) in parts {
+            body.extend([start.to_le_bytes(), stripe.to_le_bytes()].concat());
+            body.extend((classes.len() as u16).to_le_bytes());
+            classes.iter().for_each(|class| body.extend(class.to_le_bytes()));
+        }
+        decode_message(kind::FILE_TARGETS, &body)
+    };
+    let last = CLASSES_MAX - 1;
+    let half = TARGET_CLASSES_MAX / 2;
+    assert!(file(&[(0, 1, vec![0, last]), (1, u64::MAX, vec![1])]).is_ok());
+    assert!(file(&[(0, 1, vec![1; half]), (9, 1, vec![1; half])]).is_ok());
+    for bad in [
+        vec![],
+        vec![(1, 1, vec![1])],
+        vec![(0, 0, vec![1])],
+        vec![(0, 1, vec![])],
+        vec![(0, 1, vec![CLASSES_MAX])],
+        vec![(0, 1, vec![1]), (0, 1, vec![1])],
+        vec![(0, 1, vec![1]), (9, 1, vec![1]), (8, 1, vec![1])],
+        vec![(0, 1, vec![1; half]), (9, 1, vec![1; half + 1])],
+    ] {
+        assert!(file(&bad).is_err(), "{bad:?}");
+    }
+    let health = |class: u16, state: u8| {
+        let mut body = vec![0; 2 + 35];
+        body[0] = 1;
+        body[2..4].copy_from_slice(&class.to_le_bytes());
+        body[4] = state;
+        decode_message(kind::TARGET_HEALTH, &body)
+    };
+    assert!(health(1, 3).is_ok() && health(last, 0).is_ok());
+    for (class, state) in [(0, 0), (CLASSES_MAX, 0), (u16::MAX, 0), (1, 4), (1, 255)] {
+        assert!(health(class, state).is_err(), "class {class}, state {state}");
+    }
+    let grant = |class: u16| decode_message(kind::GRANT, &[&class.to_le_bytes()[..], &[0; 8]].concat());
+    assert!(grant(0).is_ok() && grant(last).is_ok());
+    assert!(grant(CLASSES_MAX).is_err() && grant(u16::MAX).is_err());
+    // A data frame that names one.
+    let mut frame = encode_data(&DataHeader { class: Class(last), ..data_header(&mut Rng::with_seed(8)) });
+    assert_eq!(decode_data(&frame).map(|header| header.class), Ok(Class(last)));
+    frame[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&CLASSES_MAX.to_le_bytes());
+    assert!(matches!(decode_data(&frame), Err(WireError::TooLong { .. })));
 }
 
 /// Goal: knobs beyond what can be asked for are refused, each by its name.
@@ -589,14 +689,13 @@ fn frame_lengths_are_bounded_by_kind() {
 fn reserved_bytes_must_be_zero() {
     let frame = encode_data(&data_header(&mut Rng::with_seed(7)));
     assert!(decode_data(&frame).is_ok());
-    // Flags, host id; preamble: reserved, volume generation; entry: hole flag, unknown flag, reserved.
+    // Flags, host id; preamble: volume generation; entry: hole flag, unknown flag, reserved.
     let preamble = HEADER_LEN;
     let entry = HEADER_LEN + PREAMBLE_LEN;
     for (at, bit) in [
         (5, 1),
         (12, 1),
         (15, 128),
-        (preamble + 2, 1),
         (preamble + 12, 1),
         (preamble + 15, 1),
         (entry + 26, 2),
@@ -630,7 +729,7 @@ fn contradictory_data_entries_are_refused() {
     };
     let entry = HEADER_LEN + PREAMBLE_LEN;
     let patched = |at: usize, bytes: &[u8]| {
-        let mut frame = encode_data(&DataHeader { entries: vec![legal.clone()] });
+        let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![legal.clone()] });
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         decode_data(&frame)
     };
@@ -657,12 +756,12 @@ fn contradictory_data_entries_are_refused() {
     ));
     // Payload and descriptor lengths must add up to the frame's.
     for at in [0, HEADER_LEN + 4, HEADER_LEN + 8] {
-        let frame = encode_data(&DataHeader { entries: vec![legal.clone()] });
+        let frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![legal.clone()] });
         assert!(patched(at, &[frame[at] ^ 1]).is_err(), "length at byte {at}");
     }
     // A whole file without its root; a part that ends inside a chunk; an empty part.
     let whole = DataEntry { offset: 1 << 20, len: 1 << 20, tail: true, ..legal.clone() };
-    let mut frame = encode_data(&DataHeader { entries: vec![whole] });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![whole] });
     assert!(decode_data(&frame).is_ok());
     frame[entry + 12..entry + 20].fill(0);
     assert!(matches!(
@@ -670,7 +769,7 @@ fn contradictory_data_entries_are_refused() {
         Err(WireError::BadValue { what: "whole file without its root", .. })
     ));
     let odd = DataEntry { len: 1025, tail: true, ..legal.clone() };
-    let mut frame = encode_data(&DataHeader { entries: vec![odd] });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![odd] });
     assert!(decode_data(&frame).is_ok());
     frame[entry + 26] = 0;
     assert!(matches!(
@@ -739,7 +838,7 @@ fn small_rules_hold() {
 fn bundles_hold_whole_files_only() {
     let r = &mut Rng::with_seed(8);
     let entries = vec![data_entry(r, true), data_entry(r, true)];
-    let mut frame = encode_data(&DataHeader { entries });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries });
     assert!(decode_data(&frame).is_ok());
     frame[HEADER_LEN + PREAMBLE_LEN + DATA_ENTRY_LEN + 32 + 26] &= !1;
     let what = "bundle entry that is not a whole file";
@@ -766,22 +865,22 @@ fn entries_bring_the_values_that_they_need() {
     let bad = |what, value| Err(WireError::BadValue { what, value });
     let entry = HEADER_LEN + PREAMBLE_LEN;
     // Two values and the offset of a whole file.
-    let mut frame = encode_data(&DataHeader { entries: vec![part.clone()] });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![part.clone()] });
     frame[entry + 12..entry + 20].fill(0);
     frame[entry + 26] |= 1;
     assert_eq!(decode_data(&frame), bad("chaining values of a whole file", 2));
     // One value too few for the range: the offset moves into a larger subtree's place.
     let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
-    let mut frame = encode_data(&DataHeader { entries: vec![single] });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![single] });
     frame[entry + 12..entry + 20].copy_from_slice(&65_536u64.to_le_bytes());
     assert_eq!(decode_data(&frame), bad("chaining values of a part of a file", 1));
     // No value; the descriptor is as long as an entry with one value must be, so trailing would come later.
     let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
-    let mut frame = encode_data(&DataHeader { entries: vec![single.clone()] });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![single.clone()] });
     frame[entry + 28] = 0;
     assert_eq!(decode_data(&frame), bad("chaining values of a part of a file", 0));
     // An empty part: no payload, and the frame says so.
-    let mut frame = encode_data(&DataHeader { entries: vec![single] });
+    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![single] });
     frame[entry + 20..entry + 24].fill(0);
     frame[HEADER_LEN + 8..HEADER_LEN + 12].fill(0);
     let len = (frame.len() - HEADER_LEN) as u32;
@@ -850,8 +949,8 @@ fn encoders_refuse_what_decoders_would() {
     assert!(panics(move || drop(encode(&Message::Durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);
     entry.hole = true;
-    assert!(panics(move || drop(encode_data(&DataHeader { entries: vec![entry] }))));
-    assert!(panics(|| drop(encode_data(&DataHeader { entries: vec![] }))));
+    assert!(panics(move || drop(encode_data(&DataHeader { class: Class::ANY, entries: vec![entry] }))));
+    assert!(panics(|| drop(encode_data(&DataHeader { class: Class::ANY, entries: vec![] }))));
     let header = FrameHeader {
         len: CONTROL_LEN_MAX as u32 + 1,
         kind: kind::STATE,
@@ -909,6 +1008,9 @@ fn split_messages_fit_and_lose_nothing() {
         }
     }
     assert_eq!(joined, dirs);
+    let healths = vec![target_health(r); ITEMS_MAX + 1];
+    let parts = Message::TargetHealth(healths).split();
+    assert_eq!(parts.iter().map(|p| encode(p).1.len().min(1)).sum::<usize>(), 2);
     assert_eq!(Message::DirEnd(vec![]).split(), vec![Message::DirEnd(vec![])]);
     assert_eq!(Message::Ping(1).split(), vec![Message::Ping(1)]);
 }
@@ -1154,6 +1256,7 @@ fn negotiation_finds_the_common_ground() {
             version: 1,
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
             holes: false,
+            targets: false,
             knobs: false,
             auth_only: false,
             digest: DigestKind::Blake3,
@@ -1193,6 +1296,14 @@ fn negotiation_finds_the_common_ground() {
         assert_eq!(agreed(&base, &holes(required)), Ok(false));
         assert_eq!(agreed(&holes(required), &base), Ok(false));
     }
+    let targets = Hello {
+        capabilities: vec![Capability { kind: capability::TARGETS, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.targets, agreed.holes));
+    assert_eq!(agreed(&targets, &targets), Ok((true, false)), "both know targets");
+    assert_eq!(agreed(&base, &targets), Ok((false, false)));
+    assert_eq!(agreed(&targets, &holes(false)), Ok((false, false)), "one knows the one, one the other");
     let knobs = Hello {
         capabilities: vec![Capability { kind: capability::KNOBS, required: false, value: [].into() }],
         ..base.clone()
@@ -1268,8 +1379,14 @@ fn golden_bytes_hold() {
         cvs: vec![[0xc3; 32]],
         ..entry.clone()
     };
-    for (label, entries) in [("data-object", vec![entry]), ("data-bundle", vec![small.clone(), small])] {
-        let frame = encode_data_header(&DataHeader { entries }, StreamId(2), SessionEpoch(0x0a0b), 0x0102);
+    let frames = [
+        ("data-object", Class::ANY, vec![entry.clone()]),
+        ("data-of-target", Class(0x0102), vec![entry]),
+        ("data-bundle", Class::ANY, vec![small.clone(), small]),
+    ];
+    for (label, class, entries) in frames {
+        let header = DataHeader { class, entries };
+        let frame = encode_data_header(&header, StreamId(2), SessionEpoch(0x0a0b), 0x0102);
         lines.push(format!("{label} {}", hex(&frame)));
     }
     let (stream, epoch) = (StreamId(2), SessionEpoch(0x0a0b));
@@ -1362,7 +1479,15 @@ fn golden_message(index: usize) -> Message {
         ]),
         13 => Message::Resend(vec![extent, extent]),
         14 => Message::StreamClosed { stream: StreamId(2), frames: 8 },
-        15 => Message::TargetHealth(vec![(1, 2, 3)]),
+        15 => Message::TargetHealth(vec![TargetHealth {
+            class: Class(1),
+            health: Health::Hung,
+            waiting: 2,
+            in_flight: 3,
+            service: 4,
+            best: 5,
+            done: 6,
+        }]),
         16 => Message::Stop { reason: "stop".into() },
         17 => Message::Stopped,
         18 => Message::Complete,
@@ -1393,6 +1518,14 @@ fn golden_message(index: usize) -> Message {
         26 => Message::Received(0x0102),
         27 => Message::Streams(5),
         28 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
+        29 => Message::FileTargets {
+            id,
+            generation,
+            components: vec![
+                TargetComponent { start: 0, stripe: 1 << 20, classes: vec![Class(3), Class(4)] },
+                TargetComponent { start: 1 << 30, stripe: u64::MAX, classes: vec![Class::ANY] },
+            ],
+        },
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

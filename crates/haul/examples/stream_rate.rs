@@ -17,7 +17,7 @@ use haul::transport::Link;
 use haul::transport::pace::Pacer;
 use haul::transport::stream::{DataReceiver, DataSender, RecvEvent, SendEvent};
 use haul::transport::tls::{self, Identity, Pin};
-use haul_core::ids::{FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::stage::Stage;
 use haul_core::wire::{DataEntry, DataHeader, DigestKind};
 
@@ -118,7 +118,7 @@ fn run_frames(near: Link, far: Link, stream: StreamId, object: usize, frames: u6
             cvs: cvs.clone(),
         };
         let buffer = pool.take(object).expect("room in the pool");
-        sender.submit(DataHeader { entries: vec![entry] }, Some(buffer));
+        sender.submit(DataHeader { class: Class::ANY, entries: vec![entry] }, Some(buffer));
     }
     sender.close();
     assert_eq!(got.recv().expect("the end is told"), None);

@@ -6,19 +6,22 @@
 use super::codec::Reader;
 use super::encode::{
     ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, POLICY_BITS,
-    SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_HEALTH_LEN,
+    SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN,
+    TARGET_HEALTH_LEN, check_components,
 };
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, Capability, DoneItem, EndReport,
-    Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome,
-    PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, Totals, WireError,
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, Capability, DoneItem,
+    EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message,
+    NotKept, Outcome, PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX,
+    TARGET_COMPONENTS_MAX, TargetComponent, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
 use crate::extents::DataExtent;
-use crate::ids::{DirId, FileId, Generation, StreamId};
+use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::schedule::Health;
 use crate::stage::StageTime;
 
 /// What a control frame says.
@@ -102,7 +105,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             symlinks: r.u64("total of symlinks")?,
             bytes: r.u64("total of bytes")?,
         }),
-        kind::GRANT => Message::Grant { class: r.u16("grant: class")?, total: r.u64("grant: total")? },
+        kind::GRANT => {
+            Message::Grant { class: read_class(r, "grant: class")?.0, total: r.u64("grant: total")? }
+        }
         kind::WRITTEN => Message::Written {
             bytes: r.u64("written: bytes")?,
             frames: r.list("streams", items, STREAM_FRAMES_LEN, |r| {
@@ -122,8 +127,31 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             count => return Err(WireError::BadValue { what: "streams: count", value: count.into() }),
         },
         kind::TARGET_HEALTH => Message::TargetHealth(r.list("targets", items, TARGET_HEALTH_LEN, |r| {
-            Ok((r.u16("target class")?, r.u64("service time")?, r.u64("best service time")?))
+            Ok(TargetHealth {
+                class: match read_class(r, "target class")? {
+                    Class::ANY => return Err(WireError::BadValue { what: "target class", value: 0 }),
+                    class => class,
+                },
+                health: read_health(r)?,
+                waiting: r.u32("objects that wait")?,
+                in_flight: r.u32("objects in flight")?,
+                service: r.u64("service time")?,
+                best: r.u64("best service time")?,
+                done: r.u64("objects done")?,
+            })
         })?),
+        kind::FILE_TARGETS => {
+            let (id, generation) = read_version(r)?;
+            let mut room = TARGET_CLASSES_MAX;
+            let components = r.list("components", TARGET_COMPONENTS_MAX, TARGET_COMPONENT_LEN_MIN, |r| {
+                let (start, stripe) = (r.u64("start of a component")?, r.u64("stripe of a component")?);
+                let classes = r.list("classes of a file", room, 2, |r| read_class(r, "class of a target"))?;
+                room -= classes.len();
+                Ok(TargetComponent { start, stripe, classes })
+            })?;
+            check_components(&components)?;
+            Message::FileTargets { id, generation, components }
+        }
         kind::NOTICE => Message::Notice { text: r.text("notice")? },
         kind::KNOBS => Message::Knobs(Knobs {
             paused: r.bool("knobs: paused")?,
@@ -167,6 +195,24 @@ fn read_hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
         })
     })?;
     Ok(Hello { version_min, version_max, session, capabilities, limits })
+}
+
+/// The number of a target's class.
+fn read_class(r: &mut Reader<'_>, what: &'static str) -> Result<Class, WireError> {
+    match r.u16(what)? {
+        class if class < CLASSES_MAX => Ok(Class(class)),
+        class => Err(WireError::TooLong { what, len: class.into(), max: u64::from(CLASSES_MAX) - 1 }),
+    }
+}
+
+fn read_health(r: &mut Reader<'_>) -> Result<Health, WireError> {
+    Ok(match r.u8("state of a target")? {
+        0 => Health::Healthy,
+        1 => Health::Congested,
+        2 => Health::Resting,
+        3 => Health::Hung,
+        other => return Err(WireError::BadValue { what: "state of a target", value: other.into() }),
+    })
 }
 
 /// A count that somebody can ask for while the session runs.

@@ -7,12 +7,14 @@ use super::codec::Writer;
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
-    Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TEXT_LEN_MAX, Totals,
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, DoneItem, EndReport,
+    Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX,
+    Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
+    TEXT_LEN_MAX, TargetComponent, Totals, WireError,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
+use crate::schedule::Health;
 
 /// Bytes of the count of a list.
 const COUNT_LEN: usize = 2;
@@ -31,10 +33,14 @@ pub(super) const DATA_EXTENT_LEN: usize = 16;
 const SPARSE_LEN: usize = 5;
 pub(super) const SEALED_LEN: usize = 14;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
-pub(super) const TARGET_HEALTH_LEN: usize = 18;
+pub(super) const TARGET_HEALTH_LEN: usize = 35;
+pub(super) const TARGET_COMPONENT_LEN_MIN: usize = 20;
 
 // Lists of small items fit at their maximum...
 const _: () = assert!(COUNT_LEN + ITEMS_MAX * EXTENT_LEN <= LIST_LEN_MAX);
+const _: () = assert!(COUNT_LEN + ITEMS_MAX * TARGET_HEALTH_LEN <= LIST_LEN_MAX);
+const _: () =
+    assert!(TARGET_COMPONENTS_MAX * TARGET_COMPONENT_LEN_MIN + 2 * TARGET_CLASSES_MAX <= LIST_LEN_MAX);
 const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MAX) <= LIST_LEN_MAX);
 // ...and so does one item of the large ones.
 const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
@@ -260,12 +266,28 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             kind::STREAMS
         }
         Message::TargetHealth(targets) => {
-            list(w, "targets", ITEMS_MAX, targets, |w, (class, now, best)| {
-                w.u16(*class);
-                w.u64(*now);
-                w.u64(*best);
+            list(w, "targets", ITEMS_MAX, targets, |w, t| {
+                w.u16(t.class.0);
+                w.u8(health_number(t.health));
+                w.u32(t.waiting);
+                w.u32(t.in_flight);
+                w.u64(t.service);
+                w.u64(t.best);
+                w.u64(t.done);
             });
             kind::TARGET_HEALTH
+        }
+        Message::FileTargets { id, generation, components } => {
+            let legal = check_components(components);
+            assert!(legal.is_ok(), "own places of a file: {legal:?}");
+            w.u64(id.0);
+            w.u32(generation.0);
+            list(w, "components", TARGET_COMPONENTS_MAX, components, |w, c| {
+                w.u64(c.start);
+                w.u64(c.stripe);
+                list(w, "classes", TARGET_CLASSES_MAX, &c.classes, |w, class| w.u16(class.0));
+            });
+            kind::FILE_TARGETS
         }
         Message::Notice { text } => {
             w.text(text);
@@ -305,6 +327,41 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             w.u64(*value);
             kind::PONG
         }
+    }
+}
+
+/// The number of a state in `TARGET_HEALTH`.
+fn health_number(health: Health) -> u8 {
+    match health {
+        Health::Healthy => 0,
+        Health::Congested => 1,
+        Health::Resting => 2,
+        Health::Hung => 3,
+    }
+}
+
+/// What must hold of the components of a `FILE_TARGETS`, for either end.
+pub(super) fn check_components(components: &[TargetComponent]) -> Result<(), WireError> {
+    let bad = |what, value| Err(WireError::BadValue { what, value });
+    let mut end = None;
+    let mut classes = 0;
+    for c in components {
+        if end.map_or(c.start != 0, |end| c.start <= end) {
+            return bad("start of a component", c.start);
+        }
+        end = Some(c.start);
+        if c.stripe == 0 || c.classes.is_empty() {
+            return bad("stripes of a component", c.stripe);
+        }
+        if let Some(class) = c.classes.iter().find(|class| class.0 >= CLASSES_MAX) {
+            return bad("class of a target", class.0.into());
+        }
+        classes += c.classes.len();
+    }
+    match (components.is_empty(), classes > TARGET_CLASSES_MAX) {
+        (true, _) => bad("components", 0),
+        (_, true) => bad("classes of a file", classes as u64),
+        _ => Ok(()),
     }
 }
 

@@ -62,6 +62,7 @@ pub mod kind {
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
     pub const NOTICE: u8 = 0x81;
+    pub const FILE_TARGETS: u8 = 0x82;
     pub const KNOBS: u8 = 0x88;
 }
 

@@ -4,7 +4,8 @@ pub use crate::digest::DigestKind;
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
 use crate::extents::DataExtent;
-use crate::ids::{DirId, FileId, Generation, StreamId};
+use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::schedule::Health;
 use crate::stage::StageTime;
 
 /// The protocol version that this program speaks, and the oldest that it understands.
@@ -29,6 +30,12 @@ pub const STREAMS_MAX: u16 = 64;
 pub const PATH_LEN_MAX: usize = 16 * 1024;
 /// Most threads or requests that a knob can ask for at one end.
 pub const KNOB_THREADS_MAX: u16 = 256;
+/// Classes of the sink's targets are numbers below this; 0 is any target.
+pub const CLASSES_MAX: u16 = 4096;
+/// Most components of one [`Message::FileTargets`], and most classes in all of them. Where a file has more, the sink tells
+/// of its beginning, and of the rest that it may be anywhere.
+pub const TARGET_COMPONENTS_MAX: usize = 1024;
+pub const TARGET_CLASSES_MAX: usize = 4096;
 /// Most capability TLVs in a hello, and the longest value of one.
 pub const CAPABILITIES_MAX: usize = 64;
 pub const CAPABILITY_LEN_MAX: usize = 256;
@@ -253,6 +260,33 @@ pub struct Knobs {
     pub writers: u16,
 }
 
+/// A storage target of the sink, as it tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetHealth {
+    /// Not 0; below [`CLASSES_MAX`].
+    pub class: Class,
+    pub health: Health,
+    /// Objects that wait there, and that are being written.
+    pub waiting: u32,
+    pub in_flight: u32,
+    /// How long the write of 1 MiB takes now and at best, nanoseconds; 0: not known.
+    pub service: u64,
+    pub best: u64,
+    /// Objects written since the session began.
+    pub done: u64,
+}
+
+/// A range of a file at the sink that is striped in one way: from `start` to the start of the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetComponent {
+    pub start: u64,
+    /// Bytes that lie together on one target; not zero.
+    pub stripe: u64,
+    /// In stripe order, at least one. Stripe `n`, counted from the start of the file, lies on entry `n % len`.
+    /// [`Class::ANY`]: not known.
+    pub classes: Vec<Class>,
+}
+
 /// A top-level name of the job at the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRoot {
@@ -310,8 +344,9 @@ pub enum Message {
     },
     /// Source to sink: the walk is over and all that will be sent was announced.
     End(Totals),
-    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session
-    /// began, per target class; class 0 is any target.
+    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session began: with class 0
+    /// in all, with another one (only where both ends know [`capability::TARGETS`](super::capability::TARGETS)) in frames
+    /// that name it.
     Grant {
         class: u16,
         total: u64,
@@ -338,8 +373,16 @@ pub enum Message {
     /// Source to sink: so many data streams shall be live, 1 to [`STREAMS_MAX`]. For the sink where it is the end
     /// that dials.
     Streams(u16),
-    /// Reserved: health of storage targets (class, service time in ns now, best).
-    TargetHealth(Vec<(u16, u64, u64)>),
+    /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): how these targets
+    /// fare now.
+    TargetHealth(Vec<TargetHealth>),
+    /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): the file was made,
+    /// and lies so. At least one component; starts rise from 0.
+    FileTargets {
+        id: FileId,
+        generation: Generation,
+        components: Vec<TargetComponent>,
+    },
     /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
     Notice {
         text: Box<str>,
@@ -387,6 +430,8 @@ pub struct DataEntry {
 /// Everything of a data frame but its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataHeader {
+    /// Whose grant it took besides the general one. [`Class::ANY`]: none other.
+    pub class: Class,
     pub entries: Vec<DataEntry>,
 }
 
@@ -429,6 +474,7 @@ impl Message {
             Message::Received(_) => "RECEIVED",
             Message::Streams(_) => "STREAMS",
             Message::TargetHealth(_) => "TARGET_HEALTH",
+            Message::FileTargets { .. } => "FILE_TARGETS",
             Message::Notice { .. } => "NOTICE",
             Message::Knobs(_) => "KNOBS",
             Message::Stop { .. } => "STOP",

@@ -16,12 +16,15 @@ pub mod capability {
     pub const HOLES: u16 = 0x0004;
     /// Digests are XXH3 trees instead of BLAKE3. Required, without a value, named by both ends or none.
     pub const XXH3: u16 = 0x0005;
+    /// The sink tells where files lie and how its storage targets fare, and grants by target: `FILE_TARGETS`,
+    /// `TARGET_HEALTH`, classes in `GRANT` and data frames. Without a value.
+    pub const TARGETS: u16 = 0x0006;
     /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
     pub const KNOBS: u16 = 0x0010;
     /// All that this version knows.
-    pub const KNOWN: [u16; 4] = [HOLES, KNOBS, AUTH_ONLY, XXH3];
+    pub const KNOWN: [u16; 5] = [HOLES, TARGETS, KNOBS, AUTH_ONLY, XXH3];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 2] = [HOLES, KNOBS];
+    pub const OFFERED: [u16; 3] = [HOLES, TARGETS, KNOBS];
 }
 
 /// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
@@ -43,6 +46,8 @@ pub struct Agreed {
     pub limits: Limits,
     /// Both ends know [`capability::HOLES`].
     pub holes: bool,
+    /// Both ends know [`capability::TARGETS`].
+    pub targets: bool,
     /// Both ends know [`capability::KNOBS`].
     pub knobs: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
@@ -102,6 +107,6 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if auth_only && digest != DigestKind::Blake3 {
         return Err(WireError::WeakDigest);
     }
-    let (holes, knobs) = (both(capability::HOLES), both(capability::KNOBS));
-    Ok(Agreed { version, limits, holes, knobs, auth_only, digest })
+    let [holes, targets, knobs] = [capability::HOLES, capability::TARGETS, capability::KNOBS].map(both);
+    Ok(Agreed { version, limits, holes, targets, knobs, auth_only, digest })
 }

@@ -10,7 +10,7 @@ use super::file::{Phase, Queue};
 use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
-use crate::ids::{BufferId, FileId, Generation, Time};
+use crate::ids::{BufferId, Class, FileId, Generation, Time};
 use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
 use crate::wire::{DataEntry, DataHeader, Failure, Message, Stage, credit_cost};
 
@@ -51,7 +51,7 @@ impl Source {
                                 digest: self.config.digest,
                                 cvs: ok.cvs,
                             };
-                            let header = DataHeader { entries: vec![entry] };
+                            let header = DataHeader { class: Class::ANY, entries: vec![entry] };
                             let last = file.reads == 0 && file.queue == Queue::None;
                             let buffer = Some(ok.buffer);
                             self.land(Ready { header, buffer, cost, held: cost }, granted);
@@ -192,7 +192,7 @@ impl Source {
             self.actions.push_back(SourceAction::FreeBuffer(buffer));
             return;
         }
-        let header = DataHeader { entries };
+        let header = DataHeader { class: Class::ANY, entries };
         let cost = credit_cost(header.payload_len());
         self.credit_used -= if granted { asked_cost - cost } else { 0 };
         self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost }, granted);

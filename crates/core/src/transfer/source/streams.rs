@@ -171,7 +171,7 @@ mod tests {
         let fill = |streams: &mut Streams| {
             let mut got = Vec::new();
             while let Some(id) = streams.free() {
-                streams.push(id, &DataHeader { entries: Vec::new() }, 0, 0);
+                streams.push(id, &DataHeader { class: crate::ids::Class::ANY, entries: Vec::new() }, 0, 0);
                 got.push(id.0);
             }
             got
