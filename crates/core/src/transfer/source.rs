@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
-use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
+use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, protocol};
 use crate::wire::{
@@ -27,6 +27,7 @@ mod read;
 mod seal;
 mod spill;
 mod streams;
+mod targets;
 
 use file::{File, Phase, Queue};
 use map::Maps;
@@ -442,7 +443,11 @@ impl Source {
             return;
         }
         match message {
-            Message::Grant { total, .. } => self.credit = self.credit.max(total),
+            Message::Grant { class, total } => self.handle_grant(Class(class), total),
+            Message::FileTargets { id, generation, components } => {
+                self.handle_file_targets(id, generation, &components);
+            }
+            Message::TargetHealth(targets) => self.handle_sink_health(&targets),
             Message::State(states) => {
                 for (id, generation, state) in states {
                     self.handle_state(id, generation, state);
@@ -492,7 +497,7 @@ impl Source {
             Message::Notice { text } => self.actions.push_back(SourceAction::Notice(text)),
             Message::Abort(failure) => self.finish(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SourceAction::Send(Message::Pong(n))),
-            Message::Pong(_) | Message::Report(_) | Message::Received(_) | Message::TargetHealth(_) => {}
+            Message::Pong(_) | Message::Report(_) | Message::Received(_) => {}
             other => {
                 let text = format!("the sink sent a message that only a source sends: {}", other.name());
                 self.finish(SessionEnd::Failed(protocol(&text)));
