@@ -11,7 +11,7 @@ use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation};
-use crate::wire::Failure;
+use crate::wire::{Failure, TargetComponent};
 
 /// An operation on the source's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +127,8 @@ pub enum SinkOp {
     MakeDirs { dirs: Vec<DirId> },
     /// What stands under these names now, and is a partial file of an earlier run still there?
     Lookup { items: Vec<LookupItem> },
+    /// Make the file's temporary, if it has none, and its space, and tell where it lies.
+    Create { file: SinkFile },
     /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
     /// `start` is where the payload begins in the buffer.
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
@@ -230,18 +232,63 @@ pub struct LinkItem {
     pub no_replace: bool,
 }
 
+/// How long the write of an object took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Took {
+    /// From the submission of its first request to the end of its last.
+    pub time: Duration,
+    /// It ended in the page cache: a time below what the target needs, until the cache has no room and its writers wait
+    /// for the target. (Direct I/O, and RAM.)
+    pub cached: bool,
+}
+
 /// The completion of a [`SinkOp`]. `Ok` lists are in the order of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SinkDone {
-    MakeDirs { results: Vec<(DirId, Result<(), Failure>)> },
-    Lookup { results: Vec<(FileId, Result<Found, Failure>)> },
-    Write { id: FileId, offset: u64, len: u32, buffer: BufferId, result: Result<(), Failure> },
-    WriteBundle { buffer: BufferId, results: Vec<(FileId, Result<(), Failure>)> },
-    Commit { results: Vec<(FileId, Result<(), Failure>)> },
-    MakeLinks { results: Vec<(FileId, Result<(), Failure>)> },
-    SyncDirs { results: Vec<(DirId, Result<(), Failure>)> },
-    FinishDirs { results: Vec<(DirId, Result<(), Failure>)> },
-    Discard { id: FileId },
-    Journal { result: Result<(), Failure> },
-    RemoveJournal { result: Result<(), Failure> },
+    MakeDirs {
+        results: Vec<(DirId, Result<(), Failure>)>,
+    },
+    Lookup {
+        results: Vec<(FileId, Result<Found, Failure>)>,
+    },
+    /// Where it lies, as [`Message::FileTargets`](crate::wire::Message::FileTargets) tells it: legal components, or none if
+    /// it lies in one place only or nobody can say.
+    Create {
+        id: FileId,
+        result: Result<Vec<TargetComponent>, Failure>,
+    },
+    /// `took`: `None` if it failed.
+    Write {
+        id: FileId,
+        offset: u64,
+        len: u32,
+        buffer: BufferId,
+        took: Option<Took>,
+        result: Result<(), Failure>,
+    },
+    WriteBundle {
+        buffer: BufferId,
+        results: Vec<(FileId, Result<(), Failure>)>,
+    },
+    Commit {
+        results: Vec<(FileId, Result<(), Failure>)>,
+    },
+    MakeLinks {
+        results: Vec<(FileId, Result<(), Failure>)>,
+    },
+    SyncDirs {
+        results: Vec<(DirId, Result<(), Failure>)>,
+    },
+    FinishDirs {
+        results: Vec<(DirId, Result<(), Failure>)>,
+    },
+    Discard {
+        id: FileId,
+    },
+    Journal {
+        result: Result<(), Failure>,
+    },
+    RemoveJournal {
+        result: Result<(), Failure>,
+    },
 }

@@ -6,14 +6,14 @@
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `data`, `epoch`,
-//! `end`, `drain`; target classes (one, "any", for now).
+//! `end`, `drain`; a destination of several storage targets (`targets`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use crate::digest::DigestKind;
 use crate::entry::Name;
-use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
+use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::journal::{Log, Replayed};
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
@@ -28,12 +28,15 @@ mod epoch;
 mod file;
 mod lookup;
 mod map;
+mod targets;
 
 use data::Frame;
 use dirs::Dirs;
 use drain::Drain;
 use epoch::Epochs;
 use file::{File, Phase};
+use targets::Targets;
+pub use targets::TargetsConfig;
 
 /// What the sink machine must know before it starts.
 #[derive(Clone, Debug)]
@@ -53,6 +56,8 @@ pub struct SinkConfig {
     pub holes: bool,
     /// How both ends make digests.
     pub digest: DigestKind,
+    /// The destination has several storage targets, and both ends know to speak of them.
+    pub targets: Option<TargetsConfig>,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
 }
@@ -146,6 +151,7 @@ pub struct Sink {
     holes: u64,
     resume: Replayed,
     epochs: Epochs,
+    targets: Option<Targets>,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
     deferred: VecDeque<Frame>,
@@ -157,7 +163,8 @@ pub struct Sink {
     frames: BTreeMap<StreamId, u64>,
     frames_told: BTreeMap<StreamId, u64>,
     closed_streams: BTreeMap<StreamId, bool>,
-    buffers: HashMap<BufferId, u64>,
+    /// What the buffers that came cost, of which class.
+    buffers: HashMap<BufferId, (u64, Class)>,
     freed: u64,
     granted: u64,
     /// Credit that may be out or in buffers, as found so far; and the dearest frame.
@@ -189,7 +196,8 @@ impl Sink {
             extents: 0,
             holes: 0,
             resume: resume.replayed,
-            epochs: Epochs::new(resume.log, resume.next_slot),
+            epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
+            targets: config.targets.map(|targets| Targets::new(targets, config.memory)),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -227,12 +235,15 @@ impl Sink {
 
     /// When [`Sink::handle_tick`] is due, if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        [self.epochs.deadline(), self.stop_at.filter(|_| self.stop.is_none())].into_iter().flatten().min()
+        let stop = self.stop_at.filter(|_| self.stop.is_none());
+        let targets = self.targets.as_ref().and_then(Targets::deadline);
+        [self.epochs.deadline(), stop, targets].into_iter().flatten().min()
     }
 
     /// Time passed.
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
+        self.tick_targets();
         if self.stop_at.is_some_and(|at| self.now >= at) {
             self.begin_stop(SessionEnd::Stopped);
         }
@@ -345,14 +356,18 @@ impl Sink {
     pub fn handle_done(&mut self, done: SinkDone, now: Time) {
         self.handle_tick(now);
         match done {
-            SinkDone::Write { id, offset, len, buffer, result } => {
+            SinkDone::Create { id, result } => self.handle_made(id, result),
+            SinkDone::Write { id, offset, len, buffer, took, result } => {
                 self.writes -= 1;
-                self.buffer_freed(buffer);
+                if let Some(targets) = &mut self.targets {
+                    targets.written(buffer, took, self.now);
+                }
+                self.buffer_freed(buffer, took.filter(|took| !took.cached).map(|took| took.time));
                 self.handle_written(id, offset, u64::from(len), result);
             }
             SinkDone::WriteBundle { buffer, results } => {
                 self.writes -= 1;
-                self.buffer_freed(buffer);
+                self.buffer_freed(buffer, None);
                 for (id, result) in results {
                     let size = self.files.get(&id).map_or(0, |f| f.size());
                     self.handle_written(id, 0, size, result);
@@ -414,9 +429,11 @@ impl Sink {
     pub fn poll_action(&mut self) -> Option<SinkAction> {
         if self.actions.is_empty() && !self.finished {
             self.take_deferred();
+            self.run_targets();
             self.run_epochs();
             // An epoch with nothing to write ends at once, and files may have begun with it.
             self.take_deferred();
+            self.run_targets();
             self.finish_dirs();
             self.flush();
             self.end_if_over();
@@ -454,6 +471,7 @@ impl Sink {
             let items = std::mem::replace(&mut self.done, rest);
             self.actions.push_back(SinkAction::Send(Message::Done(items)));
         }
+        self.flush_targets();
         self.open_window();
         let owed = (self.window + self.freed).saturating_sub(self.granted);
         if owed >= (self.window / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {

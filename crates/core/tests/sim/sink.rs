@@ -1,16 +1,20 @@
 //! The sink's end: storage engine, journal and driver around `transfer::sink`.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use haul_core::digest::DigestKind;
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::ids::{BufferId, Class, DirId, FileId};
 use haul_core::journal::{Record, Replay, compact};
+use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
-use haul_core::transfer::op::{CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp};
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
+use haul_core::transfer::op::{
+    CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
+};
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig, TargetsConfig};
+use haul_core::wire::{Failure, Message, Policy, Stage, TargetComponent, credit_cost};
 
 use super::disk::{DirKey, Node};
 use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, entry_of};
@@ -88,8 +92,22 @@ impl World {
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
         let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
-        let config =
-            SinkConfig { policy, memory, entries_max, wait, files_open_max, tag, holes, digest, names };
+        let targets = self.targets.as_mut().map(|rng| TargetsConfig {
+            limits: Limits { total: rng.u32(1..40), each: rng.u32(1..9) },
+            round_trip: Duration::from_micros(rng.u64(..50_000)),
+        });
+        let config = SinkConfig {
+            policy,
+            memory,
+            entries_max,
+            wait,
+            files_open_max,
+            tag,
+            holes,
+            digest,
+            targets,
+            names,
+        };
         let old_tags = replayed.tags.clone();
         self.s.sink = Some(SinkEnd {
             machine: Sink::new(config, Resume { replayed, log, next_slot }),
@@ -138,6 +156,27 @@ impl World {
         let made = self.disk.make_file(dir, (entry, Some(tag)));
         self.snk().open.insert(file.id, OpenFile { dir, entry, file: made, failed: false });
         Ok(made)
+    }
+
+    /// Where a file lies: somehow over the session's targets; sometimes nobody can say.
+    fn places_of(&mut self, file: &SinkFile) -> Vec<TargetComponent> {
+        let Some(rng) = &mut self.targets else { return Vec::new() };
+        let count = 1 + self.tags as u16 % 5;
+        let mut start = 0;
+        (0..rng.u8(..4))
+            .map(|_| {
+                let classes = (0..rng.usize(1..4)).map(|_| Class(rng.u16(..=count))).collect();
+                let component = TargetComponent { start, stripe: BLOCK * rng.u64(1..4), classes };
+                start += rng.u64(1..=file.size.max(1));
+                component
+            })
+            .collect()
+    }
+
+    fn took(&mut self) -> Took {
+        let Some(rng) = &mut self.targets else { return Took { time: Duration::ZERO, cached: true } };
+        let slow = if rng.u8(..8) == 0 { 400 } else { 1 };
+        Took { time: Duration::from_micros(rng.u64(50..500) * slow), cached: rng.bool() }
     }
 
     fn write(&mut self, file: &SinkFile, offset: u64, len: u64, keys: &[u8]) -> Result<(), Failure> {
@@ -222,12 +261,23 @@ impl World {
                 let results = items.iter().map(|item| (item.file.id, Ok(self.look_up(item)))).collect();
                 SinkDone::Lookup { results }
             }
+            SinkOp::Create { file } => {
+                let result = match self.strikes(60) {
+                    true => {
+                        self.fault(entry_of(&file.name));
+                        Err(failure(Stage::Create, 5))
+                    }
+                    false => self.temp(&file).map(|_| self.places_of(&file)),
+                };
+                SinkDone::Create { id: file.id, result }
+            }
             SinkOp::Write { file, offset, len, buffer, start } => {
                 let parts = self.take_payload(buffer);
                 let part = parts.iter().find(|(s, keys)| *s == start && !keys.is_empty());
                 let keys = part.expect("the payload starts there").1.clone();
                 let result = self.write(&file, offset, u64::from(len), &keys);
-                SinkDone::Write { id: file.id, offset, len, buffer, result }
+                let took = result.is_ok().then(|| self.took());
+                SinkDone::Write { id: file.id, offset, len, buffer, took, result }
             }
             SinkOp::WriteBundle { buffer, items } => {
                 let parts = self.take_payload(buffer);

@@ -106,6 +106,8 @@ pub struct World {
     knobs: Option<Rng>,
     /// The source has a spill file. Numbers of its own, too.
     spill: Option<Rng>,
+    /// The sink's file system has several storage targets. Likewise.
+    pub targets: Option<Rng>,
     pub s: Session,
 }
 
@@ -200,6 +202,7 @@ pub fn run(seed: u64) -> u64 {
         quiet: false,
         knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
         spill: (seed % 4 == 1).then(|| Rng::with_seed(!seed)),
+        targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
         s: no_session(),
         rng,
     };

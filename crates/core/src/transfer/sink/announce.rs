@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Phase};
+use super::file::{File, Made, Phase};
 use super::{Link, Sink, SinkAction};
 use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
@@ -73,6 +73,9 @@ impl Sink {
                     // Its frames must fit into what is granted.
                     let len = u64::from(object_size).min(fingerprint.size);
                     self.frame_cost_max = self.frame_cost_max.max(credit_cost(len));
+                    if let Some(targets) = &mut self.targets {
+                        targets.set_object(credit_cost(len));
+                    }
                     if sparse && !self.config.holes {
                         return self.violation("a sparse file, which this session was not to have");
                     }
@@ -115,6 +118,10 @@ impl Sink {
                         adopt,
                         in_epoch: false,
                         broken: false,
+                        made: Made::No,
+                        places: Vec::new(),
+                        told: false,
+                        set: None,
                         damaged: 0,
                     };
                     if again {
@@ -133,6 +140,9 @@ impl Sink {
                         file.phase = Phase::Open;
                     }
                     self.files.insert(id, file);
+                    if !self.config.wait {
+                        self.wish(id);
+                    }
                     self.wake(id);
                 }
             }

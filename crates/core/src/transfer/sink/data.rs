@@ -7,10 +7,12 @@
 //! when its write is over, or at once when nothing of its frame is wanted.
 //! Left out: holes, which no data may fill; where they are is known from the map (`map`).
 
+use std::time::Duration;
+
 use super::file::{File, Phase};
 use super::{Sink, SinkAction};
 use crate::digest::{Subtree, SubtreeSet, subtrees};
-use crate::ids::{BufferId, FileId, StreamId, Time};
+use crate::ids::{BufferId, Class, FileId, StreamId, Time};
 use crate::transfer::op::{BundleWrite, SinkOp};
 use crate::transfer::{piece_at, resends_max};
 use crate::wire::{DataEntry, DataHeader, Extent, Failure, Message, Stage, credit_cost};
@@ -41,7 +43,7 @@ impl Sink {
         self.counts.payload += payload;
         let cost = credit_cost(payload);
         if let Some(buffer) = buffer {
-            self.buffers.insert(buffer, cost);
+            self.buffers.insert(buffer, (cost, header.class));
         }
         if self.stop.is_some() || self.finished {
             return self.free(buffer);
@@ -53,7 +55,26 @@ impl Sink {
             self.free(buffer);
             return self.violation("more data than was granted");
         }
+        if let Some(refused) = self.refuses_class(header.class, cost, buffer.is_some()) {
+            self.free(buffer);
+            return self.violation(refused);
+        }
         self.deferred.push_back(Frame { header, buffer, good });
+    }
+
+    /// Books what a frame took of a class. What is wrong with it, if anything is.
+    fn refuses_class(&mut self, class: Class, cost: u64, payload: bool) -> Option<&'static str> {
+        if class == Class::ANY {
+            return None;
+        }
+        let now = self.now;
+        match &mut self.targets {
+            None => Some("data of a target, of which this session was not to know"),
+            Some(_) if !payload => Some("data of a target without payload"),
+            Some(targets) => {
+                (!targets.arrived(class, cost, now)).then_some("more data of a target than was granted")
+            }
+        }
     }
 
     /// A data stream joined; false if it is over already: the source said so before its join was known here.
@@ -112,7 +133,7 @@ impl Sink {
                 None => entry.id > self.announced_max,
                 Some(file) => file.generation < entry.generation || file.phase == Phase::Looking,
             };
-            if early {
+            if early || self.waits_for_place(entry.id) {
                 self.waiting_count += 1;
                 self.waiting.entry(entry.id).or_default().push(frame);
                 return;
@@ -188,8 +209,7 @@ impl Sink {
             let buffer = buffer.unwrap_or(NO_BUFFER);
             self.actions.push_back(SinkAction::Submit(SinkOp::WriteBundle { buffer, items: bundle }));
         } else if let (Some((file, offset, len, start)), Some(buffer)) = (object, buffer) {
-            self.writes += 1;
-            self.actions.push_back(SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, start }));
+            self.write(file, offset, len, buffer, start);
         } else {
             self.free(buffer);
         }
@@ -197,13 +217,18 @@ impl Sink {
 
     pub(super) fn free(&mut self, buffer: Option<BufferId>) {
         if let Some(buffer) = buffer {
-            self.freed += self.buffers.remove(&buffer).unwrap_or(0);
+            self.buffer_freed(buffer, None);
             self.actions.push_back(SinkAction::FreeBuffer(buffer));
         }
     }
 
-    pub(super) fn buffer_freed(&mut self, buffer: BufferId) {
-        self.freed += self.buffers.remove(&buffer).unwrap_or(0);
+    /// `service`: how long the write of it took, if that is known.
+    pub(super) fn buffer_freed(&mut self, buffer: BufferId, service: Option<Duration>) {
+        let Some((cost, class)) = self.buffers.remove(&buffer) else { return };
+        self.freed += cost;
+        if let Some(targets) = self.targets.as_mut().filter(|_| class != Class::ANY) {
+            targets.freed(class, cost, service, self.now);
+        }
     }
 
     pub(super) fn handle_written(&mut self, id: FileId, offset: u64, len: u64, result: Result<(), Failure>) {

@@ -44,6 +44,10 @@ impl Sink {
         file.phase = Phase::Withdrawn;
         self.discard(id);
         self.drop_map(id);
+        if self.targets.is_some() {
+            // What waited to know where it lies is worth nothing any more.
+            self.wake(id);
+        }
         if !retry {
             let failure = failure.unwrap_or_else(|| protocol("the source gave it up"));
             self.end_file(id, Ended::Failed(failure), None);
@@ -52,6 +56,7 @@ impl Sink {
 
     /// Removes what was written of a file and tells the journal.
     pub(super) fn discard(&mut self, id: FileId) {
+        self.leave_targets(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
         file.digest = file.digest.fresh();

@@ -50,6 +50,7 @@ impl Sink {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         self.drop_map(id);
+        self.leave_targets(id);
         let Some(file) = self.files.remove(&id) else { return };
         if file.has_temp {
             self.files_open -= 1;

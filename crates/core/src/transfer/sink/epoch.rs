@@ -3,15 +3,19 @@
 //! An epoch closes in three steps, each begun when the one before is over: files are synced (and complete
 //! ones renamed), their directories are synced, one journal record says so. Only then does the source hear
 //! of it. The next epoch fills meanwhile.
+//!
+//! Where the destination has several storage targets, files are synced by the set of targets that they lie on, each set
+//! on its own: one that hangs holds up its own files. What is synced meanwhile is journaled together, one record at a
+//! time. While a set is being synced, its next files are held.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Phase, Sink, SinkAction};
+use super::{File, Phase, Sink, SinkAction};
 use crate::digest::{DigestKind, Root, Subtree};
 use crate::entry::Fingerprint;
 use crate::extents::ExtentMap;
-use crate::ids::{DirId, FileId, Generation, Time};
+use crate::ids::{Class, DirId, FileId, Generation, Time};
 use crate::journal::{DoneMark, Log, PathKey, Record, SUBTREES_PER_RECORD};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SessionEnd};
@@ -43,6 +47,20 @@ struct Closing {
     links: Vec<FileId>,
     withdrawn: Vec<Record>,
     begin: Vec<(FileId, Generation)>,
+    /// Sets of targets of which it has files.
+    sets: Vec<Vec<Class>>,
+}
+
+impl Closing {
+    fn take_in(&mut self, other: Closing) {
+        self.dirty.extend(other.dirty);
+        self.complete.extend(other.complete);
+        self.published.extend(other.published);
+        self.links.extend(other.links);
+        self.withdrawn.extend(other.withdrawn);
+        self.begin.extend(other.begin);
+        self.sets.extend(other.sets);
+    }
 }
 
 pub(super) struct Epochs {
@@ -50,23 +68,56 @@ pub(super) struct Epochs {
     /// and nothing is acknowledged any more.
     broken: Option<Failure>,
     open: Open,
+    /// What is being synced, by the first file of its commit.
+    syncing: BTreeMap<FileId, Closing>,
+    /// Synced, and next to be journaled.
+    synced: Option<Closing>,
+    /// Being journaled.
     closing: Option<Closing>,
+    /// Sets of targets of which files are being synced or journaled.
+    busy: BTreeSet<Vec<Class>>,
+    /// Files of such sets, which wait; whether they are complete.
+    held: Vec<(FileId, bool)>,
+    /// There may be several sets.
+    apart: bool,
     log: Log,
     next_slot: u32,
 }
 
 impl Epochs {
-    pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
-        Epochs { broken: None, open: Open::default(), closing: None, log, next_slot }
+    /// `apart`: files are synced by the sets of targets that they lie on.
+    pub(super) fn new(log: Log, next_slot: u32, apart: bool) -> Epochs {
+        Epochs {
+            broken: None,
+            open: Open::default(),
+            syncing: BTreeMap::new(),
+            synced: None,
+            closing: None,
+            busy: BTreeSet::new(),
+            held: Vec::new(),
+            apart,
+            log,
+            next_slot,
+        }
     }
 
     /// Nothing is to be made durable.
     pub(super) fn is_idle(&self) -> bool {
-        self.closing.is_none() && self.open.since.is_none()
+        self.open.since.is_none() && self.held.is_empty() && self.is_settled()
+    }
+
+    /// Nothing is being synced or journaled.
+    fn is_settled(&self) -> bool {
+        self.syncing.is_empty() && self.synced.is_none() && self.closing.is_none()
+    }
+
+    /// The open epoch may close although others did not end.
+    fn may_close(&self) -> bool {
+        self.apart || self.is_settled()
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.open.since.filter(|_| self.closing.is_none()).map(|since| since.after(INTERVAL))
+        self.open.since.filter(|_| self.may_close()).map(|since| since.after(INTERVAL))
     }
 
     pub(super) fn add_dirty(&mut self, id: FileId, bytes: u64, now: Time) {
@@ -130,7 +181,7 @@ impl Epochs {
 
 impl Sink {
     pub(super) fn run_epochs(&mut self) {
-        if self.epochs.closing.is_some() || self.epochs.open.since.is_none() {
+        if self.epochs.open.since.is_none() || !self.epochs.may_close() {
             return;
         }
         // What is still deferred waits for descriptors, which this epoch holds.
@@ -144,41 +195,73 @@ impl Sink {
     fn close_epoch(&mut self) {
         let open = std::mem::take(&mut self.epochs.open);
         let Open { links, withdrawn, begin, .. } = open;
-        let mut closing = Closing { links, withdrawn, begin, ..Closing::default() };
-        let mut items = Vec::with_capacity(open.dirty.len() + open.complete.len());
-        for id in open.dirty {
-            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Open && f.in_epoch) else {
-                continue;
-            };
-            file.in_epoch = false;
-            file.in_commit = true;
-            closing.dirty.push((id, file.generation, std::mem::take(&mut file.written)));
-            items.push(CommitItem { id, publish: None });
-        }
+        let mut rest = Closing { links, withdrawn, begin, ..Closing::default() };
+        let mut parts: BTreeMap<Vec<Class>, (Closing, Vec<CommitItem>)> = BTreeMap::new();
         let policy = self.config.policy;
-        for id in open.complete {
-            let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Committing) else {
+        let dirty = open.dirty.into_iter().map(|id| (id, false));
+        for (id, complete) in dirty.chain(open.complete.into_iter().map(|id| (id, true))) {
+            let phase = if complete { Phase::Committing } else { Phase::Open };
+            let due = |f: &&File| f.phase == phase && (complete || f.in_epoch);
+            if self.files.get(&id).filter(due).is_none() {
                 continue;
-            };
+            }
+            let set = self.set_of(id);
+            if self.epochs.busy.contains(&set) {
+                self.epochs.held.push((id, complete));
+                continue;
+            }
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            let (closing, items) = parts.entry(set).or_default();
             file.in_commit = true;
-            let file = &*file;
-            closing.complete.push((id, file.generation));
-            let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
-            let verify = file.digest.root().filter(|_| policy.verify).map(|root| (file.digest.kind(), root));
-            let publish = Publish { file: file.sink_file(id), meta, owner, no_replace, verify };
-            items.push(CommitItem { id, publish: Some(publish) });
+            if complete {
+                closing.complete.push((id, file.generation));
+                let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
+                let verify =
+                    file.digest.root().filter(|_| policy.verify).map(|root| (file.digest.kind(), root));
+                let publish = Publish { file: file.sink_file(id), meta, owner, no_replace, verify };
+                items.push(CommitItem { id, publish: Some(publish) });
+            } else {
+                file.in_epoch = false;
+                closing.dirty.push((id, file.generation, std::mem::take(&mut file.written)));
+                items.push(CommitItem { id, publish: None });
+            }
         }
-        self.epochs.closing = Some(closing);
-        if items.is_empty() {
-            self.sync_epoch_dirs();
-        } else {
+        let apart = self.epochs.apart;
+        for (set, (mut closing, items)) in parts {
+            if !apart {
+                closing.take_in(std::mem::take(&mut rest));
+            }
+            closing.sets.push(set.clone());
+            self.epochs.busy.insert(set);
+            self.epochs.syncing.insert(items[0].id, closing);
             self.actions.push_back(SinkAction::Submit(SinkOp::Commit { durable: policy.durable, items }));
+        }
+        let nothing = rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty();
+        if self.epochs.syncing.is_empty() || (apart && !nothing) {
+            self.epoch_synced(rest);
+        }
+    }
+
+    /// The next of what is synced is journaled.
+    fn epoch_synced(&mut self, closing: Closing) {
+        self.epochs.synced.get_or_insert_default().take_in(closing);
+        if self.epochs.closing.is_none() {
+            self.journal_synced();
+        }
+    }
+
+    fn journal_synced(&mut self) {
+        self.epochs.closing = self.epochs.synced.take();
+        if self.epochs.closing.is_some() {
+            self.sync_epoch_dirs();
         }
     }
 
     /// Files of the closing epoch are synced and renamed.
     pub(super) fn epoch_committed(&mut self, results: Vec<(FileId, Result<(), Failure>)>) {
-        let mut closing = self.epochs.closing.take().expect("a commit belongs to a closing epoch");
+        let first = results.first().map(|(id, _)| *id);
+        let closing = first.and_then(|id| self.epochs.syncing.remove(&id));
+        let mut closing = closing.expect("a commit belongs to a closing epoch");
         let mut failed = BTreeSet::new();
         for (id, result) in results {
             if let Some(drain) = self.drains.get_mut(&id).filter(|d| d.in_commit) {
@@ -207,8 +290,7 @@ impl Sink {
                 closing.published.push((*id, root));
             }
         }
-        self.epochs.closing = Some(closing);
-        self.sync_epoch_dirs();
+        self.epoch_synced(closing);
     }
 
     /// Storage gave back other bytes than were written. The source decides whether it comes once more, as another
@@ -345,7 +427,7 @@ impl Sink {
             if !self.is_fatal(&failure) {
                 self.begin_stop(SessionEnd::Failed(failure));
             }
-            return;
+            return self.free_sets(&closing.sets);
         }
         let extents: Vec<Extent> = closing
             .dirty
@@ -374,5 +456,29 @@ impl Sink {
         for id in closing.links {
             self.end_link(id, Ok(()));
         }
+        self.free_sets(&closing.sets);
+    }
+
+    /// The next files of these sets may be synced; and what was synced meanwhile is journaled.
+    fn free_sets(&mut self, sets: &[Vec<Class>]) {
+        for set in sets {
+            self.epochs.busy.remove(set);
+        }
+        for (id, complete) in std::mem::take(&mut self.epochs.held) {
+            let Some(set) = self.files.get(&id).and_then(|file| file.set.as_ref()) else { continue };
+            if self.epochs.busy.contains(set) {
+                self.epochs.held.push((id, complete));
+                continue;
+            }
+            let open = &mut self.epochs.open;
+            if complete {
+                open.complete.push(id)
+            } else {
+                open.dirty.push(id)
+            }
+            // They waited for long enough.
+            open.since = Some(Time::default());
+        }
+        self.journal_synced();
     }
 }

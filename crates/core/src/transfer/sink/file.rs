@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::DataExtent;
-use crate::ids::{DirId, FileId, Generation};
+use crate::ids::{Class, DirId, FileId, Generation};
 use crate::journal::PathKey;
 use crate::transfer::op::SinkFile;
+use crate::wire::TargetComponent;
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Phase {
@@ -24,6 +25,15 @@ pub(super) enum Phase {
     Committing,
     /// The source withdrew this generation; another comes.
     Withdrawn,
+}
+
+/// Whether its temporary was made to learn where it lies.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum Made {
+    /// Not for that: the first write makes it, if there is no other need.
+    No,
+    Asked,
+    Yes,
 }
 
 pub(super) struct File {
@@ -67,6 +77,13 @@ pub(super) struct File {
     pub(super) in_epoch: bool,
     /// A write failed for want of space: it cannot be completed in this run.
     pub(super) broken: bool,
+    pub(super) made: Made,
+    /// Where it lies, if that is known.
+    pub(super) places: Vec<TargetComponent>,
+    /// The source knows it.
+    pub(super) told: bool,
+    /// The targets by which it is synced, once it was.
+    pub(super) set: Option<Vec<Class>>,
     /// Objects that arrived damaged.
     pub(super) damaged: u64,
 }

@@ -7,7 +7,7 @@
 //! Left out: the looking itself, which is the engine's.
 
 use super::Sink;
-use super::file::{File, Phase};
+use super::file::{File, Made, Phase};
 use crate::digest::Subtree;
 use crate::entry::Timestamp;
 use crate::ids::{FileId, Generation};
@@ -31,6 +31,7 @@ impl Sink {
     fn open(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = Phase::Open;
+        self.wish(id);
         self.wake(id);
         // Of a file that is one hole nothing comes but its seal, and that may have been earlier.
         self.try_complete(id);
@@ -120,7 +121,8 @@ impl Sink {
 
     /// Frames that waited for this file are taken up.
     pub(super) fn wake(&mut self, id: FileId) {
-        if self.files.get(&id).is_none_or(|f| f.phase != Phase::Looking) {
+        let waits = |f: &File| f.phase == Phase::Looking || f.made == Made::Asked;
+        if !self.files.get(&id).is_some_and(waits) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;
                 self.deferred.push_back(frame);

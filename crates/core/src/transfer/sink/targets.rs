@@ -1,0 +1,379 @@
+//! Storage targets of the destination, where it has several: where files lie, what each target may hold, whose turn it is.
+//!
+//! In: files that are open for data; where the engine says that they lie; frames that name a class; how long writes took.
+//! Out: files to be made ahead; `FILE_TARGETS`, grants of classes and `TARGET_HEALTH` for the source; objects in the order
+//! in which targets are to have them.
+//! Invariants: an object of a large file is written only when it is known where that file lies; what of a class arrives was
+//! granted to it, besides the general grant, which alone says that there is room; what was taken of a class comes back to
+//! it with its buffer, wherever the object went. Until a second target is met nothing is told and nothing waits here.
+//! Left out: bundles, whose files are small: they go on the general grant, and straight to the engine.
+//!
+//! A class is a target's number and 1 ([`Class::of`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::file::{File, Made, Phase};
+use super::{Sink, SinkAction};
+use crate::ids::{BufferId, Class, FileId, TargetId, Time};
+use crate::schedule::share::Shares;
+use crate::schedule::{Health, Limits, Policy, Run, Schedule};
+use crate::transfer::SMALL_LEN_MAX;
+use crate::transfer::op::{SinkFile, SinkOp, Took};
+use crate::wire::{Failure, ITEMS_MAX, Message, OBJECT_LEN_MIN, TargetComponent, TargetHealth};
+
+/// Files that are made before data of them came, at most.
+const AHEAD_MAX: usize = 64;
+/// So often the source is told how the targets fare that had anything to do.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// What the sink must know of a destination with several storage targets.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetsConfig {
+    /// Writes of objects in flight.
+    pub limits: Limits,
+    /// Of the path between the ends; [`Sink::set_round_trip`] when it is measured anew.
+    pub round_trip: Duration,
+}
+
+/// An object that waits for its turn.
+struct Waiting {
+    file: SinkFile,
+    offset: u64,
+    len: u32,
+    buffer: BufferId,
+    start: u32,
+}
+
+/// The targets of a session.
+pub(super) struct Targets {
+    schedule: Schedule,
+    shares: Shares,
+    /// By file and a number of their own.
+    waiting: BTreeMap<(FileId, u64), Waiting>,
+    count: u64,
+    /// Target and length of each object that is being written.
+    writing: HashMap<BufferId, (TargetId, u32)>,
+    /// Files that shall be made.
+    wished: VecDeque<FileId>,
+    /// Made, or being made, and no data of them came.
+    ahead: BTreeSet<FileId>,
+    met: BTreeSet<Class>,
+    /// Files that were made while there was but one target.
+    untold: Vec<FileId>,
+    /// Credit that frames took of each class.
+    received: BTreeMap<Class, u64>,
+    /// When the source is told next; objects done of each target when it was told last.
+    tell_at: Time,
+    told: BTreeMap<TargetId, (Health, u64)>,
+}
+
+impl Targets {
+    pub(super) fn new(config: TargetsConfig, memory: u64) -> Targets {
+        Targets {
+            schedule: Schedule::new(Policy::Adaptive, config.limits),
+            shares: Shares::new(memory, OBJECT_LEN_MIN.into(), config.round_trip),
+            waiting: BTreeMap::new(),
+            count: 0,
+            writing: HashMap::new(),
+            wished: VecDeque::new(),
+            ahead: BTreeSet::new(),
+            met: BTreeSet::new(),
+            untold: Vec::new(),
+            received: BTreeMap::new(),
+            tell_at: Time(0),
+            told: BTreeMap::new(),
+        }
+    }
+
+    fn several(&self) -> bool {
+        self.met.len() > 1
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let tell = (self.several() && self.schedule.in_flight() > 0).then_some(self.tell_at);
+        [self.schedule.next_deadline(), tell].into_iter().flatten().min()
+    }
+
+    /// A longer object came than any before.
+    pub(super) fn set_object(&mut self, len: u64) {
+        self.shares.set_object(len);
+    }
+
+    /// A frame came that took of this class. False: more than was granted.
+    pub(super) fn arrived(&mut self, class: Class, cost: u64, now: Time) -> bool {
+        let received = self.received.entry(class).or_default();
+        *received += cost;
+        let granted = *received <= self.shares.told(class);
+        if granted {
+            self.shares.handle_arrived(class, cost, now);
+        }
+        granted
+    }
+
+    /// The buffer of such a frame is free.
+    pub(super) fn freed(&mut self, class: Class, cost: u64, service: Option<Duration>, now: Time) {
+        self.shares.handle_freed(class, cost, service, now);
+    }
+
+    /// A write is over. What only the cache took says something too: where the cache has no more room for a target, its
+    /// writers wait, and its peers' do not.
+    pub(super) fn written(&mut self, buffer: BufferId, took: Option<Took>, now: Time) {
+        let Some((target, len)) = self.writing.remove(&buffer) else { return };
+        match took {
+            Some(took) => self.schedule.done(target, len.into(), took.time, now),
+            None => self.schedule.failed(target, now),
+        }
+    }
+
+    /// How targets fare that changed, or of which more is done than was told.
+    fn healths(&mut self, all: bool) -> Vec<TargetHealth> {
+        let mut changed = BTreeSet::new();
+        while let Some((target, _)) = self.schedule.take_change() {
+            changed.insert(target);
+        }
+        if changed.is_empty() && !all {
+            return Vec::new();
+        }
+        let mut list = Vec::new();
+        for state in self.schedule.targets() {
+            let (health, done) = (state.health, state.done);
+            let new = self.told.get(&state.target) != Some(&(health, done)) || state.in_flight > 0;
+            if !changed.contains(&state.target) && !(all && new) {
+                continue;
+            }
+            self.told.insert(state.target, (health, done));
+            let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+            let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            let class = Class::of(state.target);
+            if class == Class::ANY {
+                continue;
+            }
+            list.push(TargetHealth {
+                class,
+                health,
+                waiting: number(state.waiting),
+                in_flight: state.in_flight,
+                service: nanos(state.service),
+                best: nanos(state.best),
+                done,
+            });
+        }
+        list
+    }
+}
+
+impl Sink {
+    /// The path's round trip was measured anew.
+    pub fn set_round_trip(&mut self, round_trip: Duration) {
+        if let Some(targets) = &mut self.targets {
+            targets.shares.set_round_trip(round_trip);
+        }
+    }
+
+    /// The file is open for data: if it is large it is made, before data come if there is room for that.
+    pub(super) fn wish(&mut self, id: FileId) {
+        let Some(targets) = &mut self.targets else { return };
+        if self.files.get(&id).is_some_and(|file| file.is_striped() && file.made == Made::No) {
+            targets.wished.push_back(id);
+        }
+    }
+
+    /// Whether data of this file must wait until it is known where it lies. Sees to it that it will be.
+    pub(super) fn waits_for_place(&mut self, id: FileId) -> bool {
+        let Some(targets) = &mut self.targets else { return false };
+        targets.ahead.remove(&id);
+        let Some(file) = self.files.get(&id) else { return false };
+        match file.made {
+            Made::No if file.is_striped() && file.phase == Phase::Open => {
+                self.make(id);
+                true
+            }
+            Made::Asked => true,
+            Made::No | Made::Yes => false,
+        }
+    }
+
+    fn make(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if !file.has_temp {
+            file.has_temp = true;
+            self.files_open += 1;
+        }
+        file.made = Made::Asked;
+        // Whoever gives the file up waits for this as for a write.
+        file.writes += 1;
+        let op = SinkOp::Create { file: file.sink_file(id) };
+        self.submit(op);
+    }
+
+    fn make_ahead(&mut self) {
+        while let Some(targets) = self.targets.as_mut().filter(|_| self.stop.is_none()) {
+            if targets.ahead.len() >= AHEAD_MAX || self.files_open >= self.config.files_open_max / 2 {
+                return;
+            }
+            let Some(id) = targets.wished.pop_front() else { return };
+            let wants = |file: &File| file.phase == Phase::Open && file.made == Made::No;
+            if self.files.get(&id).is_some_and(wants) {
+                targets.ahead.insert(id);
+                self.make(id);
+            }
+        }
+    }
+
+    /// The file was made, and lies so.
+    pub(super) fn handle_made(&mut self, id: FileId, result: Result<Vec<TargetComponent>, Failure>) {
+        self.other_ops -= 1;
+        if let Some(drain) = self.drains.get_mut(&id).filter(|drain| drain.writes > 0) {
+            drain.writes -= 1;
+            return self.check_drain(id);
+        }
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.made == Made::Asked) else { return };
+        file.writes -= 1;
+        file.made = Made::Yes;
+        match result {
+            Ok(places) => file.places = places,
+            Err(failure) => {
+                file.broken = true;
+                return self.fail_file(id, failure);
+            }
+        }
+        let Some(targets) = &mut self.targets else { return };
+        let before = targets.several();
+        targets.met.extend(file.classes());
+        targets.untold.push(id);
+        if targets.several() {
+            if !before {
+                targets.tell_at = self.now.after(TELL_EVERY);
+            }
+            for id in std::mem::take(&mut targets.untold) {
+                self.tell_places(id);
+            }
+        }
+        self.wake(id);
+        // All of it may be held from before, and sealed.
+        self.try_complete(id);
+    }
+
+    fn tell_places(&mut self, id: FileId) {
+        let waits = |file: &&mut File| file.made == Made::Yes && !file.told && !file.places.is_empty();
+        let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id).filter(waits)) else {
+            return;
+        };
+        file.told = true;
+        file.classes().into_iter().for_each(|class| targets.shares.handle_wanted(class));
+        let (generation, components) = (file.generation, file.places.clone());
+        self.actions.push_back(SinkAction::Send(Message::FileTargets { id, generation, components }));
+    }
+
+    /// The file is over, or begins anew: nothing of it waits any more.
+    pub(super) fn leave_targets(&mut self, id: FileId) {
+        let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id)) else { return };
+        targets.ahead.remove(&id);
+        if std::mem::take(&mut file.told) {
+            file.classes().into_iter().for_each(|class| targets.shares.handle_over(class));
+        }
+        file.made = Made::No;
+        file.places = Vec::new();
+        targets.untold.retain(|untold| *untold != id);
+        targets.schedule.forget(id);
+        let keys: Vec<_> = targets.waiting.range((id, 0)..=(id, u64::MAX)).map(|(key, _)| *key).collect();
+        let left: Vec<_> = keys.iter().filter_map(|key| targets.waiting.remove(key)).collect();
+        file.writes -= u32::try_from(left.len()).expect("buffers bound it");
+        for object in left {
+            self.writes -= 1;
+            self.free(Some(object.buffer));
+        }
+    }
+
+    /// Writes an object, when its target has its turn if it is known which.
+    pub(super) fn write(&mut self, file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32) {
+        self.writes += 1;
+        let id = file.id;
+        let object = Waiting { file, offset, len, buffer, start };
+        let target = self.files.get(&id).and_then(|file| file.target_at(offset));
+        if let (Some(target), Some(targets)) = (target, self.targets.as_mut().filter(|t| t.several())) {
+            targets.count += 1;
+            let run = Run::objects(id, Class::ANY, targets.count, 1);
+            if targets.schedule.add(target, run).is_ok() {
+                targets.waiting.insert((id, targets.count), object);
+                return;
+            }
+        }
+        self.submit_write(object);
+    }
+
+    fn submit_write(&mut self, object: Waiting) {
+        let Waiting { file, offset, len, buffer, start } = object;
+        self.actions.push_back(SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, start }));
+    }
+
+    /// Makes files, and begins the writes whose turn it is.
+    pub(super) fn run_targets(&mut self) {
+        self.make_ahead();
+        let now = self.now;
+        while let Some(targets) = &mut self.targets {
+            let Some(issue) = targets.schedule.next(now) else { return };
+            let object = targets.waiting.remove(&(issue.file, issue.object));
+            let object = object.expect("what is given out was waiting");
+            targets.writing.insert(object.buffer, (issue.target, object.len));
+            self.submit_write(object);
+        }
+    }
+
+    /// Tells the source what classes may have, and how targets fare.
+    pub(super) fn flush_targets(&mut self) {
+        let Some(targets) = self.targets.as_mut().filter(|t| t.several()) else { return };
+        if self.stop.is_some() || self.stop_at.is_some() {
+            return;
+        }
+        while let Some((class, total)) = targets.shares.poll_grant(self.now) {
+            self.actions.push_back(SinkAction::Send(Message::Grant { class: class.0, total }));
+        }
+        let due = self.now >= targets.tell_at;
+        if due {
+            targets.tell_at = self.now.after(TELL_EVERY);
+        }
+        for part in targets.healths(due).chunks(ITEMS_MAX) {
+            self.actions.push_back(SinkAction::Send(Message::TargetHealth(part.to_vec())));
+        }
+    }
+
+    pub(super) fn tick_targets(&mut self) {
+        if let Some(targets) = &mut self.targets {
+            targets.schedule.handle_tick(self.now);
+        }
+    }
+
+    /// The targets that the file lies on, by which it is synced with others or apart from them. Empty: not known, or there
+    /// is but one. It stays what it was at first.
+    pub(super) fn set_of(&mut self, id: FileId) -> Vec<Class> {
+        let several = self.targets.as_ref().is_some_and(Targets::several);
+        let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
+        if file.set.is_none() {
+            file.set = Some(if several { file.classes().into_iter().collect() } else { Vec::new() });
+        }
+        file.set.clone().unwrap_or_default()
+    }
+}
+
+impl File {
+    /// It may lie on several targets, and comes in objects.
+    fn is_striped(&self) -> bool {
+        self.size() > u64::from(self.object_size).max(SMALL_LEN_MAX)
+    }
+
+    /// The known classes that it lies on.
+    fn classes(&self) -> BTreeSet<Class> {
+        let all = self.places.iter().flat_map(|component| &component.classes);
+        all.copied().filter(|class| *class != Class::ANY).collect()
+    }
+
+    fn target_at(&self, offset: u64) -> Option<TargetId> {
+        let at = self.places.partition_point(|component| component.start <= offset).checked_sub(1)?;
+        let component = &self.places[at];
+        let stripe = offset / component.stripe;
+        // A remainder of a length fits.
+        component.classes[(stripe % component.classes.len() as u64) as usize].target()
+    }
+}
