@@ -5,6 +5,7 @@ use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::layout::{Component, Layout, STRIPES_MAX};
 use haul_core::schedule::Health;
 use haul_core::stage::StageTime;
 use haul_core::wire::*;
@@ -192,16 +193,15 @@ fn target_health(r: &mut Rng) -> TargetHealth {
 }
 
 /// Components that rise from 0.
-fn components(r: &mut Rng) -> Vec<TargetComponent> {
+fn layout(r: &mut Rng) -> Layout<Class> {
     let mut start = 0;
-    (0..r.usize(1..6))
-        .map(|_| {
-            let classes = (0..r.usize(1..9)).map(|_| Class(r.u16(..CLASSES_MAX))).collect();
-            let component = TargetComponent { start, stripe: r.u64(1..), classes };
-            start += r.u64(1..1 << 60);
-            component
-        })
-        .collect()
+    let components = (0..r.usize(1..6)).map(|_| {
+        let targets = (0..r.usize(1..9)).map(|_| Class(r.u16(..CLASSES_MAX))).collect();
+        let component = Component { start, stripe_size: r.u64(1..), targets };
+        start += r.u64(1..1 << 60);
+        component
+    });
+    Layout::new(components.collect()).expect("it is one")
 }
 
 fn message(index: usize, r: &mut Rng) -> Message {
@@ -280,7 +280,7 @@ fn message(index: usize, r: &mut Rng) -> Message {
         27 => Message::Streams(r.u16(1..=STREAMS_MAX)),
         29 => {
             let (id, generation) = version(r);
-            Message::FileTargets { id, generation, components: components(r) }
+            Message::FileTargets { id, generation, layout: layout(r) }
         }
         28 => Message::Knobs(Knobs {
             paused: r.bool(),
@@ -588,9 +588,9 @@ fn senseless_targets_are_refused() {
         decode_message(kind::FILE_TARGETS, &body)
     };
     let last = CLASSES_MAX - 1;
-    let half = TARGET_CLASSES_MAX / 2;
+    let parts = |count: u64| (0..count).map(|n| (n, 1, vec![1; TARGET_CLASSES_MAX / 4]));
     assert!(file(&[(0, 1, vec![0, last]), (1, u64::MAX, vec![1])]).is_ok());
-    assert!(file(&[(0, 1, vec![1; half]), (9, 1, vec![1; half])]).is_ok());
+    assert!(file(&parts(4).collect::<Vec<_>>()).is_ok());
     for bad in [
         vec![],
         vec![(1, 1, vec![1])],
@@ -599,7 +599,8 @@ fn senseless_targets_are_refused() {
         vec![(0, 1, vec![CLASSES_MAX])],
         vec![(0, 1, vec![1]), (0, 1, vec![1])],
         vec![(0, 1, vec![1]), (9, 1, vec![1]), (8, 1, vec![1])],
-        vec![(0, 1, vec![1; half]), (9, 1, vec![1; half + 1])],
+        parts(4).chain([(9, 1, vec![1])]).collect(),
+        vec![(0, 1, vec![1; STRIPES_MAX + 1])],
     ] {
         assert!(file(&bad).is_err(), "{bad:?}");
     }
@@ -1521,10 +1522,11 @@ fn golden_message(index: usize) -> Message {
         29 => Message::FileTargets {
             id,
             generation,
-            components: vec![
-                TargetComponent { start: 0, stripe: 1 << 20, classes: vec![Class(3), Class(4)] },
-                TargetComponent { start: 1 << 30, stripe: u64::MAX, classes: vec![Class::ANY] },
-            ],
+            layout: Layout::new(vec![
+                Component { start: 0, stripe_size: 1 << 20, targets: vec![Class(3), Class(4)] },
+                Component { start: 1 << 30, stripe_size: u64::MAX, targets: vec![Class::ANY] },
+            ])
+            .expect("it is one"),
         },
         _ => unreachable!("there are {MESSAGES} kinds"),
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
-use crate::ids::{BufferId, DirId, FileId, Generation};
-use crate::wire::{Failure, TargetComponent};
+use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
+use crate::layout::Layout;
+use crate::wire::Failure;
 
 /// An operation on the source's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,11 +252,10 @@ pub enum SinkDone {
     Lookup {
         results: Vec<(FileId, Result<Found, Failure>)>,
     },
-    /// Where it lies, as [`Message::FileTargets`](crate::wire::Message::FileTargets) tells it: legal components, or none if
-    /// it lies in one place only or nobody can say.
+    /// Where it lies; `None`: nobody can say.
     Create {
         id: FileId,
-        result: Result<Vec<TargetComponent>, Failure>,
+        result: Result<Option<Layout<TargetId>>, Failure>,
     },
     /// `took`: `None` if it failed.
     Write {

@@ -444,8 +444,8 @@ impl Source {
         }
         match message {
             Message::Grant { class, total } => self.handle_grant(Class(class), total),
-            Message::FileTargets { id, generation, components } => {
-                self.handle_file_targets(id, generation, &components);
+            Message::FileTargets { id, generation, layout } => {
+                self.handle_file_targets(id, generation, &layout);
             }
             Message::TargetHealth(targets) => self.handle_sink_health(&targets),
             Message::State(states) => {

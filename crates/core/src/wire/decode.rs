@@ -7,7 +7,7 @@ use super::codec::Reader;
 use super::encode::{
     ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, POLICY_BITS,
     SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN,
-    TARGET_HEALTH_LEN, check_components,
+    TARGET_HEALTH_LEN,
 };
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
@@ -15,12 +15,13 @@ use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, Capability, DoneItem,
     EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message,
     NotKept, Outcome, PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX,
-    TARGET_COMPONENTS_MAX, TargetComponent, TargetHealth, Totals, WireError,
+    TARGET_COMPONENTS_MAX, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::layout::{Component, Layout};
 use crate::schedule::Health;
 use crate::stage::StageTime;
 
@@ -144,13 +145,14 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             let (id, generation) = read_version(r)?;
             let mut room = TARGET_CLASSES_MAX;
             let components = r.list("components", TARGET_COMPONENTS_MAX, TARGET_COMPONENT_LEN_MIN, |r| {
-                let (start, stripe) = (r.u64("start of a component")?, r.u64("stripe of a component")?);
-                let classes = r.list("classes of a file", room, 2, |r| read_class(r, "class of a target"))?;
-                room -= classes.len();
-                Ok(TargetComponent { start, stripe, classes })
+                let (start, stripe_size) = (r.u64("start of a component")?, r.u64("stripe of a component")?);
+                let class = |r: &mut Reader<'_>| read_class(r, "class of a target");
+                let targets = r.list("classes of a file", room, 2, class)?;
+                room -= targets.len();
+                Ok(Component { start, stripe_size, targets })
             })?;
-            check_components(&components)?;
-            Message::FileTargets { id, generation, components }
+            let bad = |error| WireError::BadLayout { what: "where a file lies", source: error };
+            Message::FileTargets { id, generation, layout: Layout::new(components).map_err(bad)? }
         }
         kind::NOTICE => Message::Notice { text: r.text("notice")? },
         kind::KNOBS => Message::Knobs(Knobs {

@@ -7,10 +7,10 @@ use super::codec::Writer;
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, DoneItem, EndReport,
-    Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX,
-    Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
-    TEXT_LEN_MAX, TargetComponent, Totals, WireError,
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
+    Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
+    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX,
+    Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -277,15 +277,16 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             });
             kind::TARGET_HEALTH
         }
-        Message::FileTargets { id, generation, components } => {
-            let legal = check_components(components);
-            assert!(legal.is_ok(), "own places of a file: {legal:?}");
+        Message::FileTargets { id, generation, layout } => {
+            let components = layout.components();
+            let classes = components.iter().map(|c| c.targets.len()).sum::<usize>();
+            assert!(classes <= TARGET_CLASSES_MAX, "own layout of {classes} classes");
             w.u64(id.0);
             w.u32(generation.0);
             list(w, "components", TARGET_COMPONENTS_MAX, components, |w, c| {
                 w.u64(c.start);
-                w.u64(c.stripe);
-                list(w, "classes", TARGET_CLASSES_MAX, &c.classes, |w, class| w.u16(class.0));
+                w.u64(c.stripe_size);
+                list(w, "classes of a file", TARGET_CLASSES_MAX, &c.targets, |w, class| w.u16(class.0));
             });
             kind::FILE_TARGETS
         }
@@ -337,31 +338,6 @@ fn health_number(health: Health) -> u8 {
         Health::Congested => 1,
         Health::Resting => 2,
         Health::Hung => 3,
-    }
-}
-
-/// What must hold of the components of a `FILE_TARGETS`, for either end.
-pub(super) fn check_components(components: &[TargetComponent]) -> Result<(), WireError> {
-    let bad = |what, value| Err(WireError::BadValue { what, value });
-    let mut end = None;
-    let mut classes = 0;
-    for c in components {
-        if end.map_or(c.start != 0, |end| c.start <= end) {
-            return bad("start of a component", c.start);
-        }
-        end = Some(c.start);
-        if c.stripe == 0 || c.classes.is_empty() {
-            return bad("stripes of a component", c.stripe);
-        }
-        if let Some(class) = c.classes.iter().find(|class| class.0 >= CLASSES_MAX) {
-            return bad("class of a target", class.0.into());
-        }
-        classes += c.classes.len();
-    }
-    match (components.is_empty(), classes > TARGET_CLASSES_MAX) {
-        (true, _) => bad("components", 0),
-        (_, true) => bad("classes of a file", classes as u64),
-        _ => Ok(()),
     }
 }
 

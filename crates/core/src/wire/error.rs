@@ -1,6 +1,7 @@
 //! What can be wrong with bytes from a peer.
 
 use crate::entry::NameError;
+use crate::layout::LayoutError;
 
 /// Bytes from a peer that are not protocol v1. `what` names the field. The connection cannot go on after
 /// any of these: the place where the next frame begins is not known, or the peer is not to be trusted.
@@ -19,6 +20,9 @@ pub enum WireError {
     /// Bytes that are no legal path component.
     #[error("{what} is not one legal path component")]
     BadName { what: &'static str, source: NameError },
+    /// Components that make no layout.
+    #[error("{what}: no layout")]
+    BadLayout { what: &'static str, source: LayoutError },
     /// Text that is not UTF-8.
     #[error("{what} is not UTF-8")]
     BadText { what: &'static str },

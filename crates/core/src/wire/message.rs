@@ -5,6 +5,7 @@ use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::layout::Layout;
 use crate::schedule::Health;
 use crate::stage::StageTime;
 
@@ -276,17 +277,6 @@ pub struct TargetHealth {
     pub done: u64,
 }
 
-/// A range of a file at the sink that is striped in one way: from `start` to the start of the next one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetComponent {
-    pub start: u64,
-    /// Bytes that lie together on one target; not zero.
-    pub stripe: u64,
-    /// In stripe order, at least one. Stripe `n`, counted from the start of the file, lies on entry `n % len`.
-    /// [`Class::ANY`]: not known.
-    pub classes: Vec<Class>,
-}
-
 /// A top-level name of the job at the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRoot {
@@ -377,11 +367,12 @@ pub enum Message {
     /// fare now.
     TargetHealth(Vec<TargetHealth>),
     /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): the file was made,
-    /// and lies so. At least one component; starts rise from 0.
+    /// and lies so. At most [`TARGET_COMPONENTS_MAX`] components and [`TARGET_CLASSES_MAX`] classes; [`Class::ANY`]: not
+    /// known.
     FileTargets {
         id: FileId,
         generation: Generation,
-        components: Vec<TargetComponent>,
+        layout: Layout<Class>,
     },
     /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
     Notice {

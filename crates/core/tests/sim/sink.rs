@@ -6,15 +6,16 @@ use std::time::Duration;
 use haul_core::digest::DigestKind;
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{BufferId, Class, DirId, FileId};
+use haul_core::ids::{BufferId, DirId, FileId, TargetId};
 use haul_core::journal::{Record, Replay, compact};
+use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{
     CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
 };
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig, TargetsConfig};
-use haul_core::wire::{Failure, Message, Policy, Stage, TargetComponent, credit_cost};
+use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
 use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, entry_of};
@@ -159,18 +160,17 @@ impl World {
     }
 
     /// Where a file lies: somehow over the session's targets; sometimes nobody can say.
-    fn places_of(&mut self, file: &SinkFile) -> Vec<TargetComponent> {
-        let Some(rng) = &mut self.targets else { return Vec::new() };
+    fn places_of(&mut self, file: &SinkFile) -> Option<Layout<TargetId>> {
+        let rng = self.targets.as_mut()?;
         let count = 1 + self.tags as u16 % 5;
         let mut start = 0;
-        (0..rng.u8(..4))
-            .map(|_| {
-                let classes = (0..rng.usize(1..4)).map(|_| Class(rng.u16(..=count))).collect();
-                let component = TargetComponent { start, stripe: BLOCK * rng.u64(1..4), classes };
-                start += rng.u64(1..=file.size.max(1));
-                component
-            })
-            .collect()
+        let components = (0..rng.u8(..4)).map(|_| {
+            let targets = (0..rng.usize(1..4)).map(|_| TargetId(rng.u16(..count))).collect();
+            let component = Component { start, stripe_size: BLOCK * rng.u64(1..4), targets };
+            start += rng.u64(1..=file.size.max(1));
+            component
+        });
+        Layout::new(components.collect()).ok()
     }
 
     fn took(&mut self) -> Took {

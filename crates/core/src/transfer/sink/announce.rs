@@ -119,7 +119,7 @@ impl Sink {
                         in_epoch: false,
                         broken: false,
                         made: Made::No,
-                        places: Vec::new(),
+                        places: None,
                         told: false,
                         set: None,
                         damaged: 0,

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::DataExtent;
-use crate::ids::{Class, DirId, FileId, Generation};
+use crate::ids::{Class, DirId, FileId, Generation, TargetId};
 use crate::journal::PathKey;
+use crate::layout::Layout;
 use crate::transfer::op::SinkFile;
-use crate::wire::TargetComponent;
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Phase {
@@ -79,7 +79,7 @@ pub(super) struct File {
     pub(super) broken: bool,
     pub(super) made: Made,
     /// Where it lies, if that is known.
-    pub(super) places: Vec<TargetComponent>,
+    pub(super) places: Option<Layout<TargetId>>,
     /// The source knows it.
     pub(super) told: bool,
     /// The targets by which it is synced, once it was.

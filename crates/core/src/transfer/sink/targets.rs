@@ -16,14 +16,19 @@ use std::time::Duration;
 use super::file::{File, Made, Phase};
 use super::{Sink, SinkAction};
 use crate::ids::{BufferId, Class, FileId, TargetId, Time};
+use crate::layout::{Component, Layout};
 use crate::schedule::share::Shares;
 use crate::schedule::{Health, Limits, Policy, Run, Schedule};
 use crate::transfer::SMALL_LEN_MAX;
 use crate::transfer::op::{SinkFile, SinkOp, Took};
-use crate::wire::{Failure, ITEMS_MAX, Message, OBJECT_LEN_MIN, TargetComponent, TargetHealth};
+use crate::wire::{
+    Failure, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TargetHealth,
+};
 
-/// Files that are made before data of them came, at most.
+/// Files that are made before data of them came, at most, without those on slow targets.
 const AHEAD_MAX: usize = 64;
+/// So often those are looked at, when there are so many.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// So often the source is told how the targets fare that had anything to do.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -58,6 +63,8 @@ pub(super) struct Targets {
     wished: VecDeque<FileId>,
     /// Made, or being made, and no data of them came.
     ahead: BTreeSet<FileId>,
+    /// When these are looked at again.
+    look_at: Time,
     met: BTreeSet<Class>,
     /// Files that were made while there was but one target.
     untold: Vec<FileId>,
@@ -78,6 +85,7 @@ impl Targets {
             writing: HashMap::new(),
             wished: VecDeque::new(),
             ahead: BTreeSet::new(),
+            look_at: Time(0),
             met: BTreeSet::new(),
             untold: Vec::new(),
             received: BTreeMap::new(),
@@ -126,6 +134,20 @@ impl Targets {
         }
     }
 
+    /// Files whose data will not come soon, for all their targets are slow, keep no others from being made.
+    fn look_at_ahead(&mut self, files: &HashMap<FileId, File>, now: Time) {
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now.after(LOOK_EVERY);
+        let schedule = &self.schedule;
+        let slow = |target: &TargetId| schedule.health(*target) != Health::Healthy;
+        let waits = |file: &File| {
+            file.places.as_ref().is_none_or(|layout| layout.targets().iter().any(|target| !slow(target)))
+        };
+        self.ahead.retain(|id| files.get(id).is_some_and(waits));
+    }
+
     /// How targets fare that changed, or of which more is done than was told.
     fn healths(&mut self, all: bool) -> Vec<TargetHealth> {
         let mut changed = BTreeSet::new();
@@ -139,7 +161,7 @@ impl Targets {
         for state in self.schedule.targets() {
             let (health, done) = (state.health, state.done);
             let new = self.told.get(&state.target) != Some(&(health, done)) || state.in_flight > 0;
-            if !changed.contains(&state.target) && !(all && new) {
+            if !(changed.contains(&state.target) || all && new) {
                 continue;
             }
             self.told.insert(state.target, (health, done));
@@ -209,6 +231,9 @@ impl Sink {
 
     fn make_ahead(&mut self) {
         while let Some(targets) = self.targets.as_mut().filter(|_| self.stop.is_none()) {
+            if targets.ahead.len() >= AHEAD_MAX {
+                targets.look_at_ahead(&self.files, self.now);
+            }
             if targets.ahead.len() >= AHEAD_MAX || self.files_open >= self.config.files_open_max / 2 {
                 return;
             }
@@ -222,7 +247,7 @@ impl Sink {
     }
 
     /// The file was made, and lies so.
-    pub(super) fn handle_made(&mut self, id: FileId, result: Result<Vec<TargetComponent>, Failure>) {
+    pub(super) fn handle_made(&mut self, id: FileId, result: Result<Option<Layout<TargetId>>, Failure>) {
         self.other_ops -= 1;
         if let Some(drain) = self.drains.get_mut(&id).filter(|drain| drain.writes > 0) {
             drain.writes -= 1;
@@ -256,14 +281,15 @@ impl Sink {
     }
 
     fn tell_places(&mut self, id: FileId) {
-        let waits = |file: &&mut File| file.made == Made::Yes && !file.told && !file.places.is_empty();
+        let waits = |file: &&mut File| file.made == Made::Yes && !file.told;
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id).filter(waits)) else {
             return;
         };
         file.told = true;
         file.classes().into_iter().for_each(|class| targets.shares.handle_wanted(class));
-        let (generation, components) = (file.generation, file.places.clone());
-        self.actions.push_back(SinkAction::Send(Message::FileTargets { id, generation, components }));
+        let generation = file.generation;
+        let layout = file.places.as_ref().map_or_else(|| Layout::flat(Class::ANY), told_of);
+        self.actions.push_back(SinkAction::Send(Message::FileTargets { id, generation, layout }));
     }
 
     /// The file is over, or begins anew: nothing of it waits any more.
@@ -274,7 +300,7 @@ impl Sink {
             file.classes().into_iter().for_each(|class| targets.shares.handle_over(class));
         }
         file.made = Made::No;
-        file.places = Vec::new();
+        file.places = None;
         targets.untold.retain(|untold| *untold != id);
         targets.schedule.forget(id);
         let keys: Vec<_> = targets.waiting.range((id, 0)..=(id, u64::MAX)).map(|(key, _)| *key).collect();
@@ -363,17 +389,31 @@ impl File {
         self.size() > u64::from(self.object_size).max(SMALL_LEN_MAX)
     }
 
-    /// The known classes that it lies on.
+    /// The classes that it lies on, as far as they are known.
     fn classes(&self) -> BTreeSet<Class> {
-        let all = self.places.iter().flat_map(|component| &component.classes);
-        all.copied().filter(|class| *class != Class::ANY).collect()
+        let targets = self.places.iter().flat_map(Layout::targets);
+        targets.map(|target| Class::of(*target)).filter(|class| *class != Class::ANY).collect()
     }
 
     fn target_at(&self, offset: u64) -> Option<TargetId> {
-        let at = self.places.partition_point(|component| component.start <= offset).checked_sub(1)?;
-        let component = &self.places[at];
-        let stripe = offset / component.stripe;
-        // A remainder of a length fits.
-        component.classes[(stripe % component.classes.len() as u64) as usize].target()
+        self.places.as_ref().map(|layout| *layout.at(offset).target)
     }
+}
+
+/// What the source is told of a layout: as much as one message holds. What lies behind that may be anywhere.
+fn told_of(layout: &Layout<TargetId>) -> Layout<Class> {
+    let mut room = TARGET_CLASSES_MAX;
+    let mut components = Vec::new();
+    for component in layout.components() {
+        // One is kept for the rest.
+        if components.len() + 1 == TARGET_COMPONENTS_MAX || component.targets.len() >= room {
+            let (start, stripe_size) = (component.start, u64::MAX);
+            components.push(Component { start, stripe_size, targets: vec![Class::ANY] });
+            break;
+        }
+        room -= component.targets.len();
+        let targets = component.targets.iter().map(|target| Class::of(*target)).collect();
+        components.push(Component { start: component.start, stripe_size: component.stripe_size, targets });
+    }
+    Layout::new(components).expect("a part of a layout is one")
 }

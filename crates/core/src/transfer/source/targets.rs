@@ -2,7 +2,8 @@
 
 use super::Source;
 use crate::ids::{Class, FileId, Generation};
-use crate::wire::{TargetComponent, TargetHealth};
+use crate::layout::Layout;
+use crate::wire::TargetHealth;
 
 impl Source {
     /// So many bytes may have been sent in all, or, of another class than [`Class::ANY`], in frames that name it.
@@ -20,7 +21,7 @@ impl Source {
         &mut self,
         _id: FileId,
         _generation: Generation,
-        _components: &[TargetComponent],
+        _layout: &Layout<Class>,
     ) {
     }
 }
