@@ -284,11 +284,15 @@ impl Net {
     }
 }
 
+/// Streams that are no sockets say nothing of their path.
+const RTT_UNKNOWN: Duration = Duration::from_millis(100);
+
 /// The receive buffers of a sink's data streams: left to the kernel's own growth, unless it ends too early and more can be had.
 #[derive(Default)]
 pub(crate) struct Receive {
     bytes: Option<u64>,
     given: Option<u64>,
+    rtt: Option<Duration>,
 }
 
 impl Receive {
@@ -302,7 +306,12 @@ impl Receive {
         let rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min();
         let each = share_of(rtt.filter(|rtt| *rtt >= LOCAL_RTT).unwrap_or_default(), count);
         let bytes = HostLimits::here().fixed_receive(each).filter(|_| window.is_none());
-        Receive { bytes, given: None }
+        Receive { bytes, given: None, rtt }
+    }
+
+    /// Of the path, as the first streams found it; where nobody can say, what a long one takes.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.rtt.unwrap_or(RTT_UNKNOWN)
     }
 
     /// Widens the buffer of a stream that came. What cannot be set stays.

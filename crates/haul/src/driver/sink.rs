@@ -11,7 +11,7 @@ use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId};
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
-use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig, TargetsConfig};
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Policy, STREAMS_MAX};
 
 use super::net::Receive;
@@ -27,7 +27,7 @@ use crate::job::{PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::null::NullSink;
-use crate::storage::sink::{EngineConfig, Owner, SinkTree, WriteEngine};
+use crate::storage::sink::{EngineConfig, Owner, Places, SinkTree, WriteEngine};
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::transport::Link;
 use crate::transport::rejoin::JoinEvent;
@@ -268,7 +268,7 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let mut greeting_epoch = 0;
+        let (mut greeting_epoch, mut limits) = (0, None);
         let (place, engine, not_kept) = match setup.place {
             None => (None, Engine::Null(NullSink::new(post)), Arc::default()),
             Some((tree, owner, journal)) => {
@@ -288,10 +288,13 @@ impl Session {
                     journal: Some(journal),
                     storage: request.storage.clone(),
                     memory: request.memory,
+                    places: Places::of(tree.root()).filter(|_| setup.targets),
                     durable: setup.policy.durable,
                 };
+                let several = config.places.is_some();
                 let engine = WriteEngine::new(config, meter.clone(), post)
                     .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
+                limits = several.then(|| engine.limits());
                 let not_kept = engine.not_kept();
                 (Some(Place { tree, owner }), Engine::Files(engine), not_kept)
             }
@@ -321,6 +324,7 @@ impl Session {
             tag: setup.tag,
             holes: setup.holes,
             digest: setup.protection.digest,
+            targets: limits.map(|limits| TargetsConfig { limits, round_trip: receive.round_trip() }),
             names: setup.names,
         };
         Ok(Session {

@@ -17,7 +17,7 @@ use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation};
 use haul_core::io::IoMode;
 use haul_core::transfer::op::{
-    BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp,
+    BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
 };
 use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
 
@@ -278,8 +278,10 @@ impl SinkEngine for NullSink {
                     results: items.into_iter().map(|item| (item.file.id, Ok(found))).collect(),
                 }
             }
+            SinkOp::Create { file } => SinkDone::Create { id: file.id, result: Ok(None) },
             SinkOp::Write { file, offset, len, buffer, .. } => {
-                SinkDone::Write { id: file.id, offset, len, buffer, result: Ok(()) }
+                let took = Some(Took { time: Duration::ZERO, cached: true });
+                SinkDone::Write { id: file.id, offset, len, buffer, took, result: Ok(()) }
             }
             SinkOp::WriteBundle { buffer, items } => SinkDone::WriteBundle {
                 buffer,

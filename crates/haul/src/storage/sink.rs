@@ -25,6 +25,7 @@ pub mod journal;
 mod mode;
 pub mod names;
 pub mod owner;
+pub mod places;
 pub mod space;
 pub mod tree;
 mod verify;
@@ -34,6 +35,7 @@ pub use engine::{EngineConfig, WriteEngine};
 pub use journal::Journal;
 pub use names::{JobKey, tag_of, temp_name};
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
+pub use places::Places;
 pub use tree::SinkTree;
 
 /// Locks, also after a panic elsewhere: every state behind these locks is whole between two statements.

@@ -32,6 +32,7 @@ pub(super) struct Setup {
     pub(super) resume: Resume,
     pub(super) limits: Limits,
     pub(super) holes: bool,
+    pub(super) targets: bool,
     pub(super) knobs: bool,
     pub(super) protection: Protection,
     pub(super) policy: Policy,
@@ -66,7 +67,7 @@ pub(super) fn set_up(
     {
         return Err(protocol("the far end wants to send what was not asked for"));
     }
-    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
+    let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
     let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
@@ -81,6 +82,7 @@ pub(super) fn set_up(
             resume,
             limits,
             holes,
+            targets,
             knobs,
             protection,
             policy,
@@ -126,7 +128,21 @@ pub(super) fn set_up(
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
     let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, limits, holes, knobs, protection, policy, wait, rename, resumed, tag, names })
+    Ok(Setup {
+        place,
+        resume,
+        limits,
+        holes,
+        targets,
+        knobs,
+        protection,
+        policy,
+        wait,
+        rename,
+        resumed,
+        tag,
+        names,
+    })
 }
 
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the

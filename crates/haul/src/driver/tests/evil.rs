@@ -6,10 +6,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
-use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::schedule::Health;
 use haul_core::wire::{
-    Announced, Capability, Decoded, Failure, Hello, Limits, Message, Policy, SourceRoot, Stage, capability,
-    decode_message, encode_frame,
+    Announced, Capability, Decoded, Failure, Hello, Limits, Message, Policy, SourceRoot, Stage, TargetHealth,
+    capability, decode_message, encode_frame,
 };
 
 use super::{SESSION, bytes};
@@ -265,6 +266,25 @@ pub(super) fn hello() -> Hello {
 pub(super) fn hello_holes() -> Hello {
     let holes = Capability { kind: capability::HOLES, required: true, value: Box::default() };
     Hello { capabilities: vec![holes], ..hello() }
+}
+
+/// One that knows storage targets.
+pub(super) fn hello_targets() -> Hello {
+    let targets = Capability { kind: capability::TARGETS, required: false, value: Box::default() };
+    Hello { capabilities: vec![targets], ..hello() }
+}
+
+pub(super) fn target_health(class: u16) -> TargetHealth {
+    let all = u32::MAX;
+    TargetHealth {
+        class: Class(class),
+        health: Health::Hung,
+        waiting: all,
+        in_flight: all,
+        service: u64::MAX,
+        best: u64::MAX,
+        done: u64::MAX,
+    }
 }
 
 pub(super) fn policy() -> Policy {

@@ -3,7 +3,8 @@
 use std::fs;
 
 use haul_core::digest::{DigestKind, Subtree};
-use haul_core::ids::{DirId, FileId, Generation, StreamId};
+use haul_core::ids::{Class, DirId, FileId, Generation, StreamId};
+use haul_core::layout::{Component, Layout};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Announced, DoneItem, Extent, FileState, Message, Outcome, kind};
 
@@ -117,6 +118,15 @@ fn wrong_handshakes_are_refused() {
         evil.greet_source(true);
         evil.say(Message::DirEnd(vec![DirId(1)]));
     });
+    refused("a class beyond the last", "grant: class", |evil| {
+        evil.greet_source_as(hello_targets(), true);
+        evil.say_raw(kind::GRANT, vec![0, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]);
+    });
+    refused("places that begin nowhere", "where a file lies", |evil| {
+        evil.greet_source_as(hello_targets(), true);
+        let component = [&9_u64.to_le_bytes()[..], &1_u64.to_le_bytes(), &[1, 0, 1, 0]].concat();
+        evil.say_raw(kind::FILE_TARGETS, [&[0; 12][..], &[1, 0], &component].concat());
+    });
     refused("destination twice", "only a source sends", |evil| {
         evil.greet_source(true);
         evil.say(Message::Destination { wait: false, rename: None, epoch: 1, resumed: false });
@@ -175,7 +185,10 @@ fn absurd_numbers_do_no_harm() {
         evil.say(Message::Written { bytes: u64::MAX, frames: vec![(StreamId(1), u64::MAX); 4096] });
         evil.say(Message::Written { bytes: 0, frames: vec![(StreamId(900), 1)] });
         evil.say(Message::StreamClosed { stream: StreamId(900), frames: u64::MAX });
-        evil.say(Message::TargetHealth(vec![(u16::MAX, u64::MAX, u64::MAX); 4096]));
+        // Of targets nothing was agreed.
+        evil.say(Message::TargetHealth(vec![target_health(4095); 4096]));
+        evil.say(Message::Grant { class: 4095, total: u64::MAX });
+        evil.say(file_targets(&tree.big));
         let failed = Outcome::Failed(a_failure());
         evil.say(done(&Announced { id: FileId(u64::MAX), ..tree.big.clone() }, failed.clone()));
         evil.say(done(&Announced { generation: Generation(7), ..tree.big.clone() }, failed.clone()));
@@ -186,6 +199,43 @@ fn absurd_numbers_do_no_harm() {
         settle(evil);
         hang_up(evil);
     });
+}
+
+/// One class after another, up to the last one.
+fn file_targets(entry: &Announced) -> Message {
+    let targets = (4090..4096).map(Class).collect();
+    let layout = Layout::new(vec![Component { start: 0, stripe_size: 1, targets }]).unwrap();
+    Message::FileTargets { id: entry.id, generation: entry.generation, layout }
+}
+
+/// Goal: what a sink says of targets that are not there, of files that it never heard of, and of grants of all bytes there
+/// are, over and over, moves no byte that was not granted and ends nothing.
+#[test]
+fn false_targets_do_no_harm() {
+    session("targets", |evil| {
+        evil.greet_source_as(hello_targets(), false);
+        let all = evil.announced(3);
+        let big = all.iter().find(|entry| entry.name.as_bytes() == b"big").unwrap().clone();
+        for round in 0..3 {
+            let unknown = Announced { id: FileId(u64::MAX - round), ..big.clone() };
+            evil.say(file_targets(&unknown));
+            evil.say(file_targets(&Announced { generation: Generation(7), ..big.clone() }));
+            evil.say(file_targets(&big));
+            evil.say(Message::Grant { class: 4095, total: u64::MAX });
+            evil.say(Message::Grant { class: 1, total: u64::MAX - round });
+            evil.say(Message::TargetHealth((1..4096).map(target_health).collect()));
+        }
+        settle(evil);
+        assert!(!sealed_yet(evil), "no payload was granted");
+        evil.say(Message::Grant { class: 0, total: 1 << 30 });
+        settle(evil);
+        hang_up(evil);
+    });
+}
+
+/// Whether a file was sealed, as far as was heard.
+fn sealed_yet(evil: &mut Evil) -> bool {
+    evil.heard.try_iter().any(|message| matches!(message, Message::Sealed(_)))
 }
 
 fn hang_up(evil: &mut Evil) {

@@ -364,6 +364,16 @@ fn wrong_data_is_refused() {
             *e = RawEntry::part(1, 0, d, false);
         }),
         spoilt("a tail that is none", unfit, |e, d| *e = RawEntry::part(1, OBJECT, d, true)),
+        case("of a target that nobody spoke of", "was not to know", move |evil| {
+            evil.greet_sink_as(hello_targets());
+            announce(evil, vec![file(1, 0, "f", size)]);
+            let data = content(1, size as usize)[..OBJECT as usize].to_vec();
+            let mut body = data_body(&[RawEntry::part(1, 0, &data, false)], &data);
+            body[2] = 1;
+            let frame = evil.data_frame(body);
+            evil.write_data(0, &frame.bytes());
+            settle(evil);
+        }),
         spoilt("a whole that is none", unfit, |e, d| *e = RawEntry::whole(1, d)),
         // It is refused, or taken for what it is: the whole file, which its root was held against.
         case("a whole over parts", "", move |evil| {
@@ -489,7 +499,7 @@ fn nonsense_about_unknown_things_is_harmless() {
         evil.say(Message::Sealed(vec![(FileId(4), Generation(0), 9)]));
         withdraw(evil, 4, 0, true);
         withdraw(evil, 4, 0, false);
-        evil.say(Message::TargetHealth(vec![(1, 2, 3)]));
+        evil.say(Message::TargetHealth(vec![target_health(1)]));
         evil.say_raw(0xf0, vec![1, 2, 3]);
         announce(evil, vec![file(5, 0, "f", 300_000), link(6, 0, "l", b"f"), dir(7, 0, "d")]);
         // A wrong generation of a file, and a gap in the ids.

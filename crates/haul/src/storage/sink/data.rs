@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use haul_core::ids::{BufferId, FileId};
 use haul_core::io::IoMode;
+use haul_core::schedule::Limits;
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{SinkDone, SinkFile, SinkOp};
+use haul_core::transfer::op::{SinkDone, SinkFile, SinkOp, Took};
 use haul_core::wire::{Failure, Stage, credit_cost};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -35,6 +36,8 @@ use crate::storage::io::{EngineFacts, IoFile, IoKind};
 use crate::storage::knobs::{Knobs, depth_of, lanes_of};
 use crate::storage::{SinkCompletion, SinkJob};
 
+/// For so many targets there may be writes in flight at a time.
+const WRITES_TARGETS: u32 = 64;
 /// How often an engine that ends looks whether all that is left hangs.
 const DRAIN_TICK: Duration = Duration::from_millis(100);
 
@@ -126,6 +129,13 @@ impl Data {
             lanes.use_lanes(lanes_of(self.knobs.lanes.lanes, width, started));
             lanes.set_depth(depth_of(self.knobs.lanes.depth, width, started));
         }
+    }
+
+    /// Writes of objects that may be in flight: at one target as many as the lanes give one, for each object is a request at
+    /// least; in all what buffers are good for.
+    pub(super) fn limits(&self) -> Limits {
+        let each = u32::try_from(self.knobs.lanes.depth).unwrap_or(u32::MAX);
+        Limits { total: each.saturating_mul(WRITES_TARGETS), each }
     }
 
     /// What was chosen, and why.
@@ -238,9 +248,13 @@ impl Sink {
         *lock(&self.data.open) += 1;
     }
 
-    fn complete(&self, written: Written, result: Result<(), Failure>) {
+    fn complete(&self, written: Written, result: Result<Took, Failure>) {
         let Written { id, offset, len, buffer } = written;
-        (self.post)(SinkCompletion { done: SinkDone::Write { id, offset, len, buffer, result } });
+        let (took, result) = match result {
+            Ok(took) => (Some(took), Ok(())),
+            Err(failure) => (None, Err(failure)),
+        };
+        (self.post)(SinkCompletion { done: SinkDone::Write { id, offset, len, buffer, took, result } });
         let mut open = lock(&self.data.open);
         *open -= 1;
         if *open == 0 {
@@ -303,7 +317,8 @@ impl Sink {
 
     /// A lane's answer.
     pub(super) fn on_written(self: &Arc<Self>, done: TransferDone<Tag>) {
-        let TransferDone { tag, file, buffer, start, len, moved, error, refused_uncached, .. } = done;
+        let TransferDone { tag, file, buffer, start, len, moved, error, service, refused_uncached, .. } =
+            done;
         let Tag { written, mode, open } = tag;
         if refused_uncached {
             self.data.cache.on_refused();
@@ -337,7 +352,7 @@ impl Sink {
                 );
                 Err(fault::failure(Stage::Write, Errno::IO.raw_os_error(), text))
             }
-            None => Ok(()),
+            None => Ok(Took { time: service, cached: mode == IoMode::Buffered }),
         });
         let mut path = lock(&open.path);
         if path.gate.ended(if good { len as u64 } else { 0 }) {

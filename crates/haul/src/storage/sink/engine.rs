@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Stage};
@@ -30,6 +31,7 @@ use super::files::Files;
 use super::journal::Journal;
 use super::mode::Choice;
 use super::names::tag_bits;
+use super::places::Places;
 use super::space::Spaces;
 use super::tree::SinkTree;
 use super::{fault, lock, tree};
@@ -70,6 +72,8 @@ pub struct EngineConfig {
     pub storage: StorageOptions,
     /// Most payload bytes in memory.
     pub memory: u64,
+    /// `None`: the destination has one storage target.
+    pub places: Option<Places>,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -121,6 +125,11 @@ pub(super) struct Sink {
 /// Where an item lies; without a name, the directory itself.
 struct Place(DirId, Option<Name>);
 
+/// The storage target of an item, if that is not its directory's.
+fn no_target<T>(_: &Sink, _: &T) -> Option<Target> {
+    None
+}
+
 impl WriteEngine {
     /// Starts the threads.
     ///
@@ -148,7 +157,7 @@ impl WriteEngine {
         let lanes = knobs.lanes.clone();
         let deadline = lanes.deadline;
         let sink = Arc::new(Sink {
-            files: Files::new(config.tree.clone(), config.tag, Spaces::new(no_preallocate)),
+            files: Files::new(config.tree.clone(), config.tag, Spaces::new(no_preallocate), config.places),
             data: Data::new(choice, knobs),
             tree: config.tree,
             // Never the own tag: those are no leftovers.
@@ -199,6 +208,11 @@ impl WriteEngine {
         let _ = sink.crew.set(Arc::downgrade(&crew));
         let keeper = Keeper::start(sink.clone(), config.journal)?;
         Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, sink })
+    }
+
+    /// Writes of objects that it can have in flight.
+    pub fn limits(&self) -> Limits {
+        self.sink.data.limits()
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
@@ -313,6 +327,7 @@ impl Sink {
                 ("create", Stage::Create),
                 dirs,
                 of_dir,
+                no_target,
                 |sink, id| sink.tree.dirfd(*id).map(drop),
                 |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
             ),
@@ -320,6 +335,7 @@ impl Sink {
                 ("stat", Stage::Open),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
                 |sink, item| sink.files.look(item),
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
@@ -328,6 +344,7 @@ impl Sink {
                 ("publish", Stage::Publish),
                 items,
                 |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
+                |sink, item| sink.files.target_of(item.id),
                 move |sink, item| sink.commit(item, durable),
                 |sink, items, results| {
                     sink.data.choice.on_commit();
@@ -338,6 +355,7 @@ impl Sink {
                 ("create", Stage::Publish),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
                 |sink, item| sink.make_link(item),
                 |_, items, results| SinkDone::MakeLinks {
                     results: pair(items, |item| item.file.id, results),
@@ -347,6 +365,7 @@ impl Sink {
                 ("sync", Stage::Sync),
                 dirs,
                 of_dir,
+                no_target,
                 |sink, id| sink.sync_dir(*id),
                 |_, dirs, results| SinkDone::SyncDirs { results: pair(dirs, |id| *id, results) },
             ),
@@ -368,6 +387,16 @@ impl Sink {
                     (sink.post)(SinkCompletion { done: SinkDone::Discard { id } });
                 });
             }
+            SinkOp::Create { file } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                self.task(self.tree.target_of(place.0), "create", place, move |sink, _| {
+                    let result = guard(Stage::Create, || {
+                        let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
+                        Ok(open.layout())
+                    });
+                    (sink.post)(SinkCompletion { done: SinkDone::Create { id: file.id, result } });
+                });
+            }
             SinkOp::Write { ref file, .. } => {
                 let place = Place(file.parent, Some(file.name.clone()));
                 let job = SinkJob { op, buffer };
@@ -387,7 +416,7 @@ impl Sink {
             SinkDone::WriteBundle { buffer: id, results }
         };
         let buffer = Arc::new(buffer);
-        self.gather("write", items, lies, done, |gather, group| {
+        self.gather("write", items, lies, no_target, done, |gather, group| {
             let buffer = buffer.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
                 let (tree, items) = (sink.tree.clone(), gather.items.clone());
@@ -495,6 +524,7 @@ impl Sink {
         (what, stage): (&'static str, Stage),
         items: Vec<T>,
         lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
+        own: impl Fn(&Sink, &T) -> Option<Target>,
         work: impl Fn(&Sink, &T) -> Result<R, Failure> + Send + Sync + 'static,
         done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
     ) where
@@ -502,7 +532,7 @@ impl Sink {
         R: Send + 'static,
     {
         let work = Arc::new(work);
-        self.gather(what, items, lies, done, |gather, group| {
+        self.gather(what, items, lies, own, done, |gather, group| {
             let work = work.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
                 let group = Arc::new(group);
@@ -522,6 +552,7 @@ impl Sink {
         what: &'static str,
         items: Vec<T>,
         lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
+        own: impl Fn(&Sink, &T) -> Option<Target>,
         done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
         part: impl Fn(Arc<Gather<T, R>>, Vec<usize>) -> W,
     ) where
@@ -533,11 +564,12 @@ impl Sink {
             return (self.post)(SinkCompletion { done: done(self, &[], Vec::new()) });
         }
         let mut groups: Vec<(Target, Vec<usize>)> = Vec::new();
-        match self.tree.one_target() {
+        match self.tree.one_target().filter(|_| !self.files.has_places()) {
             Some(target) => groups.push((target, (0..items.len()).collect())),
             None => {
                 for (i, item) in items.iter().enumerate() {
-                    let target = self.tree.target_of(lies(self, item).0);
+                    let of_dir = || self.tree.target_of(lies(self, item).0);
+                    let target = own(self, item).unwrap_or_else(of_dir);
                     match groups.iter_mut().find(|(known, _)| *known == target) {
                         Some((_, group)) => group.push(i),
                         None => groups.push((target, vec![i])),

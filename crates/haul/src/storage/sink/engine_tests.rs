@@ -72,6 +72,7 @@ impl Bench {
             journal: None,
             storage: StorageOptions::default(),
             memory: 1 << 30,
+            places: None,
             durable: true,
         };
         change(&mut config);

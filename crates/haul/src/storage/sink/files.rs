@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{Name, Timestamp};
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{DirId, FileId};
+use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::io::IoMode;
+use haul_core::layout::Layout;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkFile};
 use haul_core::wire::{Failure, Stage};
@@ -23,6 +24,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::data::Path;
 use super::names::temp_name;
+use super::places::{Places, key_of};
 use super::space::Spaces;
 use super::tree::SinkTree;
 use super::{fault, lock};
@@ -41,6 +43,8 @@ pub(super) struct Files {
     grain: OnceLock<u32>,
     one_writer: OnceLock<bool>,
     pub(super) spaces: Spaces,
+    /// `None`: the destination has one storage target.
+    places: Option<Places>,
     /// A temporary of this session could not be removed.
     left: AtomicBool,
 }
@@ -56,6 +60,8 @@ pub(super) struct OpenFile {
     /// `None`: it has data everywhere.
     map: Option<ExtentMap>,
     state: Mutex<State>,
+    /// Where it lies, if that was asked and told.
+    layout: OnceLock<Layout<TargetId>>,
     /// How its objects reach storage; bundled files have no need of it.
     pub(super) path: Mutex<Path>,
 }
@@ -80,6 +86,13 @@ struct Opened {
     ready: bool,
 }
 
+impl OpenFile {
+    /// Where it lies, if that was asked and told.
+    pub(super) fn layout(&self) -> Option<Layout<TargetId>> {
+        self.layout.get().cloned()
+    }
+}
+
 /// Bytes of a file that have to be written: all but holes.
 pub(super) fn data_len(file: &SinkFile) -> u64 {
     file.map.as_ref().map_or(file.size, ExtentMap::data_len)
@@ -91,7 +104,7 @@ pub(super) fn descriptor(file: &IoFile) -> BorrowedFd<'_> {
 }
 
 impl Files {
-    pub(super) fn new(tree: Arc<SinkTree>, tag: u32, spaces: Spaces) -> Files {
+    pub(super) fn new(tree: Arc<SinkTree>, tag: u32, spaces: Spaces, places: Option<Places>) -> Files {
         Files {
             tree,
             tag,
@@ -99,6 +112,7 @@ impl Files {
             grain: OnceLock::new(),
             one_writer: OnceLock::new(),
             spaces,
+            places,
             left: AtomicBool::new(false),
         }
     }
@@ -132,7 +146,8 @@ impl Files {
                 .map
                 .as_ref()
                 .map(|map| map.extents().iter().map(|extent| (extent.offset, extent.len)).collect());
-            let reserved = self.spaces.reserve(fd, opened.file.target.0, open.size, extents.as_deref(), path);
+            let device = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
+            let reserved = self.spaces.reserve(fd, device, open.size, extents.as_deref(), path);
             if let Err(failure) = reserved {
                 // What an earlier run brought here stays for the next one; nothing is in a new one.
                 let temp = opened.adopted || !self.remove(&open);
@@ -192,6 +207,17 @@ impl Files {
             State::New | State::Closed => return Err(self.closed(&open)),
         };
         Ok((open, opened.file, opened.ready && !opened.adopted))
+    }
+
+    /// What the requests of an open file are told apart by, if that is more than its device.
+    pub(super) fn target_of(&self, id: FileId) -> Option<Target> {
+        let open = lock(&self.open).get(&id).cloned()?;
+        open.layout.get().map(key_of)
+    }
+
+    /// Files may lie on several storage targets.
+    pub(super) fn has_places(&self) -> bool {
+        self.places.is_some()
     }
 
     /// Where a file lies of which something was written.
@@ -257,6 +283,7 @@ impl Files {
             data_len: data_len(file),
             map: file.map.clone(),
             state: Mutex::new(State::New),
+            layout: OnceLock::new(),
             path: Mutex::default(),
         })
     }
@@ -289,9 +316,16 @@ impl Files {
             false => self.tree.path_of(open.parent, &open.name),
         };
         let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
+        let places = self.places.as_ref().filter(|_| open.size > SMALL_LEN_MAX);
+        let layout = places.and_then(|places| places.layout(fd.as_fd(), open.size));
+        let target = layout.as_ref().map_or(Target(device), key_of);
+        if let Some(layout) = layout {
+            // Set here alone; a file is opened once.
+            let _ = open.layout.set(layout);
+        }
         let one_writer = self.one_writer(&fd);
         let fd = Some(fd);
-        let (mode, target) = (IoMode::Buffered, Target(device));
+        let mode = IoMode::Buffered;
         Arc::new(IoFile { fd, mode, target, one_writer, name: name.into() })
     }
 
