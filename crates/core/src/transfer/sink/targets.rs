@@ -25,9 +25,10 @@ use crate::wire::{
     Failure, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TargetHealth,
 };
 
-/// Files that are made before data of them came, at most, without those on slow targets.
+/// Files that are made before data of them came, at most; those that were longer ago than [`AHEAD_FOR`] do not count.
 const AHEAD_MAX: usize = 64;
-/// So often those are looked at, when there are so many.
+const AHEAD_FOR: Duration = Duration::from_secs(1);
+/// So often they are looked at, when there are so many.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// So often the source is told how the targets fare that had anything to do.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -61,8 +62,8 @@ pub(super) struct Targets {
     writing: HashMap<BufferId, (TargetId, u32)>,
     /// Files that shall be made.
     wished: VecDeque<FileId>,
-    /// Made, or being made, and no data of them came.
-    ahead: BTreeSet<FileId>,
+    /// Made, or being made, and no data of them came; since when.
+    ahead: BTreeMap<FileId, Time>,
     /// When these are looked at again.
     look_at: Time,
     met: BTreeSet<Class>,
@@ -84,7 +85,7 @@ impl Targets {
             count: 0,
             writing: HashMap::new(),
             wished: VecDeque::new(),
-            ahead: BTreeSet::new(),
+            ahead: BTreeMap::new(),
             look_at: Time(0),
             met: BTreeSet::new(),
             untold: Vec::new(),
@@ -100,7 +101,9 @@ impl Targets {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         let tell = (self.several() && self.schedule.in_flight() > 0).then_some(self.tell_at);
-        [self.schedule.next_deadline(), tell].into_iter().flatten().min()
+        let full = self.ahead.len() >= AHEAD_MAX && !self.wished.is_empty();
+        let look = full.then_some(self.look_at);
+        [self.schedule.next_deadline(), tell, look].into_iter().flatten().min()
     }
 
     /// A longer object came than any before.
@@ -134,18 +137,12 @@ impl Targets {
         }
     }
 
-    /// Files whose data will not come soon, for all their targets are slow, keep no others from being made.
-    fn look_at_ahead(&mut self, files: &HashMap<FileId, File>, now: Time) {
-        if now < self.look_at {
-            return;
+    /// Files whose data do not come keep no others from being made: the target where they lie, at either end, may hang.
+    fn look_at_ahead(&mut self, now: Time) {
+        if now >= self.look_at {
+            self.look_at = now.after(LOOK_EVERY);
+            self.ahead.retain(|_, since| now.since(*since) < AHEAD_FOR);
         }
-        self.look_at = now.after(LOOK_EVERY);
-        let schedule = &self.schedule;
-        let slow = |target: &TargetId| schedule.health(*target) != Health::Healthy;
-        let waits = |file: &File| {
-            file.places.as_ref().is_none_or(|layout| layout.targets().iter().any(|target| !slow(target)))
-        };
-        self.ahead.retain(|id| files.get(id).is_some_and(waits));
     }
 
     /// How targets fare that changed, or of which more is done than was told.
@@ -230,9 +227,12 @@ impl Sink {
     }
 
     fn make_ahead(&mut self) {
-        while let Some(targets) = self.targets.as_mut().filter(|_| self.stop.is_none()) {
+        while let Some(targets) = &mut self.targets {
+            if self.stop.is_some() {
+                targets.wished.clear();
+            }
             if targets.ahead.len() >= AHEAD_MAX {
-                targets.look_at_ahead(&self.files, self.now);
+                targets.look_at_ahead(self.now);
             }
             if targets.ahead.len() >= AHEAD_MAX || self.files_open >= self.config.files_open_max / 2 {
                 return;
@@ -240,7 +240,7 @@ impl Sink {
             let Some(id) = targets.wished.pop_front() else { return };
             let wants = |file: &File| file.phase == Phase::Open && file.made == Made::No;
             if self.files.get(&id).is_some_and(wants) {
-                targets.ahead.insert(id);
+                targets.ahead.insert(id, self.now);
                 self.make(id);
             }
         }
@@ -350,15 +350,15 @@ impl Sink {
     /// Tells the source what classes may have, and how targets fare.
     pub(super) fn flush_targets(&mut self) {
         let Some(targets) = self.targets.as_mut().filter(|t| t.several()) else { return };
+        let due = self.now >= targets.tell_at;
+        if due {
+            targets.tell_at = self.now.after(TELL_EVERY);
+        }
         if self.stop.is_some() || self.stop_at.is_some() {
             return;
         }
         while let Some((class, total)) = targets.shares.poll_grant(self.now) {
             self.actions.push_back(SinkAction::Send(Message::Grant { class: class.0, total }));
-        }
-        let due = self.now >= targets.tell_at;
-        if due {
-            targets.tell_at = self.now.after(TELL_EVERY);
         }
         for part in targets.healths(due).chunks(ITEMS_MAX) {
             self.actions.push_back(SinkAction::Send(Message::TargetHealth(part.to_vec())));
