@@ -18,7 +18,7 @@ use crate::storage::targets::Targets;
 const SETS_MAX: u64 = 1024;
 /// Keys are no device numbers.
 const ONE: u64 = 1 << 63;
-const SEVERAL: u64 = ONE | 1 << 62;
+const SEVERAL: u64 = ONE | (1 << 62);
 
 /// Says where an open file of so many bytes lies; `None`: it cannot.
 pub type Ask = Box<dyn Fn(BorrowedFd<'_>, u64) -> Option<Layout> + Send + Sync>;
@@ -61,7 +61,7 @@ pub(super) fn key_of(layout: &Layout<TargetId>) -> Target {
         _ => {
             let mut hasher = DefaultHasher::new();
             ids.hash(&mut hasher);
-            Target(SEVERAL | hasher.finish() % SETS_MAX)
+            Target(SEVERAL | (hasher.finish() % SETS_MAX))
         }
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         Places::with(Box::new(|_, size| {
             let names: &[&str] = match size {
                 0..=0x20_0000 => &["a"],
-                ..=0x40_0000 => &["b", "c"],
+                0x20_0001..=0x40_0000 => &["b", "c"],
                 _ => return None,
             };
             let targets = names.iter().map(|name| TargetName::new(name)).collect();
@@ -178,7 +178,8 @@ mod tests {
                 Ok(())
             });
         });
-        let [slow, other] = [1_u64, 2].map(|id| file(id, DirId::ROOT, &format!("f{id}"), id << 20 | 1 << 19));
+        let [slow, other] =
+            [1_u64, 2].map(|id| file(id, DirId::ROOT, &format!("f{id}"), (id << 20) + (1 << 19)));
         for file in [&slow, &other] {
             made(&mut bench, file).unwrap();
             bench.write(file, 0, &vec![1; file.size as usize]).unwrap();
