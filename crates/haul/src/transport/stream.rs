@@ -73,6 +73,18 @@ fn read_exact(reader: &mut impl Read, out: &mut [u8]) -> Result<(), String> {
     reader.read_exact(out).map_err(|error| read_failed(&error))
 }
 
+/// What is there, at least a byte.
+fn read_some(reader: &mut impl Read, out: &mut [u8]) -> Result<usize, String> {
+    loop {
+        match reader.read(out) {
+            Ok(0) => return Err(CUT_OFF.into()),
+            Ok(n) => return Ok(n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(read_failed(&error)),
+        }
+    }
+}
+
 fn read_failed(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => CUT_OFF.into(),

@@ -199,6 +199,8 @@ pub(super) struct Race {
     /// Asked for, and answered.
     names: (bool, bool),
     refused: bool,
+    /// Ways that answered and were cut off: they are dialled once more.
+    again: BTreeSet<usize>,
 }
 
 impl Race {
@@ -222,6 +224,7 @@ impl Race {
             queue,
             names,
             refused: false,
+            again: BTreeSet::new(),
         };
         let Some(first) = race.ways.first().copied() else { return race };
         race.launch(0);
@@ -304,6 +307,10 @@ impl Race {
             Word::Failed(i, kind) => {
                 self.open.remove(&i);
                 self.refused |= i == 0 && kind == io::ErrorKind::ConnectionRefused;
+                // A single packet of somebody on the way must not cost the direct path.
+                if self.answered.contains(&i) && self.again.insert(i) {
+                    self.launch(i);
+                }
             }
             Word::Names(names) => {
                 self.names.1 = true;
@@ -461,165 +468,5 @@ fn dial(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use super::super::listener::{At, FIRST_EPOCH, Listener};
-    use super::super::message::Named;
-    use super::*;
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    fn listening(addresses: &[(&str, u32)]) -> Listening {
-        let named = addresses.iter().map(|(a, device)| Named { address: ip(a), device: *device });
-        let mut named: Vec<Named> = named.collect();
-        let first = named.remove(0);
-        Listening { address: first.address, port: 9, device: first.device, also: named, failed: Vec::new() }
-    }
-
-    /// Goal: each pair of devices that packets really pass is a path; addresses that mean somebody else are none.
-    /// Method: two subnets and a default route; the same with rules that route by source address.
-    #[test]
-    fn pairs_are_those_of_the_routes() {
-        let at = listening(&[
-            ("10.0.0.2", 7),
-            ("10.0.1.2", 8),
-            ("172.17.0.1", 9),
-            ("127.0.0.1", 9),
-            ("fe80::1", 8),
-            ("10.0.0.2", 7),
-            ("2001:db8::2", 7),
-        ]);
-        let own = [(1, "10.0.0.1"), (2, "10.0.1.1"), (3, "172.17.0.1")];
-        let own: Vec<_> = own.iter().map(|(device, a)| Address { device: *device, ip: ip(a) }).collect();
-        let plain = |to: IpAddr, _: Option<IpAddr>| match to.to_string().as_str() {
-            "2001:db8::2" => None,
-            "10.0.1.2" => Some(Route { device: 2, from: None }),
-            _ => Some(Route { device: 1, from: None }),
-        };
-        let seen = |ways: Vec<Way>| {
-            ways.iter().map(|w| (w.remote.ip().to_string(), w.local, w.pair)).collect::<Vec<_>>()
-        };
-        let way = |to: &str, from: Option<&str>, pair| (to.to_string(), from.map(ip), pair);
-        let expected =
-            [way("10.0.0.2", None, (1, 7)), way("10.0.1.2", None, (2, 8)), way("2001:db8::2", None, (1, 7))];
-        assert_eq!(seen(ways_by(&at, &own, plain)), expected);
-        let by_source = |to: IpAddr, from: Option<IpAddr>| match from {
-            Some(from) => {
-                own.iter().find(|own| own.ip == from).map(|own| Route { device: own.device, from: None })
-            }
-            None => plain(to, None),
-        };
-        let at = listening(&[("10.0.0.2", 7)]);
-        let expected = [
-            way("10.0.0.2", None, (1, 7)),
-            way("10.0.0.2", Some("10.0.1.1"), (2, 7)),
-            way("10.0.0.2", Some("172.17.0.1"), (3, 7)),
-        ];
-        assert_eq!(seen(ways_by(&at, &own, by_source)), expected);
-        let nothing = ways_by(&listening(&[("10.0.0.2", 7), ("10.0.1.2", 8)]), &[], |_, _| None);
-        assert!(
-            nothing.iter().all(|way| way.pair == (0, 7)),
-            "one path where the kernel does not say: {nothing:?}"
-        );
-    }
-
-    /// Goal: paths share no device if there are enough; else they share one at one end; none is taken twice, and a
-    /// device that is not known is no new one.
-    #[test]
-    fn paths_are_disjoint_where_they_can_be() {
-        let choose = |won, met: &[(u32, u32)]| choose(won, met.to_vec(), |pair| *pair);
-        assert_eq!(choose((1, 7), &[(1, 8), (2, 7), (2, 8), (1, 7)]), [(2, 8)]);
-        assert_eq!(choose((1, 7), &[(1, 8), (1, 9), (1, 8)]), [(1, 8), (1, 9)]);
-        assert_eq!(choose((1, 7), &[(1, 7), (1, 0), (0, 7), (0, 0)]), []);
-        assert_eq!(choose((1, 0), &[(1, 0), (2, 0)]), [(2, 0)]);
-    }
-
-    /// Goal: IPv6 and IPv4 take turns after the first, and none is forgotten.
-    #[test]
-    fn families_take_turns() {
-        let (v4, v6): (SocketAddr, SocketAddr) =
-            ("10.0.0.1:1".parse().unwrap(), "[fd00::1]:1".parse().unwrap());
-        let rest = |addrs: &[SocketAddr]| addrs.iter().copied().enumerate().collect::<Vec<_>>();
-        assert_eq!(in_turn(&v6, rest(&[v6, v6, v4, v4, v4])), [2, 0, 3, 1, 4]);
-        assert_eq!(in_turn(&v4, rest(&[v4, v4, v6])), [2, 0, 1]);
-        assert!(in_turn(&v4, Vec::new()).is_empty());
-    }
-
-    /// A listener of the session on loopback, and a caller that knows it.
-    fn bench() -> (Listener, Arc<Caller>, Arc<AtomicU64>) {
-        let (near, far) = (tls::Identity::generate().unwrap(), tls::Identity::generate().unwrap());
-        let session = Session::new().unwrap();
-        let (pin_near, pin) = (tls::Pin(near.public()), tls::Pin(far.public()));
-        let strays = Arc::new(AtomicU64::new(0));
-        let at = At::Only(vec![Ipv4Addr::LOCALHOST.into(), "127.0.0.2".parse().unwrap()]);
-        let listener =
-            Listener::open(&at, None, (session.clone(), 2), far, pin_near, strays.clone(), None).unwrap();
-        let caller = Caller { name: Some("far.invalid".into()), session, identity: near, pin, window: None };
-        (listener, Arc::new(caller), strays)
-    }
-
-    fn rules(known: bool) -> Rules {
-        Rules { paths: true, known, wave: 0, deadline: Instant::now() + Duration::from_secs(20) }
-    }
-
-    /// Goal: a stranger, a refusal and silence at the addresses before it do not keep control from the one that is the
-    /// far end; other pairs come out as paths, and what nobody needs is no stray.
-    /// Method: a socket that listens and says nothing (as a black hole does, but for the connection), one that hangs up,
-    /// one that nobody listens on; the first way and any place in the queue.
-    #[test]
-    fn control_finds_the_far_end() {
-        let (listener, caller, strays) = bench();
-        let port = listener.addr.port();
-        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let rude = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (silent_at, rude_at) = (silent.local_addr().unwrap(), rude.local_addr().unwrap());
-        thread::spawn(move || rude.incoming().for_each(drop));
-        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let way = |remote: SocketAddr, pair| Way { local: None, remote, pair };
-        let good = way(listener.addr, (1, 1));
-        let other = way(format!("127.0.0.2:{port}").parse().unwrap(), (2, 2));
-        let list = vec![
-            way(silent_at, (1, 1)),
-            way(refused, (1, 1)),
-            way(rude_at, (1, 1)),
-            good,
-            other,
-            way(silent_at, (3, 3)),
-        ];
-        let mut race = Race::start(caller.clone(), list, rules(false));
-        let (won, _control) = race.control(FIRST_EPOCH).unwrap();
-        assert!(race.way(won).is_same(&good) || race.way(won).is_same(&other));
-        let paths = race.others(won);
-        for (path, met) in paths {
-            assert!(path.remote.port() == port && path.pair != race.way(won).pair, "{path:?}");
-            met.join(&caller.session, (StreamId(1), FIRST_EPOCH), Duration::from_secs(5)).unwrap();
-        }
-        drop(race);
-        // The last thread may still be on its way.
-        let until = Instant::now() + Duration::from_secs(20);
-        while strays.load(Ordering::Relaxed) > 0 && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(strays.load(Ordering::Relaxed), 0);
-        drop(silent);
-    }
-
-    /// Goal: where the first way is known to be right and refuses, nobody else is asked; else all are, and then it ends.
-    #[test]
-    fn a_known_host_that_refuses_ends_it() {
-        let (listener, caller, _) = bench();
-        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let way = |remote| Way { local: None, remote, pair: (1, 1) };
-        let list = vec![way(refused), way(listener.addr)];
-        let run = |list: &[Way], known| {
-            Race::start(caller.clone(), list.to_vec(), rules(known)).control(FIRST_EPOCH).map(|won| won.0)
-        };
-        assert_eq!(run(&list, true).err(), Some(Lost::Refused));
-        assert_eq!(run(&list[..1], false).err(), Some(Lost::Unreachable));
-        assert_eq!(run(&list, false).ok(), Some(1));
-    }
-}
+#[path = "race_tests.rs"]
+mod tests;
