@@ -660,39 +660,11 @@ fn strangers_do_not_disturb() {
 #[test]
 fn loss_of_ssh_loses_nothing() {
     let far = Far::with_haul();
-    let Connected {
-        session,
-        control,
-        data,
-        joins,
-        path,
-        protect,
-        protocol,
-        remote_version,
-        plan,
-        strays,
-        far: facts,
-        guard,
-    } = start(&far.spec()).0.unwrap();
-    let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
+    let connected = start(&far.spec()).0.unwrap();
+    let pid = rustix::process::Pid::from_raw(connected.guard.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    drop(guard);
     let other = start(&far.spec()).0.unwrap();
-    let guard = other.guard;
-    check_echo(Connected {
-        session,
-        control,
-        data,
-        joins,
-        path,
-        protect,
-        protocol,
-        remote_version,
-        plan,
-        strays,
-        far: facts,
-        guard,
-    });
+    check_echo(Connected { guard: other.guard, ..connected });
 }
 
 /// Goal: input that cannot be meant is refused before anything runs.
