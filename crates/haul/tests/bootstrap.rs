@@ -89,6 +89,8 @@ impl Far {
             interactive: false,
             streams: Some(3),
             storage_rate: None,
+            ssh_channels: None,
+            sockets: vec![self.dir.path().join("sockets")],
         }
     }
 
