@@ -322,6 +322,30 @@ fn blocked_port_falls_back_to_ssh() {
     }
 }
 
+/// Goal: further channels carry streams of their own where ssh shares its connection; those that do not come up are fewer,
+/// and a far shell may talk. Nothing stays of the control socket, nor of the clients.
+/// Method: a stand-in that says it can share, and whose further clients do what each case says.
+#[test]
+fn further_channels_carry_streams() {
+    for (further, channels) in
+        [(":", 4), ("echo motd; printf 'HAUL\\001'", 4), ("exit 255", 1), ("kill -9 $$", 1)]
+    {
+        let mut far = Far::with_haul();
+        far.env = format!("AGENT_ECHO_NO_DIAL=1 AGENT_ECHO_PORT={}", free_port());
+        far.before = format!(
+            "case \"$*\" in *' -G '*) printf 'hostname h\\ncontrolmaster false\\n'; exit 0;; *ProxyCommand=false*) {further};; esac"
+        );
+        let spec = RemoteSpec { streams: None, ssh_channels: Some(4), ..far.spec() };
+        let connected = start(&spec).0.unwrap();
+        assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));
+        let told = connected.ssh_channels.clone().expect("it is told");
+        assert_eq!((told.value, connected.data.len()), (channels, 4), "{further}: {}", told.why);
+        assert_eq!(told.why, if channels == 1 { "as asked, 3 refused" } else { "as asked" });
+        assert_eq!(fs::read_dir(far.dir.path().join("sockets")).unwrap().count(), 0);
+        check_echo(connected);
+    }
+}
+
 /// Goal: the far end dials where the user says so, or where its port cannot be reached; all streams come up over TLS.
 /// Method: both roles of the pinned directions; a far end that names a port that nobody listens on.
 #[test]

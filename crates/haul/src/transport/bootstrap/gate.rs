@@ -184,12 +184,12 @@ fn admit(helper: UnixStream, token: &[u8; 32], came: &Came) -> io::Result<()> {
     }
     let index = u16::from_le_bytes([said[0], said[1]]);
     let [input, output] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidData)?;
-    let mut greets = File::from(output.try_clone()?);
-    let link = pipe::link(input, output, Some(Box::new(helper)))?;
     let mut came = guests(came);
     if index >= FURTHER_MAX || came.contains_key(&index) {
         return Err(io::ErrorKind::InvalidData.into());
     }
+    let mut greets = File::from(output.try_clone()?);
+    let link = pipe::link(input, output, Some(Box::new(helper)))?;
     // Before the greeting is heard the near end does not name it. The pipe is empty, so this cannot wait.
     came.insert(index, link);
     greets.write_all(CHANNEL_MAGIC)
@@ -220,4 +220,74 @@ pub fn channel(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> Result<(), Boot
         source: Some(source),
         ..BootstrapError::new(BootstrapKind::Local, "this channel's agent cannot be reached")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::PipeReader;
+    use std::thread::JoinHandle;
+
+    use crossbeam_channel::bounded;
+
+    use super::*;
+
+    /// A helper that was told this; what it says at its end, and the other end of its stdout.
+    fn helper(at: &GateAt, token: [u8; 32], index: u16) -> (JoinHandle<bool>, PipeReader) {
+        let ((input, mut told), (said, output)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let task = HelperTask { name: at.name, token: Fixed(token), index };
+        told.write_all(&message::encode(&task).unwrap()).unwrap();
+        let run = thread::spawn(move || {
+            let handed = channel(input.as_fd(), output.as_fd()).is_ok();
+            drop(told);
+            handed
+        });
+        (run, said)
+    }
+
+    /// Goal: a channel comes in with the token and under a number of its own only; a helper ends with the agent's interest.
+    #[test]
+    fn only_who_knows_the_token_is_let_in() {
+        let (gate, at) = Gate::open().unwrap();
+        let heard = |mut said: PipeReader| {
+            let mut all = Vec::new();
+            said.read_to_end(&mut all).map(|_| all).unwrap()
+        };
+        let (liar, said) = helper(&at, [0; 32], 0);
+        assert!(liar.join().unwrap() && heard(said).is_empty());
+        let (first, mut heard_first) = helper(&at, at.token.0, 1);
+        message::skip_to(CHANNEL_MAGIC, &mut heard_first).unwrap();
+        for index in [1, FURTHER_MAX] {
+            let (second, said) = helper(&at, at.token.0, index);
+            assert!(second.join().unwrap() && heard(said).is_empty(), "{index}");
+        }
+        let (third, mut said) = helper(&at, at.token.0, 7);
+        message::skip_to(CHANNEL_MAGIC, &mut said).unwrap();
+        assert!(!first.is_finished());
+        let mut links = gate.take(&[1]).expect("it came");
+        assert_eq!(links.len(), 1);
+        // The one that was not named is closed.
+        assert!(third.join().unwrap());
+        links[0].writer.write_all(b"x").unwrap();
+        drop(links);
+        assert!(first.join().unwrap());
+        assert!(heard(heard_first).contains(&b'x'));
+        let late = helper(&at, at.token.0, 2).0;
+        assert!(!late.join().unwrap(), "the gate is still open");
+    }
+
+    /// Goal: a near end that names what is not there, or too much, is wrong; without channels it may go on.
+    #[test]
+    fn the_near_end_names_what_is_there() {
+        let end = |word: Decision| {
+            let (sender, decided) = bounded::<Decided>(2);
+            sender.send((Ok(Decision::Streams(3)), None)).unwrap();
+            sender.send((Ok(word), Some(Box::new(io::empty())))).unwrap();
+            answer((4, 4), &decided, &mut |_| Ok(())).map(|(_, streams)| streams).map_err(|error| error.kind)
+        };
+        assert_eq!(end(Decision::Mux), Ok(3));
+        assert_eq!(end(Decision::Over(Vec::new())), Ok(3));
+        for wrong in [Decision::Over(vec![0]), Decision::Over(vec![0, 1, 2]), Decision::Direct] {
+            assert_eq!(end(wrong.clone()), Err(BootstrapKind::Peer), "{wrong:?}");
+        }
+    }
 }
