@@ -61,14 +61,6 @@ far_hauls() {
     done
 }
 
-# Bytes that the far end has written so far: blocks on disk do not tell, for space is reserved ahead.
-far_written() {
-    local process
-    for process in $(far_hauls); do
-        sed -n 's/^wchar: //p' "/proc/$process/io" 2>/dev/null || true
-    done | awk '{ sum += $1 } END { printf "%.0f", sum }'
-}
-
 hosts_lab() {
     LAB=$(mktemp -d "$1/haul-XXXXXX")
     trap hosts_down EXIT

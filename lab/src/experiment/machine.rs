@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 /// More of the machine than this may not be busy before a measurement.
 pub const BUSY_MOST: f64 = 0.12;
+/// A run during which the machine's host took more of it than this is marked.
+pub const STOLEN_MOST: f64 = 0.03;
 /// How long the machine is watched before a measurement.
 const WATCH: Duration = Duration::from_secs(3);
 /// How long it is watched between runs.
@@ -54,6 +56,11 @@ impl Ticks {
     /// Processor seconds since `before`.
     pub fn seconds_since(&self, before: &Ticks) -> f64 {
         self.busy.saturating_sub(before.busy) as f64 / ticks_per_second()
+    }
+
+    /// Part of the machine that its host took for others since `before`, 0 to 1.
+    pub fn stolen_since(&self, before: &Ticks) -> f64 {
+        self.stolen.saturating_sub(before.stolen) as f64 / self.all.saturating_sub(before.all).max(1) as f64
     }
 
     /// Part of the machine that was not free since `before`, 0 to 1; what a host took is not free either.

@@ -27,6 +27,8 @@ pub struct End {
     /// Of the machine without emulators, during `seconds`.
     pub cpu_seconds: f64,
     pub emulator_seconds: f64,
+    /// Part of the machine that its host took meanwhile.
+    pub stolen: f64,
     /// Nothing lies at the far end.
     pub memory_only: bool,
     pub said: Value,
@@ -44,12 +46,13 @@ pub fn run(peer: &dyn Peer, job: &Job<'_>, emulators: &[i32]) -> anyhow::Result<
     let (ticks, emulated, began) = (Ticks::now()?, seconds_of(emulators), Instant::now());
     let copied = peer.copy(job);
     let wall_seconds = began.elapsed().as_secs_f64();
-    let busy = Ticks::now()?.seconds_since(&ticks);
+    let after = Ticks::now()?;
+    let (busy, stolen) = (after.seconds_since(&ticks), after.stolen_since(&ticks));
     let emulator_seconds = seconds_of(emulators) - emulated;
     drop(server);
     let said = match copied {
         Ok(said) => said,
-        Err(error) => return failed(error, wall_seconds),
+        Err(error) => return failed(error, wall_seconds).map(|end| End { stolen, ..end }),
     };
     let seconds = said.seconds.unwrap_or(wall_seconds);
     // One that counts only a part of its time, after a start-up, is charged for that part only.
@@ -62,6 +65,7 @@ pub fn run(peer: &dyn Peer, job: &Job<'_>, emulators: &[i32]) -> anyhow::Result<
         bytes: said.bytes.unwrap_or_else(|| job.workload.bytes()),
         cpu_seconds: (busy - emulator_seconds).max(0.0) * part,
         emulator_seconds,
+        stolen,
         memory_only: said.memory_only,
         said: said.more,
     })
@@ -80,6 +84,7 @@ fn failed(error: anyhow::Error, wall_seconds: f64) -> anyhow::Result<End> {
         bytes: 0,
         cpu_seconds: 0.0,
         emulator_seconds: 0.0,
+        stolen: 0.0,
         memory_only: false,
         said: Value::Null,
     })

@@ -109,6 +109,9 @@ pub struct Run {
     pub cpu_seconds: f64,
     /// Of the processes that play networks and storage.
     pub emulator_seconds: f64,
+    /// Part of the machine that its host took for others meanwhile, 0 to 1.
+    #[serde(default)]
+    pub stolen: f64,
     /// The machine was not quiet when it began.
     pub began_busy: bool,
     /// Every byte at the far end was held against the source.

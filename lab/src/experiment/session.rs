@@ -15,6 +15,7 @@ use super::machine::{self, Machine};
 use super::once::{self, End};
 use super::result::{Contender, Key, Outcome, Results, Run};
 use super::site::{Site, Sites};
+use super::table::short;
 use super::watch::{Trace, Watch};
 use super::words::scalar;
 use super::{RunArgs, own};
@@ -156,6 +157,7 @@ impl Session<'_> {
             files: if end.memory_only { 0 } else { workload.files },
             cpu_seconds: end.cpu_seconds,
             emulator_seconds: end.emulator_seconds,
+            stolen: end.stolen,
             began_busy,
             checked: to_check && end.outcome == Outcome::Ok,
             network_stats,
@@ -222,7 +224,7 @@ fn line(run: &Run, rounds: u32) -> String {
             let busy = if run.began_busy { ", began busy" } else { "" };
             format!("{what} {rate:.0} MB/s in {:.2} s{busy}", run.seconds)
         }
-        _ => format!("{what} {}", run.error.as_deref().unwrap_or("failed")),
+        _ => format!("{what} {}", run.error.as_deref().map_or_else(|| "failed".into(), short)),
     }
 }
 

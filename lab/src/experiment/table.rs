@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::file::Figure;
+use super::machine::STOLEN_MOST;
 use super::result::{Group, Outcome, Results, Run, Spread};
 
 /// Words of a failure in the table; the JSON file has more.
@@ -181,6 +182,11 @@ fn remark(results: &Results, group: &Group<'_>) -> String {
     if busy > 0 {
         remarks.push(format!("{busy} began while the machine was busy"));
     }
+    let stolen = count(&|run| run.stolen > STOLEN_MOST);
+    if stolen > 0 {
+        let most = group.runs.iter().map(|run| run.stolen).fold(0.0, f64::max);
+        remarks.push(format!("{stolen} while the host took up to {:.0} % of the machine", 100.0 * most));
+    }
     if count(&|run| run.outcome == Outcome::Ok && !run.checked) > 0 {
         remarks.push("no files to check".into());
     }
@@ -222,7 +228,7 @@ fn troubles(group: &Group<'_>) -> Option<String> {
     Some(text)
 }
 
-fn short(words: &str) -> String {
+pub(super) fn short(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(WORDS_MAX) {
         Some((end, _)) => format!("{}...", &line[..end]),
