@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use haul::api::SSH_CHANNELS_MAX;
 
 pub mod ctl;
 pub mod network;
@@ -47,6 +48,9 @@ pub enum Command {
         /// Say which protocol versions this program speaks, and end
         #[arg(long)]
         protocol: bool,
+        /// Bring a further channel of an ssh connection to the agent that stdin names, and wait for its end
+        #[arg(long, conflicts_with = "protocol")]
+        channel: bool,
     },
     /// Look at copies that run on this host, pause them, turn their knobs
     Ctl(ctl::Ctl),
@@ -208,6 +212,13 @@ pub struct Cp {
     /// Default: any free one. Which end listens is a matter of --dial.
     #[arg(long, value_name = "A-B", value_parser = parse_ports)]
     pub port: Option<Ports>,
+
+    /// Channels of the ssh connection, where all data goes through it
+    ///
+    /// Default: as many as the path's round trip needs, at most 10, which is what sshd allows (MaxSessions); 1 is the first
+    /// one alone. More need an ssh that can share its connection. None of them logs in again.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(SSH_CHANNELS_MAX)))]
+    pub ssh_channels: Option<u16>,
 
     /// Never send the haul program itself to the far host
     ///

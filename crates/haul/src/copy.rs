@@ -233,6 +233,8 @@ struct Remote {
     protect: String,
     path: String,
     paths: Option<String>,
+    /// Of the ssh connection, where all goes through it.
+    channels: Option<String>,
     streams: Choice<u16>,
     advice: Option<String>,
     /// The far end's address, if it was dialled, and what it says of itself.
@@ -242,12 +244,13 @@ struct Remote {
 
 impl Remote {
     fn joined(self, mut near: Report, rate_limited: bool) -> Joined {
-        let Remote { guard, protect, path, paths, streams, advice, .. } = self;
+        let Remote { guard, protect, path, paths, channels, streams, advice, .. } = self;
         match near.end {
             SessionEnd::Complete => guard.leave(),
             SessionEnd::Stopped | SessionEnd::Failed(_) => drop(guard),
         }
         near.chosen.extend(paths.map(|paths| ("paths".into(), paths)));
+        near.chosen.extend(channels.map(|channels| ("ssh channels".into(), channels)));
         Joined { near, local: None, protect, path, streams, advice, rate_limited }
     }
 }
@@ -271,6 +274,8 @@ fn connect(
         interactive: remote.interactive,
         streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
         storage_rate: passport::near_rate(request),
+        ssh_channels: remote.ssh_channels,
+        sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
     let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
@@ -289,15 +294,27 @@ fn connect(
     let (path, address) = match connected.path {
         bootstrap::Path::Direct { addr } => (format!("tcp to {addr}"), Some(addr.ip())),
         bootstrap::Path::Reverse { addr } => (format!("tcp from the far end to {addr}"), None),
-        bootstrap::Path::Ssh => ("through ssh".into(), None),
+        bootstrap::Path::Ssh => (through_ssh(connected.ssh_channels.as_ref()), None),
     };
+    let channels = connected.ssh_channels.map(|Choice { value, why }| format!("{value} ({why})"));
     let (protect, far) = (connected.protect.to_owned(), connected.far);
     if links.protection.auth_only {
         observer.event(Event::Note(
             "data goes unencrypted, as asked; what is changed on its way is found".into(),
         ));
     }
-    Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice, address, far }))
+    Ok((
+        links,
+        Remote { guard: connected.guard, protect, path, paths, channels, streams, advice, address, far },
+    ))
+}
+
+/// The way through ssh in words.
+fn through_ssh(channels: Option<&Choice<u16>>) -> String {
+    match channels {
+        Some(Choice { value: channels @ 2.., .. }) => format!("through ssh, {channels} channels"),
+        _ => "through ssh".into(),
+    }
 }
 
 /// Several paths in words.

@@ -148,6 +148,8 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         ports: args.port.map(|Ports(first, last)| (first, last)),
         // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
         interactive: surroundings.stdin_terminal,
+        ssh_channels: args.ssh_channels,
+        sockets: surroundings::control_dirs(),
         binary: surroundings.binary.clone(),
     };
     Ok(CopyRequest {
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
-                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --no-push --remote-haul /h --state /s \
+                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --verify disk --spill /flash --spill-size 1GiB -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
@@ -242,6 +244,8 @@ mod tests {
             via: vec!["::1".parse().unwrap(), "10.0.0.1".parse().unwrap()],
             ports: Some((7000, 7009)),
             interactive: true,
+            ssh_channels: Some(5),
+            sockets: surroundings::control_dirs(),
             binary: None,
         };
         assert_eq!(got.remote, remote);

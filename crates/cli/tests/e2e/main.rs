@@ -11,6 +11,7 @@
 #[macro_use]
 mod support;
 
+mod channels;
 mod copy;
 mod ctl;
 mod dial;

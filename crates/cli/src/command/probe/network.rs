@@ -91,6 +91,8 @@ fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> 
         via: args.via.clone(),
         ports: args.port.map(|Ports(first, last)| (first, last)),
         interactive: surroundings.stdin_terminal,
+        ssh_channels: Some(1),
+        sockets: Vec::new(),
         binary: surroundings.binary.clone(),
     };
     Ok(Request {
