@@ -7,6 +7,7 @@ use crate::args::probe::Probe;
 
 mod network;
 mod pair;
+mod screen;
 mod show;
 mod storage;
 
