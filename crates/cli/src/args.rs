@@ -13,6 +13,7 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 pub mod ctl;
 pub mod far;
 pub mod network;
+pub mod path;
 pub mod probe;
 pub mod protect;
 mod rate;

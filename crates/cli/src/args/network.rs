@@ -17,6 +17,12 @@ pub struct Network {
     #[arg(value_name = "HOST")]
     pub host: String,
 
+    /// Measure the way from HOST to here, which a pull takes
+    ///
+    /// Default: the way from here to HOST. Each way has its own passport.
+    #[arg(long)]
+    pub reverse: bool,
+
     /// End the measurements within this time, as 30s or 5m
     ///
     /// Default: 60s. Few connections come first; settings that cannot win are left out, and so is what there was no time
@@ -57,7 +63,8 @@ pub struct Network {
 
     /// Do not keep the result as the network's passport
     ///
-    /// Default: it is kept below $XDG_STATE_HOME/haul or ~/.local/state/haul, and later copies to this host start with it.
+    /// Default: it is kept below $XDG_STATE_HOME/haul or ~/.local/state/haul, and later copies to this host (with --reverse: from it)
+    /// start with it.
     #[arg(long)]
     pub no_save: bool,
 }

@@ -19,6 +19,8 @@ pub enum Probe {
     Storage(Box<Storage>),
     /// Find the fastest way to use the network to a host: streams, window, congestion control
     Network(Box<super::network::Network>),
+    /// Measure all that a copy would pass, name the weakest part, and say what rate to expect
+    Path(Box<super::path::Path>),
     /// Match the storage of a source with that of a sink: best settings, and the rate to expect
     Pair(Pair),
     /// Show the passports of storage and networks: what earlier probes found

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul::api::{Control, Dialler};
-use haul::probe::network::{self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, passport};
+use haul::probe::network::{self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
@@ -29,7 +29,8 @@ pub fn run(args: &Args) -> i32 {
     let most = request.bytes_limit.map_or(String::new(), |most| format!(", at most {}", bytes(most)));
     let limit = time(request.time_limit.as_secs_f64());
     say(&format!(
-        "probing the network to {}: fills it for at most {limit}{most}",
+        "probing the network {} {}: fills it for at most {limit}{most}",
+        if args.reverse { "from" } else { "to" },
         escape::text(&request.host)
     ));
     let control = Control::new();
@@ -74,6 +75,7 @@ pub fn run(args: &Args) -> i32 {
 fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> {
     let remote = surroundings.remote(&args.far, Dialler::Auto);
     Ok(Request {
+        way: if args.reverse { Way::From } else { Way::To },
         time_limit: args.time.unwrap_or(TIME_LIMIT_DEFAULT),
         bytes_limit: args.max_bytes,
         full: args.full,
@@ -138,7 +140,7 @@ fn finish(screen: &mut Screen, args: &Args, probe: &Network) -> i32 {
         let mut text = table::probe(probe);
         if let Some(path) = &kept {
             let path = escape::text(&path.display().to_string());
-            text += &format!("kept as the network's passport, with which copies to it start: {path}\n");
+            text += &format!("kept as the network's passport, with which copies {} it start: {path}\n", if args.reverse { "from" } else { "to" });
         }
         text
     };
@@ -159,7 +161,7 @@ fn keep(probe: &Network, errors: &mut Vec<String>) -> Option<PathBuf> {
         errors.push("no network passport is kept: neither XDG_STATE_HOME nor HOME is set (--no-save)".into());
         return None;
     };
-    match passport::load(&state, &probe.to) {
+    match passport::load(&state, &probe.to, probe.way) {
         Ok(old) => {
             if let Some(text) = old.and_then(|old| passport::drift(&old.probe, probe)) {
                 say(&escape::text(&text));

@@ -102,6 +102,8 @@ pub(super) enum AgentReply {
         can_dial: bool,
     },
     Error(String),
+    /// Before `Ready`, of the request's question: JSON, the last of these is the answer.
+    Told(String),
 }
 
 /// One port, at these addresses.
