@@ -179,8 +179,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             Ok(Joined::local(near, far, false))
         }
         (None, Some(host)) => {
-            let ask =
-                AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
+            let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
             if let Some(name) = &request.options.congestion {
                 tcp::usable(name).map_err(|e| e.to_string())?;
             }
@@ -276,8 +275,7 @@ fn connect_and_hear(
         storage_rate: passport::near_rate(request),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected =
-        bootstrap::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
+    let connected = bootstrap::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
     let paths = show_paths(&connected.paths());
     let Plan { streams, advice, .. } = connected.plan;
     let links = Links {

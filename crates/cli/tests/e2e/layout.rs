@@ -15,7 +15,10 @@ fn files_are_shown_with_their_targets() {
     File::create(&odd).expect("make a file");
     let text = Haul::new(["layout"]).args([&file, &odd]).run().exits(0);
     let text = String::from_utf8(text.stdout).expect("stdout is UTF-8");
-    assert!(text.contains("plain: flat, 70000 bytes\n  0..end  ") && text.contains("a\\nb: flat, 0 bytes"), "{text}");
+    assert!(
+        text.contains("plain: flat, 70000 bytes\n  0..end  ") && text.contains("a\\nb: flat, 0 bytes"),
+        "{text}"
+    );
     let lines = Haul::new(["layout", "--json"]).args([&file, &odd]).run().exits(0).events();
     assert_eq!(lines.len(), 2);
     let (first, second) = (&lines[0], &lines[1]);

@@ -222,9 +222,11 @@ fn the_way_back_is_measured() {
     let pull = Haul::cp([] as [&str; 0]).by(&sshd).args([sshd.path(&file), room.at("a").into_os_string()]);
     let chosen_by_pull = chosen(pull, "a");
     assert!(chosen_by_pull.contains("7 (from the network passport of"), "{chosen_by_pull}");
-    let push = Haul::cp([] as [&str; 0]).by(&sshd).args([file.clone().into_os_string(), sshd.path(&room.at("b"))]);
+    let push =
+        Haul::cp([] as [&str; 0]).by(&sshd).args([file.clone().into_os_string(), sshd.path(&room.at("b"))]);
     let chosen_by_push = chosen(push, "b");
     assert!(!chosen_by_push.contains("passport"), "{chosen_by_push}");
-    let wrong = Haul::new(["probe", "network", "--reverse", "--congestion", "nonesuch"]).by(&sshd).args([HOST]);
+    let wrong =
+        Haul::new(["probe", "network", "--reverse", "--congestion", "nonesuch"]).by(&sshd).args([HOST]);
     wrong.run().exits(1).says("'nonesuch' cannot be used").sane();
 }

@@ -15,7 +15,7 @@ const PARTS: [&str; 5] = ["source_storage", "source_host", "network", "sink_host
 
 /// A small probe, with its state in the room.
 fn probe(room: &Room) -> Haul {
-    let few = ["probe", "path", "--time", "14s", "--max-bytes", "64MiB", "--json"];
+    let few = ["probe", "path", "--time", "10s", "--max-bytes", "64MiB", "--json"];
     Haul::new(few).env("XDG_STATE_HOME", room.at("state"))
 }
 
@@ -59,7 +59,9 @@ fn a_path_within_this_host_is_measured() {
     let summary = last(&outcome);
     let rates = assert_whole(&summary);
     assert!(rates[2].is_none() && rates.iter().flatten().count() == 4, "{summary}");
-    assert!(summary["source_storage"]["write_best"].is_null() && summary["sink_storage"]["read_best"].is_null());
+    assert!(
+        summary["source_storage"]["write_best"].is_null() && summary["sink_storage"]["read_best"].is_null()
+    );
     let moved = |storage: &Value| storage["bytes_read"].as_u64().zip(storage["bytes_written"].as_u64());
     for storage in ["source_storage", "sink_storage"] {
         let (read, written) = moved(&summary[storage]).expect("counts");
@@ -71,7 +73,8 @@ fn a_path_within_this_host_is_measured() {
     assert_empty(&to);
     let kept = fs::read_dir(state.at("state/haul/passports")).expect("passports").count();
     assert_eq!(kept, 1, "both lie on one file system");
-    let shown = Haul::new(["probe", "show", "--json"]).env("XDG_STATE_HOME", state.at("state")).run().exits(0);
+    let shown =
+        Haul::new(["probe", "show", "--json"]).env("XDG_STATE_HOME", state.at("state")).run().exits(0);
     let passport = shown.events().pop().expect("one");
     assert!(passport["probe"]["read_best"].is_object() && passport["probe"]["write_best"].is_object());
 }

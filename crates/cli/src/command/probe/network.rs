@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul::api::{Control, Dialler};
-use haul::probe::network::{self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport};
+use haul::probe::network::{
+    self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport,
+};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
@@ -43,7 +45,8 @@ pub fn run(args: &Args) -> i32 {
         Ok(asked) => asked,
         Err(error) => return complain(&format!("cannot watch for signals: {error}"), FAILED),
     };
-    let screen = Arc::new(Mutex::new(Telling { screen: Screen::new(args.forms.json, &surroundings), best: 0.0 }));
+    let screen =
+        Arc::new(Mutex::new(Telling { screen: Screen::new(args.forms.json, &surroundings), best: 0.0 }));
     let ended = {
         let (screen, host) = (screen.clone(), request.host.clone());
         let seconds_max = request.time_limit.as_secs_f64();
@@ -140,7 +143,10 @@ fn finish(screen: &mut Screen, args: &Args, probe: &Network) -> i32 {
         let mut text = table::probe(probe);
         if let Some(path) = &kept {
             let path = escape::text(&path.display().to_string());
-            text += &format!("kept as the network's passport, with which copies {} it start: {path}\n", if args.reverse { "from" } else { "to" });
+            text += &format!(
+                "kept as the network's passport, with which copies {} it start: {path}\n",
+                if args.reverse { "from" } else { "to" }
+            );
         }
         text
     };

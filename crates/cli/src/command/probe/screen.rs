@@ -22,7 +22,8 @@ pub fn check(forms: &Forms, others: &[&Path]) -> Result<(), (String, i32)> {
     if forms.json && forms.csv.as_deref().is_some_and(is_stdout) {
         return Err(("--json and --csv - both want stdout: give one of them a file".into(), USAGE));
     }
-    let files = [&forms.csv, &forms.html].into_iter().flatten().map(AsRef::as_ref).chain(others.iter().copied());
+    let files =
+        [&forms.csv, &forms.html].into_iter().flatten().map(AsRef::as_ref).chain(others.iter().copied());
     for path in files.filter(|path| !is_stdout(path)) {
         output::check(path).map_err(|error| (error, FAILED))?;
     }

@@ -14,10 +14,10 @@ use super::super::{FAILED, USAGE, complain};
 use super::screen::{self, Reports, Screen, say};
 use crate::args::probe::{self as args, Storage};
 use crate::progress::{bytes, time};
+use crate::report::now;
 use crate::report::probe::json::{self, Ending};
 use crate::report::probe::live::Live;
 use crate::report::probe::{csv, page, size, table};
-use crate::report::now;
 use crate::{escape, output, signals};
 
 pub fn run(args: &Storage) -> i32 {

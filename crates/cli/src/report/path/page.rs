@@ -29,7 +29,13 @@ pub fn probe(probe: &PathProbe) -> String {
     };
     page = page.section("The five parts").table(&Table {
         caption: "What each part can give, in the order in which a byte meets them",
-        columns: &[("part", false), ("rate", true), ("", false), ("where", false), ("how it was found", false)],
+        columns: &[
+            ("part", false),
+            ("rate", true),
+            ("", false),
+            ("where", false),
+            ("how it was found", false),
+        ],
         rows: probe.parts.iter().map(row).collect(),
     });
     if let Some(network) = &probe.network {

@@ -6,7 +6,12 @@ use crate::report::html::tests::{check_page, hostile};
 use crate::report::validator;
 
 fn synthetic(word: &str) -> PathProbe {
-    let part = |part: &str, rate| Part { part: part.into(), rate, place: word.into(), how: format!("\"{word}\", x") };
+    let part = |part: &str, rate| Part {
+        part: part.into(),
+        rate,
+        place: word.into(),
+        how: format!("\"{word}\", x"),
+    };
     PathProbe {
         format: FORMAT,
         kind: KIND.into(),
@@ -36,7 +41,15 @@ fn synthetic(word: &str) -> PathProbe {
 #[test]
 fn every_form_says_what_was_found() {
     let text = text(&synthetic("plain"));
-    for part in ["source storage", "3 GB/s", "network", "no limit", "*150 MB/s", "weakest: sink storage", "about 150 MB/s"] {
+    for part in [
+        "source storage",
+        "3.00 GB/s",
+        "network",
+        "no limit",
+        "*150 MB/s",
+        "weakest: sink storage",
+        "about 150 MB/s",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let csv = csv(&synthetic("plain"));
@@ -59,7 +72,9 @@ fn the_last_event_holds_the_probe() {
     };
     let probe = synthetic("plain");
     let whole = line(&json::Ending { status: "complete", exit_code: 0, error: None, probe: Some(&probe) });
-    assert!(whole["event"] == "path_summary" && whole["expected"] == 1.5e8 && whole["weakest"] == "sink_storage");
+    assert!(
+        whole["event"] == "path_summary" && whole["expected"] == 1.5e8 && whole["weakest"] == "sink_storage"
+    );
     assert_eq!(serde_json::from_value::<PathProbe>(whole).unwrap(), probe);
     let failed = line(&json::Ending { status: "failed", exit_code: 1, error: Some("no"), probe: None });
     assert!(failed["expected"].is_null() && failed["error"] == "no");

@@ -4,7 +4,8 @@
 //!
 //! A setting is measured in three steps: its streams come up or are parked; they settle for [`SETTLE_RTTS`]; then what the
 //! sink takes is looked at, answer by answer, over [`MEASURE_RTTS`] and [`MEASURE_MIN`] at least. The rate is the slope of a
-//! line through these answers that few late ones cannot turn ([`slope`]). A rate that still rises, or falls because something
+//! line through these answers that few late ones cannot turn ([`slope`]); or what the sockets say has reached the other end, in
+//! whatever order, if that is less: what waited behind a lost packet is let go at once, and no line carried it so fast. A rate that still rises, or falls because something
 //! that had been held back is still being let go, is measured again, a few times. What the sockets had acknowledged is not
 //! counted: after a change that is the rate at which buffers fill.
 
@@ -54,6 +55,8 @@ struct Measure {
     begun: Time,
     /// When the sink had taken how much, from its first answer on.
     answers: Vec<(Time, u64)>,
+    /// What had reached the other end in whatever order, bytes of segments, since the begin; empty where nobody says.
+    reached: Vec<(Time, u64)>,
     first: BTreeMap<StreamId, TcpSample>,
     sent: u64,
     again: u64,
@@ -234,7 +237,11 @@ impl Bench {
                 }
                 let moves = measure.moves();
                 let time = self.spent(now) + least <= self.time_limit;
-                if moves != Moves::No && time && measure.again_times < MOVING_TIMES && look.taken <= self.bytes_limit {
+                if moves != Moves::No
+                    && time
+                    && measure.again_times < MOVING_TIMES
+                    && look.taken <= self.bytes_limit
+                {
                     let again_times = measure.again_times + 1;
                     return Some(Step::Measuring(Box::new(Measure { again_times, ..Measure::begin(look) })));
                 }
@@ -289,6 +296,7 @@ impl Measure {
             begun: look.now,
             // What was taken before this look is known; when, is not.
             answers: vec![(look.taken_at, look.taken)],
+            reached: Vec::new(),
             first: look.flows.iter().copied().collect(),
             sent: look.sent,
             again: look.again,
@@ -303,6 +311,15 @@ impl Measure {
             if self.answers.len() < ANSWERS_MAX {
                 self.answers.push((look.taken_at, look.taken));
             }
+        }
+        let reached = look.flows.iter().map(|(stream, now)| {
+            let then = self.first.get(stream)?.delivered?;
+            Some(u64::from(now.delivered?.wrapping_sub(then)) * u64::from(now.mss))
+        });
+        if let Some(bytes) = reached.sum::<Option<u64>>().filter(|_| !look.flows.is_empty())
+            && self.reached.len() < ANSWERS_MAX
+        {
+            self.reached.push((look.now, bytes));
         }
         self.rtts.extend(look.flows.iter().map(|(_, flow)| flow.rtt.as_secs_f32()));
     }
@@ -325,12 +342,21 @@ impl Measure {
     fn moves(&self) -> Moves {
         let counted = self.counted();
         let middle = counted.len() / 2;
-        let (Some(first), Some(last)) = (counted.get(..=middle), counted.get(middle..)) else { return Moves::No };
+        let (Some(first), Some(last)) = (counted.get(..=middle), counted.get(middle..)) else {
+            return Moves::No;
+        };
         match (slope(first), slope(last)) {
             (Some(first), Some(last)) if last > MOVING * first => Moves::Up,
             (Some(first), Some(last)) if first > MOVING * last => Moves::Down,
             _ => Moves::No,
         }
+    }
+
+    /// Bytes per second.
+    fn rate(&self) -> Option<f64> {
+        let taken = slope(self.counted())?;
+        let reached = slope(&self.reached).filter(|rate| *rate > 0.0);
+        Some(reached.map_or(taken, |reached| taken.min(reached)))
     }
 
     fn point(&self, look: &Look<'_>, setting: &Setting, rising: bool) -> Option<Point> {
@@ -345,7 +371,7 @@ impl Measure {
         let shortest = look.flows.iter().map(|(_, flow)| flow.min_rtt.unwrap_or(flow.rtt)).min();
         Some(Point {
             setting: setting.clone(),
-            rate: slope(self.counted())?,
+            rate: self.rate()?,
             bytes: last.1 - first.1,
             seconds,
             sent: scaled(look.sent.saturating_sub(self.sent)),

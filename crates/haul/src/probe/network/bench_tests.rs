@@ -70,7 +70,8 @@ fn bench(limits: (Duration, u64)) -> (Bench, Arc<Mutex<Vec<Event>>>, Control) {
 #[test]
 fn rates_are_those_of_the_path() {
     for growth in [0, 300, 1500] {
-        let world = World { each: 3e7, line: 1e8, growth: Duration::from_millis(growth), late: Duration::ZERO };
+        let world =
+            World { each: 3e7, line: 1e8, growth: Duration::from_millis(growth), late: Duration::ZERO };
         let (mut bench, events, control) = bench((Duration::from_secs(60), u64::MAX));
         play(&mut bench, &world, Duration::from_secs(60));
         assert!(bench.over && control.stopped());
@@ -143,12 +144,12 @@ fn what_cannot_be_set_is_left_out() {
 /// Method: seeded lateness of up to 120 ms of one answer in four, which come each quarter of a second.
 #[test]
 fn late_answers_do_not_raise_a_rate() {
-    let world =
-        World { each: 3e7, line: 1.25e8, growth: Duration::ZERO, late: Duration::from_millis(120) };
+    let world = World { each: 3e7, line: 1.25e8, growth: Duration::ZERO, late: Duration::from_millis(120) };
     let (mut bench, _, _) = bench((Duration::from_secs(60), u64::MAX));
     play(&mut bench, &world, Duration::from_secs(60));
     let (sweep, _) = bench.into_parts();
-    let over = |rate: f64, point: &Point| rate / (world.each * f64::from(point.setting.streams)).min(world.line);
+    let over =
+        |rate: f64, point: &Point| rate / (world.each * f64::from(point.setting.streams)).min(world.line);
     let points = sweep.points();
     assert!(points.len() > 5 && points.iter().all(|point| over(point.rate, point) < 1.01), "{points:?}");
     assert!(points.iter().all(|point| over(point.rate, point) > 0.98), "{points:?}");
@@ -196,4 +197,35 @@ fn a_burst_is_measured_again() {
     }
     let point = &bench.sweep.points()[0];
     assert!((point.rate / 1e6 - 1.0).abs() < 0.01 && !point.rising, "{point:?}");
+}
+
+/// Goal: what waited behind a lost packet and is let go while it is measured makes no rate that the line does not carry: what has
+/// reached the other end in whatever order bounds it; segments that count for more than they held raise nothing.
+#[test]
+fn what_waited_is_no_rate() {
+    for (mss, line) in [(1448, 1e6), (64_000, 1.06e6)] {
+        let mut bench = bench((Duration::from_secs(60), u64::MAX)).0;
+        let (mut now, mut taken, mut reached, mut streams) = (0, 0, 0.0, 2);
+        while bench.sweep.points().is_empty() && now < 60_000 {
+            now += 50;
+            reached += 1e6 * 0.05;
+            // A little more than the line carries, all the time: it had waited.
+            taken += if now % 250 == 0 { 265_000 } else { 0 };
+            // The count wraps while it is measured.
+            let segments = (reached / f64::from(mss).min(10_000.0)) as u32;
+            let delivered = Some(segments.wrapping_sub(700));
+            let flow = TcpSample { mss, delivered, ..TcpSample::default() };
+            let flows: Vec<_> = (1..=streams).map(|id| (StreamId(id), flow)).collect();
+            let (sent, cpu) = (0, Duration::ZERO);
+            let taken_at = Time(now * MS);
+            let look =
+                Look { now: Time(now * MS), taken, taken_at, streams, flows: &flows, sent, again: 0, cpu };
+            if let Some(turn) = bench.look(&look) {
+                streams = turn.streams;
+            }
+        }
+        let point = &bench.sweep.points()[0];
+        assert!((point.rate / line - 1.0).abs() < 0.01, "{mss}: {point:?}");
+        assert_eq!(point.setting.streams, 1);
+    }
 }

@@ -147,7 +147,8 @@ impl Heard {
 
 /// Figures that can be reckoned with, and a name that can be one.
 fn is_sound(point: &Point) -> bool {
-    let figures = [point.rate, point.seconds, point.rtt_min, point.rtt_median, point.rtt_p99, point.cpu_seconds];
+    let figures =
+        [point.rate, point.seconds, point.rtt_min, point.rtt_median, point.rtt_p99, point.cpu_seconds];
     figures.iter().all(|figure| figure.is_finite() && *figure >= 0.0)
         && is_name(&point.setting.congestion)
         && (1..=haul_core::wire::STREAMS_MAX).contains(&point.setting.streams)
@@ -192,7 +193,8 @@ mod tests {
     }
 
     fn met() -> Met {
-        let limits = HostLimits { wmem_fixed: Some(8 << 20), rmem_fixed: Some(8 << 20), ..HostLimits::default() };
+        let limits =
+            HostLimits { wmem_fixed: Some(8 << 20), rmem_fixed: Some(8 << 20), ..HostLimits::default() };
         let end = EndFacts { limits, ..EndFacts::here(None, None, None) };
         Met {
             address: None,
@@ -210,7 +212,8 @@ mod tests {
     /// Method: a bench in virtual time on a line of 100 MB/s, whose words are heard at once.
     #[test]
     fn what_is_measured_there_is_heard_here() {
-        let (ask, control) = (NetworkTrial { time_ms: 120_000, full: true, ..NetworkTrial::default() }, Control::new());
+        let (ask, control) =
+            (NetworkTrial { time_ms: 120_000, full: true, ..NetworkTrial::default() }, Control::new());
         let shared = trial(&ask, &met(), &control);
         let mut far = shared.lock().unwrap();
         let (mut heard, mut told) = (Heard::default(), 0);

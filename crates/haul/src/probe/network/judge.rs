@@ -75,12 +75,7 @@ pub(super) fn limited_by(points: &[Point], chosen: &Best, (cpus, whose): (u16, &
 }
 
 /// The setting of a system that would help, if one does.
-pub(super) fn advice(
-    rtt: Option<Duration>,
-    source: &End,
-    sink: &End,
-    points: &[Point],
-) -> Option<Advice> {
+pub(super) fn advice(rtt: Option<Duration>, source: &End, sink: &End, points: &[Point]) -> Option<Advice> {
     let best = best(points)?;
     let facts = |end: &End| path::EndFacts {
         limits: end.limits,

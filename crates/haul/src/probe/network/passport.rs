@@ -82,7 +82,9 @@ pub fn list(state: &Path) -> Result<Listing, PassportError> {
             Err(refused) => listing.refused.push(refused),
         }
     }
-    listing.passports.sort_by(|a, b| (a.age, &a.probe.to, a.probe.way).cmp(&(b.age, &b.probe.to, b.probe.way)));
+    listing
+        .passports
+        .sort_by(|a, b| (a.age, &a.probe.to, a.probe.way).cmp(&(b.age, &b.probe.to, b.probe.way)));
     Ok(listing)
 }
 

@@ -45,7 +45,9 @@ fn probe(to: &str, rate: f64) -> Network {
 fn what_is_kept_is_what_a_copy_starts_with() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (probe("me@dtn.example.org", 1e9), probe("me_dtn.example.org", 2e9));
-    assert!(load(dir.path(), &a.to, Way::To).unwrap().is_none() && list(dir.path()).unwrap().passports.is_empty());
+    assert!(
+        load(dir.path(), &a.to, Way::To).unwrap().is_none() && list(dir.path()).unwrap().passports.is_empty()
+    );
     for probe in [&a, &b] {
         save(dir.path(), probe).unwrap();
     }

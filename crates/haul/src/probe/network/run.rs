@@ -11,7 +11,8 @@ use super::bench::{Bench, Seen};
 use super::far::Heard;
 use super::sweep::{Can, Sweep};
 use super::{
-    End, Event, FORMAT, KIND, LeftOut, Network, NetworkError, Only, Point, Request, TIME_LIMIT_MAX, Way, judge,
+    End, Event, FORMAT, KIND, LeftOut, Network, NetworkError, Only, Point, Request, TIME_LIMIT_MAX, Way,
+    judge,
 };
 use crate::api::{self, Control, Observer};
 use crate::copy::trial::{self, Call, Met, Over};
@@ -147,7 +148,9 @@ fn back(
         return Err(why);
     }
     if heard.began.is_none() && matches!(over.end, SessionEnd::Stopped) {
-        return Err("the haul at the far host says nothing of what it measures: it is too old for that".into());
+        return Err(
+            "the haul at the far host says nothing of what it measures: it is too old for that".into()
+        );
     }
     let arrived = arrived.ok_or("the session ended before it began")?;
     let Heard { points, left_out, seen, .. } = heard;

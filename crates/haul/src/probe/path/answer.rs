@@ -98,7 +98,8 @@ fn probe(request: &probe::Request, tell: &mut dyn FnMut(&Told) -> bool) -> Resul
         loop {
             match events.recv_timeout(TELL_EVERY) {
                 Ok(ProbeEvent::Progress(p)) => {
-                    last = Told::Progress { seconds: p.seconds, seconds_left: p.seconds_left, bytes: p.bytes };
+                    last =
+                        Told::Progress { seconds: p.seconds, seconds_left: p.seconds_left, bytes: p.bytes };
                 }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,

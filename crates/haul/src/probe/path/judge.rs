@@ -32,18 +32,9 @@ pub(super) struct Host {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Session {
     /// Within one process: bytes per second, processor seconds for each byte, and the source's share of these, 0 to 1.
-    Local {
-        rate: f64,
-        cost: f64,
-        share: f64,
-    },
+    Local { rate: f64, cost: f64, share: f64 },
     /// Between two hosts. `hosts_limit`: not the network was what held it.
-    Pair {
-        rate: f64,
-        hosts_limit: bool,
-        source: Host,
-        sink: Host,
-    },
+    Pair { rate: f64, hosts_limit: bool, source: Host, sink: Host },
 }
 
 /// What is made of it.
@@ -88,7 +79,8 @@ pub(super) fn judge(source: Option<Storage>, session: Session, sink: Option<Stor
     ];
     let expected = rates.iter().flatten().copied().min_by(f64::total_cmp);
     // Of two hosts that give the same, the one with more to do.
-    let hosts = if later { [Stage::SinkHost, Stage::SourceHost] } else { [Stage::SourceHost, Stage::SinkHost] };
+    let hosts =
+        if later { [Stage::SinkHost, Stage::SourceHost] } else { [Stage::SourceHost, Stage::SinkHost] };
     let order = [Stage::SinkStorage, Stage::SourceStorage, hosts[0], hosts[1], Stage::Network];
     let rate_of = |stage: Stage| Stage::ALL.iter().position(|one| *one == stage).and_then(|at| rates[at]);
     let weakest = expected.and_then(|least| {

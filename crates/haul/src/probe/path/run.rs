@@ -52,8 +52,7 @@ pub fn plan(request: &Request) -> Result<Planned, PathError> {
         return Err(PathError::BadRequest(format!("the time limit must be from {least} to {most} seconds")));
     }
     let shares = Shares::of(request.time_limit, request.far().is_some());
-    let limits =
-        Limits { time: shares.storage, bytes: request.bytes_limit, network_ok: request.network_ok };
+    let limits = Limits { time: shares.storage, bytes: request.bytes_limit, network_ok: request.network_ok };
     let here = |endpoint: &Endpoint, direction| match endpoint {
         Endpoint::Remote { .. } => Ok(None),
         Endpoint::Local(path) => {
@@ -115,7 +114,9 @@ pub fn run(
             let (network, far) = ask(planned, (host, way), &observer, (control, start))?;
             let session = session_of(&network);
             if session.is_none() {
-                remarks.push("the far end did not say what it spent: its host is taken to be as this one".into());
+                remarks.push(
+                    "the far end did not say what it spent: its host is taken to be as this one".into(),
+                );
             }
             let session = session.unwrap_or_else(|| session_alone(&network));
             let here = |plan, direction| near(plan, direction);
@@ -126,9 +127,8 @@ pub fn run(
             (source, Some(network), session, sink)
         }
     };
-    let [from, to] = [(&source, Direction::Read), (&sink, Direction::Write)].map(|(found, direction)| {
-        found.as_ref().and_then(|found| storage_of(found, direction))
-    });
+    let [from, to] = [(&source, Direction::Read), (&sink, Direction::Write)]
+        .map(|(found, direction)| found.as_ref().and_then(|found| storage_of(found, direction)));
     let verdict = judge::judge(from, session, to);
     if let Some(network) = &network {
         remarks.extend(network.remarks.iter().cloned());
@@ -155,7 +155,10 @@ pub fn run(
     })
 }
 
-fn forward(observer: &Arc<dyn Fn(Event) + Send + Sync>, start: Instant) -> Arc<dyn Fn(net::Event) + Send + Sync> {
+fn forward(
+    observer: &Arc<dyn Fn(Event) + Send + Sync>,
+    start: Instant,
+) -> Arc<dyn Fn(net::Event) + Send + Sync> {
     let observer = observer.clone();
     Arc::new(move |event| match event {
         net::Event::Note(text) => observer(Event::Note(text)),
@@ -261,7 +264,8 @@ fn storage_of(found: &Probe, direction: Direction) -> Option<Storage> {
         Direction::Read => found.read_best,
         Direction::Write => found.write_best,
     }?;
-    let point = found.points.iter().find(|point| point.direction == direction && point.setting == best.setting);
+    let point =
+        found.points.iter().find(|point| point.direction == direction && point.setting == best.setting);
     let cost = point.map_or(0.0, |point| point.cpu_seconds / point.bytes.max(1) as f64);
     Some(Storage { rate: best.rate, cost })
 }

@@ -61,11 +61,9 @@ fn any_figures_will_do() {
     let odd = [0.0, -1.0, 1.0, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
     for a in odd {
         for b in odd {
-            for session in [
-                Session::Local { rate: a, cost: b, share: b },
-                pair(a, true, [b, a]),
-                pair(b, false, [a, b]),
-            ] {
+            for session in
+                [Session::Local { rate: a, cost: b, share: b }, pair(a, true, [b, a]), pair(b, false, [a, b])]
+            {
                 let verdict = judge(storage(a, b), session, storage(b, a));
                 let all = verdict.rates.iter().flatten().chain(&verdict.expected);
                 all.for_each(|rate| assert!(rate.is_finite() && *rate > 0.0, "{verdict:?}"));
@@ -89,7 +87,10 @@ fn the_storage_of_a_copy_is_probed() {
         assert!(request(made.as_bytes(), None, Direction::Read, LIMITS).unwrap().is_none());
     }
     let to = ask(&at("to/be/made"), Direction::Write).unwrap().unwrap();
-    assert_eq!((to.path.as_path(), &to.file, &to.directions[..]), (dir.path(), &None, &[Direction::Write][..]));
+    assert_eq!(
+        (to.path.as_path(), &to.file, &to.directions[..]),
+        (dir.path(), &None, &[Direction::Write][..])
+    );
     assert_eq!((to.bytes_limit, to.size), (64 << 20, Some(16 << 20)));
     assert!(matches!(ask(&at("none"), Direction::Read), Err(ProbeError::Io { .. })));
     std::fs::create_dir_all(at("data/deep")).unwrap();
@@ -115,8 +116,14 @@ fn a_far_end_answers() {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let ask = |path: &str, direction, enough: usize| {
         let path = PathBytes(path.replace("DIR", dir.path().to_str().unwrap()).into_bytes());
-        let question =
-            StorageQuestion { path, direction, time_ms: 2000, bytes: 32 << 20, network_ok: false, keep: true };
+        let question = StorageQuestion {
+            path,
+            direction,
+            time_ms: 2000,
+            bytes: 32 << 20,
+            network_ok: false,
+            keep: true,
+        };
         let mut told: Vec<Told> = Vec::new();
         answer(&question, (None, Some(state.path())), &mut |json| {
             told.push(serde_json::from_str(&json).unwrap());
@@ -169,7 +176,11 @@ fn a_local_path_is_measured() {
     let names: Vec<&str> = found.parts.iter().map(|part| part.part.as_str()).collect();
     assert_eq!(names, Stage::ALL.map(Stage::name));
     let rates: Vec<Option<f64>> = found.parts.iter().map(|part| part.rate).collect();
-    assert!(rates[0].is_none() && rates[2].is_none() && rates[4] == found.sink_storage.as_ref().unwrap().write_best.map(|b| b.rate));
+    assert!(
+        rates[0].is_none()
+            && rates[2].is_none()
+            && rates[4] == found.sink_storage.as_ref().unwrap().write_best.map(|b| b.rate)
+    );
     let least = rates.iter().flatten().copied().fold(f64::INFINITY, f64::min);
     assert_eq!(found.expected, Some(least));
     assert!(found.parts.iter().any(|part| Some(&part.part) == found.weakest.as_ref()));
