@@ -38,6 +38,8 @@ const MEASURE_MAX: Duration = Duration::from_secs(10);
 /// A half of a measurement that is so much faster than the other: the rate has not settled. Measured again so often.
 const MOVING: f64 = 1.05;
 const MOVING_TIMES: u32 = 3;
+/// As long as there is time for so many measurements.
+const AGAIN_LEAVES: u32 = 4;
 /// Streams that do not come within this time do not come at all.
 const JOIN_MAX: Duration = Duration::from_secs(10);
 /// Most round-trip times that are kept of all; a probe of a minute over 64 streams has 80,000.
@@ -236,7 +238,8 @@ impl Bench {
                     return Some(Step::Measuring(measure));
                 }
                 let moves = measure.moves();
-                let time = self.spent(now) + least <= self.time_limit;
+                // Others are to be measured, too.
+                let time = self.spent(now) + AGAIN_LEAVES * least <= self.time_limit;
                 if moves != Moves::No
                     && time
                     && measure.again_times < MOVING_TIMES
