@@ -9,7 +9,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 29;
+const MESSAGES: usize = 30;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -43,6 +43,7 @@ fn index_of(message: &Message) -> usize {
         Message::Received(_) => 26,
         Message::Streams(_) => 27,
         Message::Knobs(_) => 28,
+        Message::Trial(_) => 29,
     }
 }
 
@@ -257,6 +258,7 @@ fn message(index: usize, r: &mut Rng) -> Message {
             readers: r.u16(..=KNOB_THREADS_MAX),
             writers: r.u16(..=KNOB_THREADS_MAX),
         }),
+        29 => Message::Trial(bytes::<20>(r).into()),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -1393,6 +1395,7 @@ fn golden_message(index: usize) -> Message {
         26 => Message::Received(0x0102),
         27 => Message::Streams(5),
         28 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
+        29 => Message::Trial(b"{}".as_slice().into()),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

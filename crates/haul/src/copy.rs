@@ -28,6 +28,7 @@ use crate::driver::{
     Links, PATIENCE, Protection, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
 };
 use crate::job::{AgentRequest, Options, PathBytes, Role};
+use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null::{self, Made};
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
@@ -178,12 +179,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             Ok(Joined::local(near, far, false))
         }
         (None, Some(host)) => {
-            let ask = AgentRequest {
-                role: Role::Sink,
-                sources: Vec::new(),
-                destination: Some(destination),
-                options: request.options.clone(),
-            };
+            let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
             if let Some(name) = &request.options.congestion {
                 tcp::usable(name).map_err(|e| e.to_string())?;
             }
@@ -195,12 +191,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
         }
         (Some(host), None) => {
             let typed = sources.clone();
-            let ask = AgentRequest {
-                role: Role::Source,
-                sources,
-                destination: None,
-                options: request.options.clone(),
-            };
+            let ask = AgentRequest::new(Role::Source, sources, None, request.options.clone());
             let (links, remote) = connect(request, host, &ask, observer)?;
             let begin = Instant::now();
             let memory = memory_for(&links).value;
@@ -261,6 +252,17 @@ fn connect(
     ask: &AgentRequest,
     observer: &Arc<dyn Observer>,
 ) -> Result<(Links, Remote), String> {
+    connect_and_hear(request, host, ask, observer, &mut |_| false)
+}
+
+/// `hear`: see [`bootstrap::connect_and_hear`].
+fn connect_and_hear(
+    request: &CopyRequest,
+    host: &str,
+    ask: &AgentRequest,
+    observer: &Arc<dyn Observer>,
+    hear: &mut dyn FnMut(&str) -> bool,
+) -> Result<(Links, Remote), String> {
     let remote = &request.remote;
     let spec = RemoteSpec {
         host: host.to_owned(),
@@ -278,7 +280,7 @@ fn connect(
         sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
+    let connected = bootstrap::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
     let paths = show_paths(&connected.paths());
     let Plan { streams, advice, .. } = connected.plan;
     let links = Links {
@@ -329,7 +331,15 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     raise_nofile();
     let least_protect = policy::least_protect(home.as_deref());
     let storage_rate = home.clone().map(passport::rate_at);
-    let env = AgentEnv { ssh_connection, least_protect, storage_rate, ..AgentEnv::default() };
+    let answers = {
+        let home = home.clone();
+        bootstrap::Answers(Arc::new(move |question, tell| {
+            let state = home.as_deref().map(passport::state_of);
+            path_probe::answer(question, (home.as_deref(), state.as_deref()), tell);
+        }))
+    };
+    let answers = Some(answers);
+    let env = AgentEnv { ssh_connection, least_protect, storage_rate, answers, ..AgentEnv::default() };
     // Bare descriptors: a buffer in between would hold back what the other end waits for.
     let pipe = || {
         Ok::<_, std::io::Error>((
@@ -358,8 +368,12 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     let report = match (request.role, request.destination) {
         (Role::Source, _) => {
             let pacer = Arc::new(Pacer::new(request.options.rate));
-            let from = source_request(request.sources, &request.options, home, memory, &pacer);
-            source::run(links, &from, &Watch::silent())
+            let mut from = source_request(request.sources, &request.options, home, memory, &pacer);
+            let watch = Watch::silent();
+            if let Some(ask) = &request.trial {
+                from.trial = Some(trial::far(ask, &links, &watch.control));
+            }
+            source::run(links, &from, &watch)
         }
         (Role::Sink, Some(destination)) => {
             let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
@@ -432,6 +446,7 @@ fn sink_request(
         storage: options.sink_storage.clone(),
         what,
         asked: None,
+        hears: None,
     }
 }
 

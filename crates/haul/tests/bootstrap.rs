@@ -115,7 +115,7 @@ fn write_script(path: &FsPath, text: &str) {
 }
 
 fn request() -> AgentRequest {
-    AgentRequest { role: Role::Sink, sources: vec![], destination: None, options: Options::default() }
+    AgentRequest::new(Role::Sink, vec![], None, Options::default())
 }
 
 fn start(spec: &RemoteSpec) -> (Result<Connected, BootstrapError>, Vec<String>) {

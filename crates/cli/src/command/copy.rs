@@ -10,7 +10,7 @@ use haul::job;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
-use crate::args::{Cp, Dial, Durability, OBJECT_SIZE_DEFAULT, Ports};
+use crate::args::{Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings};
 use crate::{endpoint, signals};
@@ -135,22 +135,15 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         sink_storage,
     };
     options.check()?;
+    let dial = match args.dial {
+        Dial::Auto => Dialler::Auto,
+        Dial::Source => Dialler::Source,
+        Dial::Sink => Dialler::Sink,
+    };
     let remote = RemoteOptions {
-        ssh: args.ssh.0.clone(),
-        remote_haul: args.remote_haul.clone(),
-        no_push: args.no_push,
-        via: args.via.clone(),
-        dial: match args.dial {
-            Dial::Auto => Dialler::Auto,
-            Dial::Source => Dialler::Source,
-            Dial::Sink => Dialler::Sink,
-        },
-        ports: args.port.map(|Ports(first, last)| (first, last)),
-        // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
-        interactive: surroundings.stdin_terminal,
         ssh_channels: args.ssh_channels,
         sockets: surroundings::control_dirs(),
-        binary: surroundings.binary.clone(),
+        ..surroundings.remote(&args.far, dial)
     };
     Ok(CopyRequest {
         sources,
@@ -185,6 +178,7 @@ mod tests {
     use super::*;
     use crate::args::{Args, Command};
     use clap::Parser;
+    use haul::api::RemoteOptions;
 
     fn cp(line: &str) -> Cp {
         match Args::parse_from(["haul", "cp"].into_iter().chain(line.split(' '))).command {

@@ -9,7 +9,7 @@ use super::negotiate::extra;
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
     Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TEXT_LEN_MAX, Totals,
+    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -282,6 +282,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
                 w.u16(*count);
             }
             kind::KNOBS
+        }
+        Message::Trial(json) => {
+            w.bytes("trial", json, TRIAL_LEN_MAX);
+            kind::TRIAL
         }
         Message::Stop { reason } => {
             w.text(reason);

@@ -63,6 +63,7 @@ pub mod kind {
     pub const TARGET_HEALTH: u8 = 0x80;
     pub const NOTICE: u8 = 0x81;
     pub const KNOBS: u8 = 0x88;
+    pub const TRIAL: u8 = 0x89;
 }
 
 /// What a frame kind of the wire is to this version.

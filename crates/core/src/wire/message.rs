@@ -29,6 +29,8 @@ pub const STREAMS_MAX: u16 = 64;
 pub const PATH_LEN_MAX: usize = 16 * 1024;
 /// Most threads or requests that a knob can ask for at one end.
 pub const KNOB_THREADS_MAX: u16 = 256;
+/// Longest JSON of one [`Message::Trial`], bytes.
+pub const TRIAL_LEN_MAX: usize = 32 * 1024;
 /// Most capability TLVs in a hello, and the longest value of one.
 pub const CAPABILITIES_MAX: usize = 64;
 pub const CAPABILITY_LEN_MAX: usize = 256;
@@ -346,6 +348,9 @@ pub enum Message {
     },
     /// Either way, only where both ends know [`capability::KNOBS`](super::capability::KNOBS): see [`Knobs`].
     Knobs(Knobs),
+    /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen, as JSON, at most
+    /// [`TRIAL_LEN_MAX`].
+    Trial(Box<[u8]>),
     /// Either way: end in good order, keep what is durable.
     Stop {
         reason: Box<str>,
@@ -431,6 +436,7 @@ impl Message {
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::Notice { .. } => "NOTICE",
             Message::Knobs(_) => "KNOBS",
+            Message::Trial(_) => "TRIAL",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",
             Message::Complete => "COMPLETE",

@@ -47,10 +47,10 @@ mod ssh;
 mod start;
 mod words;
 
-pub use agent::{AgentConnected, AgentEnv, AgentHooks, StorageRate, agent};
+pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
 pub use gate::channel;
 pub use message::ADDRESSES_MAX;
-pub use near::connect;
+pub use near::{connect, connect_and_hear};
 pub use ssh::SshGuard;
 pub use words::{escape, split_command};
 

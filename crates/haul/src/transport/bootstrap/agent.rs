@@ -25,7 +25,7 @@ use super::race::Caller;
 use super::reverse;
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Path, gate, harden};
-use crate::job::{AgentRequest, Protect, Role};
+use crate::job::{AgentRequest, Protect, Role, StorageQuestion};
 use crate::transport::path::EndFacts;
 use crate::transport::rejoin::{Door, Joins};
 use crate::transport::routes::{self, Address};
@@ -47,6 +47,8 @@ pub struct AgentEnv {
     pub least_protect: Protect,
     /// `None`: nothing is known of this host's storage.
     pub storage_rate: Option<StorageRate>,
+    /// `None`: questions of the near end are not answered.
+    pub answers: Option<Answers>,
     #[doc(hidden)]
     pub hooks: AgentHooks,
 }
@@ -58,6 +60,20 @@ pub struct StorageRate(pub Arc<dyn Fn(&AgentRequest) -> Option<u64> + Send + Syn
 impl std::fmt::Debug for StorageRate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StorageRate")
+    }
+}
+
+/// Answers a question of the near end by JSON texts that it gives to its second argument, the last one the answer, at least one
+/// every few seconds; `false` from there: nobody wants to hear more.
+#[derive(Clone)]
+pub struct Answers(pub AnswerFn);
+
+/// See [`Answers`].
+pub type AnswerFn = Arc<dyn Fn(&StorageQuestion, &mut dyn FnMut(String) -> bool) + Send + Sync>;
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Answers")
     }
 }
 
@@ -152,6 +168,14 @@ where
     if let Err(what) = near.request.options.check() {
         say(&AgentReply::Error(what.into()))?;
         return Err(BootstrapError::new(BootstrapKind::Usage, what));
+    }
+    if let (Some(question), Some(Answers(answer))) = (&near.request.question, &env.answers) {
+        let mut heard = Ok(());
+        answer(question, &mut |json| {
+            heard = say(&AgentReply::Told(json));
+            heard.is_ok()
+        });
+        heard?;
     }
     let identity = tls::Identity::generate()?;
     let key = Bytes(identity.public());
@@ -495,12 +519,7 @@ mod tests {
         let hello = NearHello {
             protocol: hello.protocol_max,
             program: "0".into(),
-            request: AgentRequest {
-                role: crate::job::Role::Sink,
-                sources: vec![],
-                destination: None,
-                options,
-            },
+            request: AgentRequest::new(crate::job::Role::Sink, vec![], None, options),
             session: message::Fixed([1; 16]),
             key: Bytes(identity.public()),
             secret: message::Fixed([2; 32]),

@@ -108,6 +108,8 @@ pub(super) enum AgentReply {
         channels: bool,
     },
     Error(String),
+    /// Before `Ready`, of the request's question: JSON, the last of these is the answer.
+    Told(String),
 }
 
 /// One port, at these addresses.

@@ -57,6 +57,20 @@ pub fn connect(
     request: &AgentRequest,
     notes: &mut dyn FnMut(String),
 ) -> Result<Connected, BootstrapError> {
+    connect_and_hear(spec, request, notes, &mut |_| false)
+}
+
+/// As [`connect`], for a request with a question: `hear` takes what the far end says of it before there are connections, JSON as
+/// it came. `false` from it ends the session.
+///
+/// # Errors
+/// As [`connect`]'s; and when `hear` has enough.
+pub fn connect_and_hear(
+    spec: &RemoteSpec,
+    request: &AgentRequest,
+    notes: &mut dyn FnMut(String),
+    hear: &mut dyn FnMut(&str) -> bool,
+) -> Result<Connected, BootstrapError> {
     let tickets = spec.streams.unwrap_or(STREAMS_MAX);
     if !(1..=STREAMS_MAX).contains(&tickets) {
         return Err(BootstrapError::new(
@@ -132,7 +146,16 @@ pub fn connect(
         session = fresh()?;
         ssh.send(&encode(tell(protocol, &session))?, notes)?;
     }
-    let (key, most, listening, client, facts, can_dial, can_share) = match ssh.read_frame(notes)? {
+    let reply = loop {
+        match ssh.read_frame(notes)? {
+            AgentReply::Told(json) if hear(&json) => {}
+            reply => break reply,
+        }
+    };
+    let (key, most, listening, client, facts, can_dial, can_share) = match reply {
+        AgentReply::Told(_) => {
+            return Err(BootstrapError::new(BootstrapKind::Refused, "the rest was not waited for"));
+        }
         AgentReply::Ready { key, streams, listening, client, facts, can_dial, channels } => {
             (key, streams, listening, client, facts, can_dial, channels)
         }
