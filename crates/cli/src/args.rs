@@ -9,9 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use haul::api::SSH_CHANNELS_MAX;
 
 pub mod ctl;
+pub mod far;
 pub mod network;
+pub mod path;
 pub mod probe;
 pub mod protect;
 mod rate;
@@ -47,6 +50,9 @@ pub enum Command {
         /// Say which protocol versions this program speaks, and end
         #[arg(long)]
         protocol: bool,
+        /// Bring a further channel of an ssh connection to the agent that stdin names, and wait for its end
+        #[arg(long, conflicts_with = "protocol")]
+        channel: bool,
     },
     /// Look at copies that run on this host, pause them, turn their knobs
     Ctl(ctl::Ctl),
@@ -102,14 +108,6 @@ pub struct Cp {
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
-
-    /// Remote shell and its arguments, as one word: -e 'ssh -p 2222 -i key'
-    ///
-    /// Default: ssh, with your own configuration, keys and agent. Quotes work as in a shell, nothing is
-    /// expanded.
-    #[arg(short = 'e', long = "ssh", visible_alias = "rsh", value_name = "CMD", default_value = "ssh",
-          hide_default_value = true, value_parser = parse_ssh)]
-    pub ssh: SshCommand,
 
     /// Copy files that look unchanged, too
     ///
@@ -195,31 +193,15 @@ pub struct Cp {
     #[arg(long, value_name = "END", default_value = "auto", hide_default_value = true)]
     pub dial: Dial,
 
-    /// Dial these addresses of the end that listens, each a path of its own
-    ///
-    /// With --dial=auto the addresses of this host are those that it listens on itself, the others the far host's.
-    /// Default: the one that ssh itself reached, for that one is known to be the right host; where other devices of both
-    /// hosts reach each other too, these as well. The one that answers first carries control, IPv6 or IPv4.
-    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = parse_address)]
-    pub via: Vec<IpAddr>,
+    #[command(flatten)]
+    pub far: far::Far,
 
-    /// Port or ports A-B that the end that listens may use
+    /// Channels of the ssh connection, where all data goes through it
     ///
-    /// Default: any free one. Which end listens is a matter of --dial.
-    #[arg(long, value_name = "A-B", value_parser = parse_ports)]
-    pub port: Option<Ports>,
-
-    /// Never send the haul program itself to the far host
-    ///
-    /// Default: a far host without haul in its PATH gets this program into a private cache; one line says so.
-    #[arg(long)]
-    pub no_push: bool,
-
-    /// Path of haul at the far host
-    ///
-    /// Default: the one in its PATH, else the pushed one.
-    #[arg(long, value_name = "PATH")]
-    pub remote_haul: Option<PathBuf>,
+    /// Default: as many as the path's round trip needs, at most 10, which is what sshd allows (MaxSessions); 1 is the first
+    /// one alone. More need an ssh that can share its connection. None of them logs in again.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(SSH_CHANNELS_MAX)))]
+    pub ssh_channels: Option<u16>,
 
     /// Keep the journal in this directory of the destination's host
     ///
@@ -543,11 +525,11 @@ mod tests {
         let got =
             cp(&["-avn", "-e", "ssh -p 2", "--stop-after", "3h50m", "--port=1-2", "a", "b", "h:c"]).unwrap();
         assert!(got.archive && got.dry_run && !got.recursive && got.verbose == 1);
-        assert_eq!(got.ssh.0, ["ssh", "-p", "2"]);
+        assert_eq!(got.far.ssh.0, ["ssh", "-p", "2"]);
         assert_eq!(got.stop_after, Some(Duration::from_secs(3 * 3600 + 50 * 60)));
-        assert_eq!(got.port, Some(Ports(1, 2)));
+        assert_eq!(got.far.port, Some(Ports(1, 2)));
         assert_eq!(got.paths, ["a", "b", "h:c"]);
-        assert_eq!(cp(&["--rsh=x y", "a", "b"]).unwrap().ssh.0, ["x", "y"]);
+        assert_eq!(cp(&["--rsh=x y", "a", "b"]).unwrap().far.ssh.0, ["x", "y"]);
         for line in [
             &["a"][..],
             &["-q", "-v", "a", "b"],

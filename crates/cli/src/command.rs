@@ -23,7 +23,7 @@ pub const USAGE: i32 = 2;
 pub fn run(command: Command) -> i32 {
     match command {
         Command::Cp(args) => copy::run(&args),
-        Command::Agent { protocol } => agent::run(protocol),
+        Command::Agent { protocol, channel } => agent::run(protocol, channel),
         Command::Ctl(args) => ctl::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Layout(args) => layout::run(&args),

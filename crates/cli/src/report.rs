@@ -24,6 +24,7 @@ pub mod html;
 pub mod human;
 pub mod json;
 pub mod network;
+pub mod path;
 pub mod probe;
 
 use human::Manner;

@@ -11,7 +11,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 30;
+const MESSAGES: usize = 31;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -46,6 +46,7 @@ fn index_of(message: &Message) -> usize {
         Message::Streams(_) => 27,
         Message::Knobs(_) => 28,
         Message::FileTargets { .. } => 29,
+        Message::Trial(_) => 30,
     }
 }
 
@@ -289,6 +290,7 @@ fn message(index: usize, r: &mut Rng) -> Message {
             readers: r.u16(..=KNOB_THREADS_MAX),
             writers: r.u16(..=KNOB_THREADS_MAX),
         }),
+        29 => Message::Trial(bytes::<20>(r).into()),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -1528,6 +1530,7 @@ fn golden_message(index: usize) -> Message {
             ])
             .expect("it is one"),
         },
+        30 => Message::Trial(b"{}".as_slice().into()),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

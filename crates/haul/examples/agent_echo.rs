@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 
 use haul::job::Protect;
 use haul::transport::Link;
-use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, protocol_line};
+use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, channel, protocol_line};
 use haul::transport::rejoin::{JoinEvent, Joins};
 
 fn main() -> ExitCode {
@@ -20,6 +20,10 @@ fn main() -> ExitCode {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["agent", "--protocol"] => println!("{}", protocol_line()),
         ["agent"] => return serve(),
+        ["agent", "--channel"] => {
+            let handed = channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());
+            return if handed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS

@@ -13,7 +13,7 @@ pub use haul_core::stage::{Stage, StageTime};
 pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::control::{Control, Knob, Phase, Setting, State};
-pub use crate::transport::bootstrap::{Dialler, protocol_line};
+pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
 use crate::job::{Digest, Durability, Options, Verify};
 
@@ -60,6 +60,11 @@ pub struct RemoteOptions {
     pub ports: Option<(u16, u16)>,
     /// A person can answer ssh's questions.
     pub interactive: bool,
+    /// Channels of the ssh connection where all data goes through it, 1 to [`SSH_CHANNELS_MAX`]; `None`: chosen.
+    pub ssh_channels: Option<u16>,
+    /// Directories for ssh's control socket, of which the first is taken that can be this user's alone; without one there is
+    /// one channel.
+    pub sockets: Vec<PathBuf>,
     /// The program to push; `None`: none can be pushed.
     pub binary: Option<PathBuf>,
 }
@@ -231,6 +236,14 @@ pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control)
 /// (`SSH_CONNECTION`), from which the address to listen on is taken.
 pub fn agent(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
     crate::copy::serve(home, ssh_connection)
+}
+
+/// `haul agent --channel`: brings a further channel of an ssh connection to the agent of this user that the near end names on
+/// stdin, and waits until that has done with it. Returns the exit code.
+pub fn agent_channel() -> i32 {
+    use std::os::fd::AsFd;
+    let handed = crate::transport::bootstrap::channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());
+    i32::from(handed.is_err())
 }
 
 /// What dead jobs left below a destination.

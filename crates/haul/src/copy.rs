@@ -28,6 +28,7 @@ use crate::driver::{
     Links, PATIENCE, Protection, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
 };
 use crate::job::{AgentRequest, Options, PathBytes, Role};
+use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null::{self, Made};
 use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
@@ -178,12 +179,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             Ok(Joined::local(near, far, false))
         }
         (None, Some(host)) => {
-            let ask = AgentRequest {
-                role: Role::Sink,
-                sources: Vec::new(),
-                destination: Some(destination),
-                options: request.options.clone(),
-            };
+            let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
             if let Some(name) = &request.options.congestion {
                 tcp::usable(name).map_err(|e| e.to_string())?;
             }
@@ -195,12 +191,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
         }
         (Some(host), None) => {
             let typed = sources.clone();
-            let ask = AgentRequest {
-                role: Role::Source,
-                sources,
-                destination: None,
-                options: request.options.clone(),
-            };
+            let ask = AgentRequest::new(Role::Source, sources, None, request.options.clone());
             let (links, remote) = connect(request, host, &ask, observer)?;
             let begin = Instant::now();
             let memory = memory_for(&links).value;
@@ -233,6 +224,8 @@ struct Remote {
     protect: String,
     path: String,
     paths: Option<String>,
+    /// Of the ssh connection, where all goes through it.
+    channels: Option<String>,
     streams: Choice<u16>,
     advice: Option<String>,
     /// The far end's address, if it was dialled, and what it says of itself.
@@ -242,12 +235,13 @@ struct Remote {
 
 impl Remote {
     fn joined(self, mut near: Report, rate_limited: bool) -> Joined {
-        let Remote { guard, protect, path, paths, streams, advice, .. } = self;
+        let Remote { guard, protect, path, paths, channels, streams, advice, .. } = self;
         match near.end {
             SessionEnd::Complete => guard.leave(),
             SessionEnd::Stopped | SessionEnd::Failed(_) => drop(guard),
         }
         near.chosen.extend(paths.map(|paths| ("paths".into(), paths)));
+        near.chosen.extend(channels.map(|channels| ("ssh channels".into(), channels)));
         Joined { near, local: None, protect, path, streams, advice, rate_limited }
     }
 }
@@ -257,6 +251,17 @@ fn connect(
     host: &str,
     ask: &AgentRequest,
     observer: &Arc<dyn Observer>,
+) -> Result<(Links, Remote), String> {
+    connect_and_hear(request, host, ask, observer, &mut |_| false)
+}
+
+/// `hear`: see [`bootstrap::connect_and_hear`].
+fn connect_and_hear(
+    request: &CopyRequest,
+    host: &str,
+    ask: &AgentRequest,
+    observer: &Arc<dyn Observer>,
+    hear: &mut dyn FnMut(&str) -> bool,
 ) -> Result<(Links, Remote), String> {
     let remote = &request.remote;
     let spec = RemoteSpec {
@@ -271,9 +276,11 @@ fn connect(
         interactive: remote.interactive,
         streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
         storage_rate: passport::near_rate(request),
+        ssh_channels: remote.ssh_channels,
+        sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected = bootstrap::connect(&spec, ask, &mut notes).map_err(|e| e.to_string())?;
+    let connected = bootstrap::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
     let paths = show_paths(&connected.paths());
     let Plan { streams, advice, .. } = connected.plan;
     let links = Links {
@@ -289,15 +296,27 @@ fn connect(
     let (path, address) = match connected.path {
         bootstrap::Path::Direct { addr } => (format!("tcp to {addr}"), Some(addr.ip())),
         bootstrap::Path::Reverse { addr } => (format!("tcp from the far end to {addr}"), None),
-        bootstrap::Path::Ssh => ("through ssh".into(), None),
+        bootstrap::Path::Ssh => (through_ssh(connected.ssh_channels.as_ref()), None),
     };
+    let channels = connected.ssh_channels.map(|Choice { value, why }| format!("{value} ({why})"));
     let (protect, far) = (connected.protect.to_owned(), connected.far);
     if links.protection.auth_only {
         observer.event(Event::Note(
             "data goes unencrypted, as asked; what is changed on its way is found".into(),
         ));
     }
-    Ok((links, Remote { guard: connected.guard, protect, path, paths, streams, advice, address, far }))
+    Ok((
+        links,
+        Remote { guard: connected.guard, protect, path, paths, channels, streams, advice, address, far },
+    ))
+}
+
+/// The way through ssh in words.
+fn through_ssh(channels: Option<&Choice<u16>>) -> String {
+    match channels {
+        Some(Choice { value: channels @ 2.., .. }) => format!("through ssh, {channels} channels"),
+        _ => "through ssh".into(),
+    }
 }
 
 /// Several paths in words.
@@ -312,7 +331,15 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     raise_nofile();
     let least_protect = policy::least_protect(home.as_deref());
     let storage_rate = home.clone().map(passport::rate_at);
-    let env = AgentEnv { ssh_connection, least_protect, storage_rate, ..AgentEnv::default() };
+    let answers = {
+        let home = home.clone();
+        bootstrap::Answers(Arc::new(move |question, tell| {
+            let state = home.as_deref().map(passport::state_of);
+            path_probe::answer(question, (home.as_deref(), state.as_deref()), tell);
+        }))
+    };
+    let answers = Some(answers);
+    let env = AgentEnv { ssh_connection, least_protect, storage_rate, answers, ..AgentEnv::default() };
     // Bare descriptors: a buffer in between would hold back what the other end waits for.
     let pipe = || {
         Ok::<_, std::io::Error>((
@@ -341,8 +368,12 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     let report = match (request.role, request.destination) {
         (Role::Source, _) => {
             let pacer = Arc::new(Pacer::new(request.options.rate));
-            let from = source_request(request.sources, &request.options, home, memory, &pacer);
-            source::run(links, &from, &Watch::silent())
+            let mut from = source_request(request.sources, &request.options, home, memory, &pacer);
+            let watch = Watch::silent();
+            if let Some(ask) = &request.trial {
+                from.trial = Some(trial::far(ask, &links, &watch.control));
+            }
+            source::run(links, &from, &watch)
         }
         (Role::Sink, Some(destination)) => {
             let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
@@ -415,6 +446,7 @@ fn sink_request(
         storage: options.sink_storage.clone(),
         what,
         asked: None,
+        hears: None,
     }
 }
 

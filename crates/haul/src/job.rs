@@ -273,4 +273,50 @@ pub struct AgentRequest {
     /// Destination path as typed after the colon (`None` if the agent is the source).
     pub destination: Option<PathBytes>,
     pub options: Options,
+    /// The agent is a source that measures the network, instead of one that copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<NetworkTrial>,
+    /// Answered before the session: what the storage there gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<StorageQuestion>,
+}
+
+impl AgentRequest {
+    /// A request for a copy.
+    pub fn new(
+        role: Role,
+        sources: Vec<PathBytes>,
+        destination: Option<PathBytes>,
+        options: Options,
+    ) -> AgentRequest {
+        AgentRequest { role, sources, destination, options, trial: None, question: None }
+    }
+}
+
+/// What a source at the far end shall measure, and what that may cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkTrial {
+    pub time_ms: u64,
+    /// Most payload bytes; `None`: no limit but the time.
+    pub bytes: Option<u64>,
+    pub full: bool,
+    pub only: crate::probe::network::Only,
+    /// The largest receive buffer that the sink can fix, bytes.
+    pub rmem_fixed: Option<u64>,
+}
+
+/// A probe of the storage at the far end, and what that may cost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageQuestion {
+    /// As typed after the colon.
+    pub path: PathBytes,
+    pub direction: crate::probe::Direction,
+    pub time_ms: u64,
+    /// Most bytes read and written together.
+    pub bytes: u64,
+    /// A network file system may be loaded.
+    pub network_ok: bool,
+    /// The result becomes the storage's passport there.
+    pub keep: bool,
 }

@@ -5,7 +5,7 @@
 //! Its JSON form is the contract of `--json`, of the passport file and of `haul probe pair`.
 //!
 //! Reading order: the words here, [`plan`] (what it will cost, without a write), [`run`], then what is made of
-//! the figures: `judge`, [`pair`], [`passport`].
+//! the figures: `judge`, [`pair`], [`passport`]; [`network`] and [`path`] are probes of their own.
 //!
 //! Left out: more than one scratch file at a time, and metadata rates.
 
@@ -24,6 +24,7 @@ mod measure;
 pub mod network;
 mod pair;
 pub mod passport;
+pub mod path;
 mod plan;
 mod run;
 mod scratch;
@@ -174,6 +175,8 @@ pub struct Pairing {
 pub struct Request {
     /// A directory on the storage to probe; the scratch file lies in it while the probe runs.
     pub path: PathBuf,
+    /// Read this regular file instead of a scratch file: nothing is written, and only reading can be measured.
+    pub file: Option<PathBuf>,
     /// Bytes of the scratch file; `None`: 1 GiB, or what fits the limits.
     pub size: Option<u64>,
     /// The whole probe ends within this time, at most [`TIME_LIMIT_MAX`].
@@ -214,6 +217,7 @@ impl Request {
     pub fn new(path: impl Into<PathBuf>) -> Request {
         Request {
             path: path.into(),
+            file: None,
             size: None,
             time_limit: TIME_LIMIT_DEFAULT,
             bytes_limit: BYTES_LIMIT_DEFAULT,

@@ -2,7 +2,7 @@
 //!
 //! A transport makes [`Link`]s: one for control, N for data. The threads in [`stream`] speak frames over any
 //! link, so that a new transport is one file that makes links: [`memory`] in one process, [`tls`] over TCP,
-//! [`mux`] through one byte pipe such as ssh's. [`bootstrap`] chooses among them. [`rejoin`] is how links come up after
+//! [`mux`] through one byte pipe such as ssh's, [`pipe`] over one of its own. [`bootstrap`] chooses among them. [`rejoin`] is how links come up after
 //! the start.
 //!
 //! What every link keeps, and `tests/transport_conformance.rs` checks for each:
@@ -27,6 +27,7 @@ pub mod memory;
 pub mod mux;
 pub mod pace;
 pub mod path;
+pub mod pipe;
 pub mod rejoin;
 pub mod routes;
 pub mod stream;

@@ -89,6 +89,8 @@ impl Far {
             interactive: false,
             streams: Some(3),
             storage_rate: None,
+            ssh_channels: None,
+            sockets: vec![self.dir.path().join("sockets")],
         }
     }
 
@@ -113,7 +115,7 @@ fn write_script(path: &FsPath, text: &str) {
 }
 
 fn request() -> AgentRequest {
-    AgentRequest { role: Role::Sink, sources: vec![], destination: None, options: Options::default() }
+    AgentRequest::new(Role::Sink, vec![], None, Options::default())
 }
 
 fn start(spec: &RemoteSpec) -> (Result<Connected, BootstrapError>, Vec<String>) {
@@ -316,6 +318,30 @@ fn blocked_port_falls_back_to_ssh() {
         {
             assert!(note.contains(fact), "{note}");
         }
+        check_echo(connected);
+    }
+}
+
+/// Goal: further channels carry streams of their own where ssh shares its connection; those that do not come up are fewer,
+/// and a far shell may talk. Nothing stays of the control socket, nor of the clients.
+/// Method: a stand-in that says it can share, and whose further clients do what each case says.
+#[test]
+fn further_channels_carry_streams() {
+    for (further, channels) in
+        [(":", 4), ("echo motd; printf 'HAUL\\001'", 4), ("exit 255", 1), ("kill -9 $$", 1)]
+    {
+        let mut far = Far::with_haul();
+        far.env = format!("AGENT_ECHO_NO_DIAL=1 AGENT_ECHO_PORT={}", free_port());
+        far.before = format!(
+            "case \"$*\" in *' -G '*) printf 'hostname h\\ncontrolmaster false\\n'; exit 0;; *ProxyCommand=false*) {further};; esac"
+        );
+        let spec = RemoteSpec { streams: None, ssh_channels: Some(4), ..far.spec() };
+        let connected = start(&spec).0.unwrap();
+        assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));
+        let told = connected.ssh_channels.clone().expect("it is told");
+        assert_eq!((told.value, connected.data.len()), (channels, 4), "{further}: {}", told.why);
+        assert_eq!(told.why, if channels == 1 { "as asked, 3 refused" } else { "as asked" });
+        assert_eq!(fs::read_dir(far.dir.path().join("sockets")).unwrap().count(), 0);
         check_echo(connected);
     }
 }
@@ -660,39 +686,11 @@ fn strangers_do_not_disturb() {
 #[test]
 fn loss_of_ssh_loses_nothing() {
     let far = Far::with_haul();
-    let Connected {
-        session,
-        control,
-        data,
-        joins,
-        path,
-        protect,
-        protocol,
-        remote_version,
-        plan,
-        strays,
-        far: facts,
-        guard,
-    } = start(&far.spec()).0.unwrap();
-    let pid = rustix::process::Pid::from_raw(guard.pid() as i32).unwrap();
+    let connected = start(&far.spec()).0.unwrap();
+    let pid = rustix::process::Pid::from_raw(connected.guard.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    drop(guard);
     let other = start(&far.spec()).0.unwrap();
-    let guard = other.guard;
-    check_echo(Connected {
-        session,
-        control,
-        data,
-        joins,
-        path,
-        protect,
-        protocol,
-        remote_version,
-        plan,
-        strays,
-        far: facts,
-        guard,
-    });
+    check_echo(Connected { guard: other.guard, ..connected });
 }
 
 /// Goal: input that cannot be meant is refused before anything runs.

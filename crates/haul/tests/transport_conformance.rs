@@ -16,7 +16,7 @@ use haul::transport::stream::{
     ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, Loss, RecvEvent, SendEvent,
 };
 use haul::transport::tls::{self, Identity, Pin};
-use haul::transport::{Guard, Link, Post, memory, mux};
+use haul::transport::{Guard, Link, Post, memory, mux, pipe};
 use haul_core::digest::DigestKind;
 use haul_core::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::resend::KEPT_MAX;
@@ -99,7 +99,23 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
     (dialled, listener.accept().unwrap().0)
 }
 
-const TRANSPORTS: [fn() -> Ends; 4] = [over_memory, over_tls, over_mux_in_memory, over_mux_in_sockets];
+fn over_pipes() -> Ends {
+    let (there, back) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let near = pipe::link(back.0.into(), there.1.into(), None).unwrap();
+    let far = pipe::link(there.0.into(), back.1.into(), None).unwrap();
+    Ends { name: "pipes", near, far, _keep: Vec::new() }
+}
+
+/// One socket is both ends of a pipe, as some sshds have it.
+fn over_pipes_in_sockets() -> Ends {
+    let (near, far) = UnixStream::pair().unwrap();
+    let link =
+        |socket: UnixStream| pipe::link(socket.try_clone().unwrap().into(), socket.into(), None).unwrap();
+    Ends { name: "pipes in sockets", near: link(near), far: link(far), _keep: Vec::new() }
+}
+
+const TRANSPORTS: [fn() -> Ends; 6] =
+    [over_memory, over_tls, over_mux_in_memory, over_mux_in_sockets, over_pipes, over_pipes_in_sockets];
 
 fn post<T: Send + 'static>() -> (Post<T>, Receiver<T>) {
     let (events, received) = unbounded();

@@ -1,13 +1,11 @@
 //! The command line of `haul probe network`.
 
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
 use super::rate::{parse_control, parse_window};
-use super::{Ports, SshCommand, parse_address, parse_duration, parse_ports, parse_size, parse_ssh};
+use super::{parse_duration, parse_size};
 
 /// Most data streams.
 const STREAMS_MAX: i64 = 64;
@@ -18,6 +16,12 @@ pub struct Network {
     /// The host to probe the network to, as for ssh: HOST or USER@HOST
     #[arg(value_name = "HOST")]
     pub host: String,
+
+    /// Measure the way from HOST to here, which a pull takes
+    ///
+    /// Default: the way from here to HOST. Each way has its own passport.
+    #[arg(long)]
+    pub reverse: bool,
 
     /// End the measurements within this time, as 30s or 5m
     ///
@@ -51,54 +55,16 @@ pub struct Network {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_control)]
     pub congestion: Vec<String>,
 
-    /// Remote shell and its arguments, as one word: -e 'ssh -p 2222 -i key'
-    ///
-    /// Default: ssh, with your own configuration, keys and agent.
-    #[arg(short = 'e', long = "ssh", visible_alias = "rsh", value_name = "CMD", default_value = "ssh",
-          hide_default_value = true, value_parser = parse_ssh)]
-    pub ssh: SshCommand,
+    #[command(flatten)]
+    pub far: super::far::Far,
 
-    /// Dial these addresses of the far host
-    ///
-    /// Default: the one that ssh itself reached, and what else of both hosts reaches each other, as for a copy.
-    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = parse_address)]
-    pub via: Vec<IpAddr>,
-
-    /// Port or ports A-B that the far end may listen on
-    ///
-    /// Default: any free one.
-    #[arg(long, value_name = "A-B", value_parser = parse_ports)]
-    pub port: Option<Ports>,
-
-    /// Never send the haul program itself to the far host
-    ///
-    /// Default: a far host without haul in its PATH gets this program into a private cache.
-    #[arg(long)]
-    pub no_push: bool,
-
-    /// Path of haul at the far host
-    ///
-    /// Default: the one in its PATH, else the pushed one.
-    #[arg(long, value_name = "PATH")]
-    pub remote_haul: Option<PathBuf>,
-
-    /// Write events as JSON lines to stdout, the last one is the summary
-    ///
-    /// The schema is docs/probe.schema.json. Texts for people stay on stderr.
-    #[arg(long)]
-    pub json: bool,
-
-    /// Write every measurement as CSV to FILE, or to stdout in place of the table for -
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<PathBuf>,
-
-    /// Write the report as one self-contained page
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub forms: super::probe::Forms,
 
     /// Do not keep the result as the network's passport
     ///
-    /// Default: it is kept below $XDG_STATE_HOME/haul or ~/.local/state/haul, and later copies to this host start with it.
+    /// Default: it is kept below $XDG_STATE_HOME/haul or ~/.local/state/haul, and later copies to this host (with --reverse: from it)
+    /// start with it.
     #[arg(long)]
     pub no_save: bool,
 }

@@ -19,6 +19,8 @@ pub enum Probe {
     Storage(Box<Storage>),
     /// Find the fastest way to use the network to a host: streams, window, congestion control
     Network(Box<super::network::Network>),
+    /// Measure all that a copy would pass, name the weakest part, and say what rate to expect
+    Path(Box<super::path::Path>),
     /// Match the storage of a source with that of a sink: best settings, and the rate to expect
     Pair(Pair),
     /// Show the passports of storage and networks: what earlier probes found
@@ -92,19 +94,8 @@ pub struct Storage {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub pattern: Vec<Pattern>,
 
-    /// Write events as JSON lines to stdout, the last one is the summary
-    ///
-    /// The schema is docs/probe.schema.json. Texts for people stay on stderr.
-    #[arg(long)]
-    pub json: bool,
-
-    /// Write every measurement as CSV to FILE, or to stdout in place of the table for -
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<PathBuf>,
-
-    /// Write the report as one self-contained page
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub forms: Forms,
 
     /// Write the result as JSON, for `haul probe pair`
     #[arg(long, value_name = "FILE")]
@@ -121,6 +112,24 @@ pub struct Storage {
 const STORAGE_AFTER: &str = "\
 Exit codes: 0 complete; 1 failed; 2 wrong usage, or a network file system and nobody to ask; 130 or 143
 interrupted. The scratch file is removed after each of them.";
+
+/// In which forms a probe reports; as text where none is named.
+#[derive(ClapArgs, Debug)]
+pub struct Forms {
+    /// Write events as JSON lines to stdout, the last one is the summary
+    ///
+    /// The schema is docs/probe.schema.json. Texts for people stay on stderr.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write every measurement as CSV to FILE, or to stdout in place of the table for -
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Write the report as one self-contained page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
 
 #[derive(ClapArgs, Debug)]
 pub struct Pair {

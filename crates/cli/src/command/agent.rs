@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
-/// `protocol`: only say which versions this program speaks.
-pub fn run(protocol: bool) -> i32 {
+/// `protocol`: only say which versions this program speaks; `channel`: only bring a channel to an agent.
+pub fn run(protocol: bool, channel: bool) -> i32 {
     if protocol {
         println!("{}", haul::api::protocol_line());
         return 0;
+    }
+    if channel {
+        return haul::api::agent_channel();
     }
     // Without it the loss of ssh might cost more than it must, which is no reason not to start.
     let _ = crate::signals::outlive_hangup();

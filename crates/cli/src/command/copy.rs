@@ -10,7 +10,7 @@ use haul::job;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
-use crate::args::{Cp, Dial, Durability, OBJECT_SIZE_DEFAULT, Ports};
+use crate::args::{Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings};
 use crate::{endpoint, signals};
@@ -135,20 +135,15 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         sink_storage,
     };
     options.check()?;
+    let dial = match args.dial {
+        Dial::Auto => Dialler::Auto,
+        Dial::Source => Dialler::Source,
+        Dial::Sink => Dialler::Sink,
+    };
     let remote = RemoteOptions {
-        ssh: args.ssh.0.clone(),
-        remote_haul: args.remote_haul.clone(),
-        no_push: args.no_push,
-        via: args.via.clone(),
-        dial: match args.dial {
-            Dial::Auto => Dialler::Auto,
-            Dial::Source => Dialler::Source,
-            Dial::Sink => Dialler::Sink,
-        },
-        ports: args.port.map(|Ports(first, last)| (first, last)),
-        // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
-        interactive: surroundings.stdin_terminal,
-        binary: surroundings.binary.clone(),
+        ssh_channels: args.ssh_channels,
+        sockets: surroundings::control_dirs(),
+        ..surroundings.remote(&args.far, dial)
     };
     Ok(CopyRequest {
         sources,
@@ -183,6 +178,7 @@ mod tests {
     use super::*;
     use crate::args::{Args, Command};
     use clap::Parser;
+    use haul::api::RemoteOptions;
 
     fn cp(line: &str) -> Cp {
         match Args::parse_from(["haul", "cp"].into_iter().chain(line.split(' '))).command {
@@ -206,7 +202,7 @@ mod tests {
     #[test]
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
-                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --no-push --remote-haul /h --state /s \
+                    --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --verify disk --spill /flash --spill-size 1GiB -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
@@ -242,6 +238,8 @@ mod tests {
             via: vec!["::1".parse().unwrap(), "10.0.0.1".parse().unwrap()],
             ports: Some((7000, 7009)),
             interactive: true,
+            ssh_channels: Some(5),
+            sockets: surroundings::control_dirs(),
             binary: None,
         };
         assert_eq!(got.remote, remote);

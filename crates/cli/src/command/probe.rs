@@ -7,6 +7,8 @@ use crate::args::probe::Probe;
 
 mod network;
 mod pair;
+mod path;
+mod screen;
 mod show;
 mod storage;
 
@@ -14,6 +16,7 @@ pub fn run(command: &Probe) -> i32 {
     match command {
         Probe::Storage(args) => storage::run(args),
         Probe::Network(args) => network::run(args),
+        Probe::Path(args) => path::run(args),
         Probe::Pair(args) => pair::run(args),
         Probe::Show(args) => show::run(args),
     }

@@ -4,6 +4,11 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
+use haul::api::{Dialler, RemoteOptions};
+
+use crate::args::Ports;
+use crate::args::far::Far;
+
 /// What a command may want to know of the process.
 pub struct Surroundings {
     pub stdin_terminal: bool,
@@ -24,6 +29,23 @@ impl Surroundings {
             capable: set("TERM").is_some_and(|term| term != "dumb"),
             no_color: set("NO_COLOR").is_some(),
             binary: std::env::current_exe().ok(),
+        }
+    }
+
+    /// How the far host is reached, with one channel where all goes through ssh.
+    pub fn remote(&self, far: &Far, dial: Dialler) -> RemoteOptions {
+        RemoteOptions {
+            ssh: far.ssh.0.clone(),
+            remote_haul: far.remote_haul.clone(),
+            no_push: far.no_push,
+            via: far.via.clone(),
+            dial,
+            ports: far.port.map(|Ports(first, last)| (first, last)),
+            // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
+            interactive: self.stdin_terminal,
+            ssh_channels: Some(1),
+            sockets: Vec::new(),
+            binary: self.binary.clone(),
         }
     }
 }

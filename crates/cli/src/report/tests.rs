@@ -52,6 +52,8 @@ fn request() -> CopyRequest {
             dial: Default::default(),
             ports: None,
             interactive: false,
+            ssh_channels: None,
+            sockets: Vec::new(),
             binary: None,
         },
         dry_run: false,

@@ -1,80 +1,25 @@
 //! The far end dials: sites that allow connections in one direction only, and what goes wrong meanwhile.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::compare::{ALL, assert_no_debris, assert_same};
-use crate::support::netns::{NEAR, NetnsPair};
-use crate::support::run::{Haul, Running};
-use crate::support::sshd::{FarHaul, Sshd};
-use crate::support::{Room, procs, tree};
+use crate::support::hosts::Hosts;
+use crate::support::netns::NEAR;
+use crate::support::procs;
+use crate::support::run::Haul;
+use crate::support::sshd::Sshd;
 
 /// The port of the end that listens in these tests; each has its own namespaces.
 const PORT: u16 = 40400;
+const PORT_OPTION: &str = "--port=40400";
 
-/// Two hosts with a tree.
-struct Hosts {
-    pair: NetnsPair,
-    sshd: Sshd,
-    room: Room,
-    data: PathBuf,
-}
-
-impl Hosts {
-    fn new(files: usize, big: usize) -> Hosts {
-        let pair = NetnsPair::new();
-        let sshd = Sshd::start_as(FarHaul::Built, Some(&pair));
-        let room = Room::new();
-        let data = room.dir("data");
-        tree::plain(&data, 81, files, big);
-        Hosts { pair, sshd, room, data }
-    }
-
-    /// A copy to or from the far host; the far end dials, unless the options say otherwise.
-    fn copy(&self, pull: bool, options: &[&str]) -> Haul {
-        let sink = self.room.dir("sink");
-        let (from, to) = match pull {
-            true => (self.sshd.path(&self.data), sink.into_os_string()),
-            false => (self.data.clone().into_os_string(), self.sshd.path(&sink)),
-        };
-        let dial = if pull { "--dial=source" } else { "--dial=sink" };
-        let dial = if options.iter().any(|option| option.starts_with("--dial")) { &[][..] } else { &[dial] };
-        let port = format!("--port={PORT}");
-        let haul = Haul::cp(["-r", port.as_str()]).args(dial).args(options).by(&self.sshd);
-        haul.args([&from, &to]).near(&self.pair)
-    }
-
-    /// A copy that has begun to write, slow enough that the trouble comes before its end.
-    fn begin(&self, pull: bool, options: &[&str]) -> Running {
-        let options = [&["--streams=4", "--rate=150MB/s"], options].concat();
-        let mut run = self.copy(pull, &options).start();
-        let mark = if pull { run.mark.clone() } else { self.sshd.mark.clone() };
-        assert!(run.until(|_| procs::written(&procs::marked(&mark)) > 8 << 20), "it has begun");
-        run
-    }
-
-    /// The far ends of the connections to the near host's port.
-    fn connections(&self) -> BTreeSet<u16> {
-        let listed = self.near(&["ss", "-Htn", "state", "established", "sport", "=", &format!(":{PORT}")]);
-        let peer = |line: &str| line.split_whitespace().nth(3)?.rsplit_once(':')?.1.parse().ok();
-        listed.lines().filter_map(peer).collect()
-    }
-
-    fn near(&self, words: &[&str]) -> String {
-        let run = Command::new("ip").args(["netns", "exec", &self.pair.near]).args(words).output();
-        let output = run.expect("run ip netns exec");
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn assert_copied(&self) {
-        assert_same(&self.data, &self.room.at("sink/data"), ALL);
-        assert_no_debris(&self.room.at("sink"));
-    }
+/// A copy to or from the far host; the far end dials, unless the options say otherwise.
+fn far_dials<'a>(pull: bool, options: &[&'a str]) -> Vec<&'a str> {
+    let dial = if pull { "--dial=source" } else { "--dial=sink" };
+    let dial = if options.iter().any(|option| option.starts_with("--dial")) { None } else { Some(dial) };
+    [PORT_OPTION].into_iter().chain(dial).chain(options.iter().copied()).collect()
 }
 
 /// Goal: where only one direction is open the copy takes it by itself, and where it is pinned it takes that; the summary
@@ -84,15 +29,15 @@ impl Hosts {
 fn the_open_direction_is_taken() {
     need!("netns", "sshd");
     for pull in [false, true] {
-        let hosts = Hosts::new(100, 9_000_000);
+        let hosts = Hosts::new(81, 100, 9_000_000);
         let from_far = format!("tcp from the far end to {NEAR}:{PORT}");
         let run = |options: &[&str]| {
-            let ended = hosts.copy(pull, options).run().sane().exits(0);
+            let ended = hosts.copy(pull, &far_dials(pull, options)).run().sane().exits(0);
             assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
             assert_eq!(ended.summary().number("strays"), 0, "{}", ended.describe());
             hosts.assert_copied();
             procs::wait_gone(&hosts.sshd.mark);
-            std::fs::remove_dir_all(hosts.room.at("sink")).expect("make room");
+            hosts.make_room("sink");
             ended.summary().text("path").to_owned()
         };
         assert_eq!(run(&[]), from_far);
@@ -106,11 +51,11 @@ fn the_open_direction_is_taken() {
 #[test]
 fn a_closed_direction_is_named() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(20, 1_000_000);
+    let hosts = Hosts::new(81, 20, 1_000_000);
     hosts.pair.close(&hosts.pair.near, PORT);
-    hosts.copy(false, &[]).run().sane().exits(1).says("is closed to").says("--dial auto");
+    hosts.copy(false, &far_dials(false, &[])).run().sane().exits(1).says("is closed to").says("--dial auto");
     hosts.pair.close(&hosts.pair.far, PORT);
-    let ended = hosts.copy(false, &["--dial=auto"]).run().sane().exits(0);
+    let ended = hosts.copy(false, &[PORT_OPTION, "--dial=auto"]).run().sane().exits(0);
     let ended = ended.says("through ssh").says("allow tcp").says(NEAR);
     assert_eq!(ended.summary().text("protect"), "ssh", "{}", ended.describe());
     hosts.assert_copied();
@@ -122,9 +67,9 @@ fn a_closed_direction_is_named() {
 fn killed_connections_are_dialled_again_by_the_far_end() {
     need!("netns", "sshd", "ss");
     for pull in [false, true] {
-        let hosts = Hosts::new(50, 640 << 20);
-        let run = hosts.begin(pull, &[]);
-        let first = hosts.connections();
+        let hosts = Hosts::new(81, 50, 640 << 20);
+        let run = hosts.begin(pull, &far_dials(pull, &[]));
+        let first = hosts.far_ends(PORT);
         assert_eq!(first.len(), 5, "control and four streams");
         for port in &first {
             hosts.near(&["ss", "-Kt", "dport", "=", &format!(":{port}")]);
@@ -132,7 +77,7 @@ fn killed_connections_are_dialled_again_by_the_far_end() {
         }
         let mut last = BTreeSet::new();
         procs::wait_until(Duration::from_secs(30), || {
-            last = hosts.connections();
+            last = hosts.far_ends(PORT);
             (last.len() == 5 && last.is_disjoint(&first)) || last.is_empty()
         });
         let ended = run.wait().sane().exits(0);
@@ -147,8 +92,8 @@ fn killed_connections_are_dialled_again_by_the_far_end() {
 fn a_killed_end_ends_the_other() {
     need!("netns", "sshd");
     for (pull, near) in [(false, true), (true, true), (false, false), (true, false)] {
-        let hosts = Hosts::new(20, 256 << 20);
-        let run = hosts.begin(pull, &[]);
+        let hosts = Hosts::new(81, 20, 256 << 20);
+        let run = hosts.begin(pull, &far_dials(pull, &[]));
         match near {
             true => run.signal(Signal::KILL),
             false => procs::signal_all(&procs::marked(&hosts.sshd.mark), Signal::KILL),
@@ -160,7 +105,7 @@ fn a_killed_end_ends_the_other() {
             ended.describe()
         );
         procs::wait_gone(&hosts.sshd.mark);
-        hosts.copy(pull, &[]).run().sane().exits(0);
+        hosts.copy(pull, &far_dials(pull, &[])).run().sane().exits(0);
         hosts.assert_copied();
     }
 }
@@ -171,7 +116,7 @@ fn a_killed_end_ends_the_other() {
 #[test]
 fn a_jump_host_is_no_end() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(50, 9_000_000);
+    let hosts = Hosts::new(81, 50, 9_000_000);
     let jump = Sshd::start_jump(&hosts.pair);
     let config = hosts.room.at("ssh_config");
     let through = |line: &str| {
@@ -190,7 +135,7 @@ fn a_jump_host_is_no_end() {
             assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
             hosts.assert_copied();
             procs::wait_gone(&hosts.sshd.mark);
-            std::fs::remove_dir_all(&sink).expect("make room");
+            hosts.make_room("sink");
         }
     }
 }

@@ -11,13 +11,16 @@
 #[macro_use]
 mod support;
 
+mod channels;
 mod copy;
 mod ctl;
 mod dial;
 mod hung;
+mod layout;
 mod masks;
 mod names;
 mod network;
+mod path;
 mod power;
 mod probe;
 mod protect;

@@ -16,7 +16,7 @@ const HOST: &str = "127.0.0.1";
 
 /// A small probe, with its state in the room.
 fn probe(room: &Room, sshd: &Sshd, host: &str) -> Haul {
-    let few = ["--time", "8s", "--streams", "1,2", "--congestion", "reno"];
+    let few = ["--time", "16s", "--streams", "1,2", "--congestion", "reno"];
     let haul = Haul::new(["probe", "network"]).by(sshd).args([host]).args(few);
     haul.env("XDG_STATE_HOME", room.at("state"))
 }
@@ -55,13 +55,15 @@ fn a_network_is_measured() {
             [1, 2].contains(&point["streams"].as_u64().expect("a count")) && point["congestion"] == "reno"
         );
         let rate = number(&point["bytes"]) / number(&point["seconds"]);
-        assert!((rate / number(&point["rate"]) - 1.0).abs() < 1e-6 && rate > 0.0, "{point}");
+        // The slope of a line through all answers, against that of the first and the last.
+        assert!((rate / number(&point["rate"]) - 1.0).abs() < 0.3 && rate > 0.0, "{point}");
+        assert!(number(&point["seconds"]) >= 2.0, "{point}");
         // Headers and seals come on top.
         assert!(number(&point["sent"]) > 0.5 * number(&point["bytes"]), "{point}");
         assert!(number(&point["rtt_median"]) > 0.0, "{point}");
     }
     let seconds: f64 = points.iter().map(|point| number(&point["seconds"])).sum();
-    assert!(seconds < 8.0, "{seconds}");
+    assert!(seconds < 16.0, "{seconds}");
     let summary = last(&outcome);
     let (status, chosen) = (&summary["status"], &summary["recommended"]);
     assert!(status == "complete" && points.iter().any(|p| p["streams"] == chosen["streams"]), "{summary}");
@@ -182,4 +184,49 @@ fn the_way_through_ssh_is_measured_as_it_is() {
     assert!(summary["protect"] == "ssh" && summary["address"].is_null(), "{summary}");
     assert!(summary["recommended"]["rate"].as_f64() > Some(0.0), "{summary}");
     assert!(summary["remarks"].to_string().contains("through ssh"), "{summary}");
+}
+
+/// Goal: the way from the other host is measured by that host and told here: points with what its sockets saw, as the way to it has
+/// them; its passport is another than that of the way there, and pulls start with it.
+#[test]
+fn the_way_back_is_measured() {
+    need!("sshd");
+    let (room, sshd) = (Room::new(), Sshd::start());
+    let outcome = probe(&room, &sshd, HOST).args(["--json", "--reverse"]).run().exits(0).sane();
+    let events = outcome.events();
+    assert_eq!((&events[0]["event"], &events[0]["address"]), (&"network_started".into(), &HOST.into()));
+    let points: Vec<&Value> = events.iter().filter(|event| event["event"] == "network_point").collect();
+    let summary = last(&outcome);
+    assert!(points.len() >= 2 && summary["way"] == "from" && summary["status"] == "complete", "{summary}");
+    assert_eq!(summary["points"].as_array().map(Vec::len), Some(points.len()));
+    let number = |value: &Value| value.as_f64().expect("a number");
+    for point in &points {
+        assert!(point["congestion"] == "reno" && number(&point["rate"]) > 0.0, "{point}");
+        assert!(number(&point["sent"]) > 0.5 * number(&point["bytes"]), "{point}");
+        assert!(number(&point["rtt_median"]) > 0.0, "{point}");
+    }
+    assert!(number(&summary["mss"]) > 500.0 && number(&summary["cpu_far"]) > 0.0, "{summary}");
+    assert!(summary["recommended"]["rate"].as_f64() > Some(0.0), "{summary}");
+
+    let kept = passports(&room);
+    assert!(kept.len() == 1 && kept[0].to_string_lossy().ends_with("-from.json"), "{kept:?}");
+    let mut passport: Value = serde_json::from_slice(&read(&kept[0])).expect("the passport is JSON");
+    passport["recommended"]["streams"] = 7.into();
+    fs::write(&kept[0], serde_json::to_vec(&passport).expect("it is JSON")).expect("write the passport");
+    let file = room.file("file", vec![7; 3_000_000]);
+    let chosen = |copy: Haul, name: &str| {
+        let outcome = copy.env("XDG_STATE_HOME", room.at("state")).run().sane().exits(0);
+        assert_eq!(read(room.at(name)), read(&file));
+        outcome.summary().0["chosen"].to_string()
+    };
+    let pull = Haul::cp([] as [&str; 0]).by(&sshd).args([sshd.path(&file), room.at("a").into_os_string()]);
+    let chosen_by_pull = chosen(pull, "a");
+    assert!(chosen_by_pull.contains("7 (from the network passport of"), "{chosen_by_pull}");
+    let push =
+        Haul::cp([] as [&str; 0]).by(&sshd).args([file.clone().into_os_string(), sshd.path(&room.at("b"))]);
+    let chosen_by_push = chosen(push, "b");
+    assert!(!chosen_by_push.contains("passport"), "{chosen_by_push}");
+    let wrong =
+        Haul::new(["probe", "network", "--reverse", "--congestion", "nonesuch"]).by(&sshd).args([HOST]);
+    wrong.run().exits(1).says("'nonesuch' cannot be used").sane();
 }

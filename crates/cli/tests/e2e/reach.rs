@@ -9,57 +9,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::compare::{ALL, assert_no_debris, assert_same};
-use crate::support::netns::{FAR, FAR_BLOCKED, FAR_SECOND, FAR6, FAR6_BLOCKED, NetnsPair};
+use crate::support::compare::{ALL, assert_same};
+use crate::support::hosts::Hosts;
+use crate::support::netns::{FAR, FAR_BLOCKED, FAR_SECOND, FAR6, FAR6_BLOCKED};
 use crate::support::run::{Haul, program};
 use crate::support::sshd::{FarHaul, Sshd};
 use crate::support::{Room, procs, read, set_mode, tree};
-
-/// Two hosts with a tree on one of them.
-struct Hosts {
-    pair: NetnsPair,
-    sshd: Sshd,
-    room: Room,
-    data: PathBuf,
-}
-
-impl Hosts {
-    fn new(files: usize, big: usize) -> Hosts {
-        let pair = NetnsPair::new();
-        let sshd = Sshd::start_as(FarHaul::Built, Some(&pair));
-        let room = Room::new();
-        let data = room.dir("data");
-        tree::plain(&data, 30, files, big);
-        Hosts { pair, sshd, room, data }
-    }
-
-    fn push(&self, options: &[&str]) -> Haul {
-        let sink = self.sshd.path(&self.room.dir("pushed"));
-        Haul::cp(["-r"]).args(options).by(&self.sshd).args([self.data.as_os_str(), &sink]).near(&self.pair)
-    }
-
-    fn pull(&self, options: &[&str]) -> Haul {
-        let (source, sink) = (self.sshd.path(&self.data), self.room.dir("pulled"));
-        Haul::cp(["-r"]).args(options).by(&self.sshd).args([&source, sink.as_os_str()]).near(&self.pair)
-    }
-
-    fn assert_copied(&self, sink: &str) {
-        assert_same(&self.data, &self.room.at(sink).join("data"), ALL);
-        assert_no_debris(&self.room.at(sink));
-    }
-}
 
 /// Goal: between two hosts the data take TLS connections of their own, both ways, and nothing outlives the run.
 /// Method: two namespaces; what the summary says; what listens in the far one afterwards.
 #[test]
 fn data_take_the_direct_path() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(100, 9_000_000);
-    for (haul, sink) in [(hosts.push(&[]), "pushed"), (hosts.pull(&[]), "pulled")] {
+    let hosts = Hosts::new(30, 100, 9_000_000);
+    for (haul, sink) in
+        [(hosts.copy_to("pushed", false, &[]), "pushed"), (hosts.copy_to("pulled", true, &[]), "pulled")]
+    {
         let ended = haul.run().sane().exits(0);
         assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
         assert!((1..=16).contains(&ended.summary().number("streams")), "{}", ended.describe());
-        hosts.assert_copied(sink);
+        hosts.assert_copied_to(sink);
         procs::wait_gone(&hosts.sshd.mark);
         let listening = sockets(&hosts.sshd, true);
         assert_eq!(listening.len(), 1, "besides sshd something listens: {listening:?}");
@@ -73,15 +42,15 @@ fn only_the_ports_asked_for_are_used() {
     need!("netns", "sshd");
     let far: IpAddr = FAR.parse().expect("an address");
     for options in [&[][..], &["--via", FAR]] {
-        let hosts = Hosts::new(10, 96 << 20);
+        let hosts = Hosts::new(30, 10, 96 << 20);
         let mut seen = BTreeSet::new();
-        let mut run = hosts.push(&[&["--port", "40100-40104"], options].concat()).start();
+        let mut run = hosts.copy_to("pushed", false, &[&["--port", "40100-40104"], options].concat()).start();
         run.until(|_| {
             seen.extend(sockets(&hosts.sshd, false));
             false
         });
         run.wait().sane().exits(0);
-        hosts.assert_copied("pushed");
+        hosts.assert_copied_to("pushed");
         let everywhere = (options.is_empty()).then_some(IpAddr::from(Ipv6Addr::UNSPECIFIED));
         let strange: Vec<_> =
             seen.iter().filter(|socket| socket.0 != far && Some(socket.0) != everywhere).collect();
@@ -100,16 +69,17 @@ fn only_the_ports_asked_for_are_used() {
 #[test]
 fn a_black_holed_ipv6_falls_back() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(100, 9_000_000);
+    let hosts = Hosts::new(30, 100, 9_000_000);
     hosts.pair.ipv6();
     for (via, to) in [
         (format!("{FAR6_BLOCKED},{FAR}"), format!("tcp to {FAR}:")),
         (format!("{FAR6_BLOCKED},{FAR_BLOCKED},{FAR6}"), format!("tcp to [{FAR6}]:")),
         (format!("{FAR6},{FAR}"), format!("tcp to [{FAR6}]:")),
     ] {
-        for (haul, sink) in
-            [(hosts.push(&["--via", &via]), "pushed"), (hosts.pull(&["--via", &via]), "pulled")]
-        {
+        for (haul, sink) in [
+            (hosts.copy_to("pushed", false, &["--via", &via]), "pushed"),
+            (hosts.copy_to("pulled", true, &["--via", &via]), "pulled"),
+        ] {
             let ended = haul.run().sane().exits(0);
             let summary = ended.summary();
             assert!(summary.text("path").starts_with(&to), "{via}\n{}", ended.describe());
@@ -119,8 +89,8 @@ fn a_black_holed_ipv6_falls_back() {
                 "what lost the race is no stranger\n{}",
                 ended.describe()
             );
-            hosts.assert_copied(sink);
-            std::fs::remove_dir_all(hosts.room.at(sink)).expect("make room");
+            hosts.assert_copied_to(sink);
+            hosts.make_room(sink);
         }
     }
 }
@@ -130,14 +100,18 @@ fn a_black_holed_ipv6_falls_back() {
 #[test]
 fn two_nics_carry_data() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(20, 128 << 20);
+    let hosts = Hosts::new(30, 20, 128 << 20);
     hosts.pair.second_nic();
     let named = format!("{FAR},{FAR_SECOND}");
     for options in [&[][..], &["--via", &named]] {
         for push in [true, false] {
             let before = ["veth0", "veth1"].map(|nic| hosts.pair.carried(nic));
             let options = [&["-v", "--streams=4"], options].concat();
-            let haul = if push { hosts.push(&options) } else { hosts.pull(&options) };
+            let haul = if push {
+                hosts.copy_to("pushed", false, &options)
+            } else {
+                hosts.copy_to("pulled", true, &options)
+            };
             let ended = haul.run().sane().exits(0);
             let carried = ["veth0", "veth1"].map(|nic| hosts.pair.carried(nic));
             let carried = [carried[0] - before[0], carried[1] - before[1]];
@@ -147,8 +121,8 @@ fn two_nics_carry_data() {
             assert!(said.contains("2 paths: ") && said.contains("(2 streams)"), "{said}");
             assert_eq!(ended.summary().number("strays"), 0, "{}", ended.describe());
             let sink = if push { "pushed" } else { "pulled" };
-            hosts.assert_copied(sink);
-            std::fs::remove_dir_all(hosts.room.at(sink)).expect("make room");
+            hosts.assert_copied_to(sink);
+            hosts.make_room(sink);
         }
     }
 }
@@ -159,10 +133,10 @@ fn two_nics_carry_data() {
 fn a_nic_that_fails_loses_only_its_streams() {
     need!("netns", "sshd");
     for (via, back) in [([FAR, FAR_SECOND], true), ([FAR_SECOND, FAR], false)] {
-        let hosts = Hosts::new(10, 512 << 20);
+        let hosts = Hosts::new(30, 10, 512 << 20);
         hosts.pair.second_nic();
         let via = via.join(",");
-        let mut run = hosts.push(&["--via", &via, "--streams=4"]).start();
+        let mut run = hosts.copy_to("pushed", false, &["--via", &via, "--streams=4"]).start();
         assert!(run.until(|_| procs::written(&procs::marked(&hosts.sshd.mark)) > 8 << 20), "it has begun");
         let before = hosts.pair.carried("veth1");
         assert!(before > 1 << 20, "both carry data: {before}");
@@ -173,7 +147,7 @@ fn a_nic_that_fails_loses_only_its_streams() {
         }
         let ended = run.wait().sane().exits(0);
         assert_eq!(ended.summary().text("protect"), "tls", "{}", ended.describe());
-        hosts.assert_copied("pushed");
+        hosts.assert_copied_to("pushed");
     }
 }
 
@@ -182,13 +156,16 @@ fn a_nic_that_fails_loses_only_its_streams() {
 #[test]
 fn a_blocked_port_leads_through_ssh() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(100, 20_000_000);
+    let hosts = Hosts::new(30, 100, 20_000_000);
     hosts.pair.close(&hosts.pair.near, 40110);
     let options = ["--port=40110", "--via", FAR_BLOCKED];
-    for (haul, sink) in [(hosts.push(&options), "pushed"), (hosts.pull(&options), "pulled")] {
+    for (haul, sink) in [
+        (hosts.copy_to("pushed", false, &options), "pushed"),
+        (hosts.copy_to("pulled", true, &options), "pulled"),
+    ] {
         let ended = haul.run().sane().exits(0).says("allow tcp").says(FAR_BLOCKED);
         assert_ne!(ended.summary().text("protect"), "tls", "{}", ended.describe());
-        hosts.assert_copied(sink);
+        hosts.assert_copied_to(sink);
     }
 }
 
@@ -197,14 +174,14 @@ fn a_blocked_port_leads_through_ssh() {
 #[test]
 fn a_short_outage_loses_nothing() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(10, 96 << 20);
-    let mut run = hosts.push(&[]).start();
+    let hosts = Hosts::new(30, 10, 96 << 20);
+    let mut run = hosts.copy_to("pushed", false, &[]).start();
     run.until(|_| procs::written(&procs::marked(&hosts.sshd.mark)) > 8 << 20);
     hosts.pair.cable(false);
     procs::wait_until(Duration::from_millis(500), || false);
     hosts.pair.cable(true);
     run.wait().sane().exits(0);
-    hosts.assert_copied("pushed");
+    hosts.assert_copied_to("pushed");
 }
 
 /// Goal: a host without haul gets it pushed, announced, into a private cache; a second run uses that; `--no-push`

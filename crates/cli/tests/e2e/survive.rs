@@ -1,74 +1,15 @@
 //! Networks that fail under a copy: killed connections, a dark link, a black hole. The copy goes on and is exact.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use crate::support::compare::{ALL, assert_no_debris, assert_same};
-use crate::support::netns::NetnsPair;
-use crate::support::run::{Haul, Running};
-use crate::support::sshd::{FarHaul, Sshd};
-use crate::support::{Room, procs, tree};
+use crate::support::hosts::Hosts;
+use crate::support::procs;
+use crate::support::run::Haul;
 
 /// The port of the far end in these tests; each has its own namespaces.
 const PORT: u16 = 40300;
-
-/// Two hosts with a tree of which one large file is most.
-struct Hosts {
-    pair: NetnsPair,
-    sshd: Sshd,
-    room: Room,
-    data: PathBuf,
-}
-
-impl Hosts {
-    fn new(big: usize) -> Hosts {
-        let pair = NetnsPair::new();
-        let sshd = Sshd::start_as(FarHaul::Built, Some(&pair));
-        let room = Room::new();
-        let data = room.dir("data");
-        tree::plain(&data, 71, 200, big);
-        Hosts { pair, sshd, room, data }
-    }
-
-    /// A copy to or from the far host that has begun to write.
-    fn begin(&self, pull: bool, options: &[&str]) -> Running {
-        let sink = self.room.dir("sink");
-        let (from, to) = match pull {
-            true => (self.sshd.path(&self.data), sink.into_os_string()),
-            false => (self.data.clone().into_os_string(), self.sshd.path(&sink)),
-        };
-        let port = format!("--port={PORT}");
-        // Slow enough that the trouble comes before the end.
-        let haul =
-            Haul::cp(["-r", port.as_str(), "--streams=4", "--rate=150MB/s"]).args(options).by(&self.sshd);
-        let mut run = haul.args([&from, &to]).near(&self.pair).start();
-        let mark = if pull { run.mark.clone() } else { self.sshd.mark.clone() };
-        assert!(run.until(|_| procs::written(&procs::marked(&mark)) > 8 << 20), "it has begun");
-        run
-    }
-
-    /// The near ends of the connections to haul's port.
-    fn connections(&self) -> BTreeSet<u16> {
-        let listed = self.near(&["ss", "-Htn", "state", "established", "dport", "=", &format!(":{PORT}")]);
-        let local = |line: &str| line.split_whitespace().nth(2)?.rsplit_once(':')?.1.parse().ok();
-        listed.lines().filter_map(local).collect()
-    }
-
-    /// Runs a command in the near host's network; what it says.
-    fn near(&self, words: &[&str]) -> String {
-        let run = Command::new("ip").args(["netns", "exec", &self.pair.near]).args(words).output();
-        let output = run.expect("run ip netns exec");
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn assert_copied(&self) {
-        assert_same(&self.data, &self.room.at("sink/data"), ALL);
-        assert_no_debris(&self.room.at("sink"));
-    }
-}
+const PORT_OPTION: &str = "--port=40300";
 
 /// Goal: connections that are killed, control among them, are replaced, and the copy goes on, both ways.
 /// Method: `ss -K` of every connection of the start, one after the other; there are new ones afterwards.
@@ -76,9 +17,9 @@ impl Hosts {
 fn killed_connections_are_replaced() {
     need!("netns", "sshd", "ss");
     for pull in [false, true] {
-        let hosts = Hosts::new(640 << 20);
-        let run = hosts.begin(pull, &[]);
-        let first = hosts.connections();
+        let hosts = Hosts::new(71, 200, 640 << 20);
+        let run = hosts.begin(pull, &[PORT_OPTION]);
+        let first = hosts.near_ends(PORT);
         assert_eq!(first.len(), 5, "control and four streams");
         for port in &first {
             hosts.near(&["ss", "-Kt", "sport", "=", &format!(":{port}")]);
@@ -86,7 +27,7 @@ fn killed_connections_are_replaced() {
         }
         let mut last = BTreeSet::new();
         procs::wait_until(Duration::from_secs(30), || {
-            last = hosts.connections();
+            last = hosts.near_ends(PORT);
             last.len() == 5 || last.is_empty()
         });
         let ended = run.wait().sane().exits(0);
@@ -102,8 +43,8 @@ fn killed_connections_are_replaced() {
 fn a_dark_link_is_waited_out() {
     need!("netns", "sshd");
     for pull in [false, true] {
-        let hosts = Hosts::new(512 << 20);
-        let run = hosts.begin(pull, &[]);
+        let hosts = Hosts::new(71, 200, 512 << 20);
+        let run = hosts.begin(pull, &[PORT_OPTION]);
         hosts.pair.cable(false);
         procs::wait_until(Duration::from_secs(20), || false);
         hosts.pair.cable(true);
@@ -120,9 +61,9 @@ fn a_dark_link_is_waited_out() {
 fn a_black_holed_stream_is_replaced() {
     need!("netns", "sshd", "ss");
     for pull in [false, true] {
-        let hosts = Hosts::new(512 << 20);
-        let run = hosts.begin(pull, &[]);
-        let victim = *hosts.connections().iter().next_back().expect("there are connections");
+        let hosts = Hosts::new(71, 200, 512 << 20);
+        let run = hosts.begin(pull, &[PORT_OPTION]);
+        let victim = *hosts.near_ends(PORT).iter().next_back().expect("there are connections");
         let (from, to) = (victim.to_string(), PORT.to_string());
         let rule = ["rule", "add", "pref", "5", "ipproto", "tcp", "sport", &from, "dport", &to, "blackhole"];
         hosts.near(&[&["ip"][..], &rule].concat());
@@ -137,8 +78,8 @@ fn a_black_holed_stream_is_replaced() {
 #[test]
 fn patience_is_bounded_and_a_new_run_takes_over() {
     need!("netns", "sshd");
-    let hosts = Hosts::new(256 << 20);
-    let run = hosts.begin(false, &["--patience=2s"]);
+    let hosts = Hosts::new(71, 200, 256 << 20);
+    let run = hosts.begin(false, &[PORT_OPTION, "--patience=2s"]);
     hosts.pair.cable(false);
     run.wait().sane().exits(1).says("did not come back");
     hosts.pair.cable(true);

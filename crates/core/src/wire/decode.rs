@@ -15,7 +15,7 @@ use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, Capability, DoneItem,
     EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message,
     NotKept, Outcome, PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX,
-    TARGET_COMPONENTS_MAX, TargetHealth, Totals, WireError,
+    TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
@@ -162,6 +162,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             readers: read_knob(r, "knobs: readers", KNOB_THREADS_MAX)?,
             writers: read_knob(r, "knobs: writers", KNOB_THREADS_MAX)?,
         }),
+        kind::TRIAL => Message::Trial(r.bytes("trial", TRIAL_LEN_MAX)?.into()),
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
         kind::COMPLETE => Message::Complete,

@@ -10,7 +10,7 @@ use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
     Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
     STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX,
-    Totals,
+    TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -305,6 +305,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
                 w.u16(*count);
             }
             kind::KNOBS
+        }
+        Message::Trial(json) => {
+            w.bytes("trial", json, TRIAL_LEN_MAX);
+            kind::TRIAL
         }
         Message::Stop { reason } => {
             w.text(reason);

@@ -64,6 +64,7 @@ pub mod kind {
     pub const NOTICE: u8 = 0x81;
     pub const FILE_TARGETS: u8 = 0x82;
     pub const KNOBS: u8 = 0x88;
+    pub const TRIAL: u8 = 0x89;
 }
 
 /// What a frame kind of the wire is to this version.

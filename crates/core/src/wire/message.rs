@@ -37,6 +37,8 @@ pub const CLASSES_MAX: u16 = 4096;
 /// of its beginning, and of the rest that it may be anywhere.
 pub const TARGET_COMPONENTS_MAX: usize = 1024;
 pub const TARGET_CLASSES_MAX: usize = 4096;
+/// Longest JSON of one [`Message::Trial`], bytes.
+pub const TRIAL_LEN_MAX: usize = 32 * 1024;
 /// Most capability TLVs in a hello, and the longest value of one.
 pub const CAPABILITIES_MAX: usize = 64;
 pub const CAPABILITY_LEN_MAX: usize = 256;
@@ -380,6 +382,9 @@ pub enum Message {
     },
     /// Either way, only where both ends know [`capability::KNOBS`](super::capability::KNOBS): see [`Knobs`].
     Knobs(Knobs),
+    /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen, as JSON, at most
+    /// [`TRIAL_LEN_MAX`].
+    Trial(Box<[u8]>),
     /// Either way: end in good order, keep what is durable.
     Stop {
         reason: Box<str>,
@@ -468,6 +473,7 @@ impl Message {
             Message::FileTargets { .. } => "FILE_TARGETS",
             Message::Notice { .. } => "NOTICE",
             Message::Knobs(_) => "KNOBS",
+            Message::Trial(_) => "TRIAL",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",
             Message::Complete => "COMPLETE",

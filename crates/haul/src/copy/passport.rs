@@ -14,6 +14,7 @@ use haul_core::io::IoPolicy;
 
 use crate::api::{CopyRequest, Endpoint};
 use crate::job::{AgentRequest, Options, Role, StorageOptions};
+use crate::probe::network::Way;
 use crate::probe::{self, Direction, network, passport};
 use crate::transport::bootstrap::StorageRate;
 
@@ -34,9 +35,14 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
     if let Endpoint::Local(path) = &request.destination {
         chosen.extend(adopt(&state, path, None, Role::Sink, &mut request.options.sink_storage));
     }
-    // What was probed is the way from here to there.
-    if let Endpoint::Remote { host, .. } = &request.destination {
-        chosen.extend(adopt_network(&state, host, &mut request.options));
+    let ends = (request.sources.first(), &request.destination);
+    let (host, way) = match ends {
+        (_, Endpoint::Remote { host, .. }) => (Some(host), Way::To),
+        (Some(Endpoint::Remote { host, .. }), _) => (Some(host), Way::From),
+        _ => (None, Way::To),
+    };
+    if let Some(host) = host {
+        chosen.extend(adopt_network(&state, host, way, &mut request.options));
     }
     (request, chosen)
 }
@@ -130,10 +136,10 @@ fn load(
     passport::load(state, &identity)
 }
 
-/// Fills in what the passport of the way to `host` says; it counts where its address is the one that is dialled. A
+/// Fills in what the passport of the way to `host` or from it says; it counts where its address is the one that is dialled. A
 /// congestion control that the user named makes the rest another's.
-fn adopt_network(state: &Path, host: &str, options: &mut Options) -> Chosen {
-    match network::passport::load(state, host) {
+fn adopt_network(state: &Path, host: &str, way: Way, options: &mut Options) -> Chosen {
+    match network::passport::load(state, host, way) {
         Ok(passport) => {
             let start = passport.as_ref().and_then(network::passport::start);
             options.start =

@@ -3,20 +3,23 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use haul_core::transfer::SessionEnd;
 
-use super::{connect, source_request};
+use super::{Remote, memory_links, sink_request, source_request};
 use crate::api::{Control, CopyRequest, Endpoint, Observer, RemoteOptions};
+use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
-use crate::driver::{Watch, cpu_time, source};
-use crate::job::{AgentRequest, Options, PathBytes, Role};
+use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
+use crate::job::{AgentRequest, NetworkTrial, Options, PathBytes, Role, StorageQuestion};
+use crate::probe::network;
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null;
 use crate::transport::pace::Pacer;
 use crate::transport::path::{self, EndFacts};
-use crate::transport::tcp;
+use crate::transport::tcp::{self, HostLimits};
 
 /// More than any session moves, bytes.
 const ENDLESS: u64 = 1 << 58;
@@ -51,65 +54,197 @@ pub(crate) struct Over {
     pub(crate) cpu_far: Option<Duration>,
 }
 
-/// Joins this host with `host` and gives the session to the trial that `make` makes of what was met, until it stops
-/// `control`.
+/// Whom to call, and what to ask there before the session.
+pub(crate) struct Call<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) remote: &'a RemoteOptions,
+    pub(crate) question: Option<StorageQuestion>,
+    /// Takes the answers; `false`: enough.
+    pub(crate) hear: &'a mut dyn FnMut(&str) -> bool,
+}
+
+impl Call<'_> {
+    fn connect(
+        &mut self,
+        mut ask: AgentRequest,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<(Links, Remote), String> {
+        ask.question = self.question.take();
+        let options = Options { streams: Some(STREAMS_FIRST), ..ask.options.clone() };
+        let destination = Endpoint::Remote { host: self.host.to_owned(), path: null::SINK.to_vec() };
+        let request = CopyRequest {
+            sources: Vec::new(),
+            destination,
+            options,
+            remote: self.remote.clone(),
+            dry_run: false,
+            verbose: false,
+            state_home: None,
+        };
+        super::connect_and_hear(&request, self.host, &ask, observer, self.hear)
+    }
+}
+
+fn options() -> Options {
+    Options { object_size: Some(OBJECT_SIZE), patience: Some(PATIENCE), ..Options::default() }
+}
+
+fn endless() -> Vec<PathBytes> {
+    vec![PathBytes(format!("null://{ENDLESS}").into_bytes())]
+}
+
+/// What can be set on the data streams.
+fn controls(links: &Links) -> Vec<String> {
+    let socket = links.data.first().and_then(|(_, link)| link.socket.clone());
+    socket.map_or(Vec::new(), |socket| {
+        let (mut all, own) = (tcp::controls(), tcp::control(&*socket).unwrap_or_default());
+        all.sort_by_key(|name| *name != own);
+        all
+    })
+}
+
+/// The source of a session that is measured by `trial`.
+fn source(links: &Links, rtt: Option<Duration>, trial: SharedTrial) -> source::SourceRequest {
+    // The trial turns what this end would look for by itself.
+    let pinned = Options { streams: Some(STREAMS_FIRST), ..options() };
+    let memory = super::memory(&options(), rtt);
+    let pacer = Arc::new(Pacer::new(None));
+    debug_assert!(!links.data.is_empty());
+    let mut from = source_request(endless(), &pinned, None, memory, &pacer);
+    from.trial = Some(trial);
+    from
+}
+
+fn met_by(remote: &Remote, links: &Links) -> Met {
+    let controls = controls(links);
+    let joins = !controls.is_empty();
+    Met {
+        address: remote.address,
+        path: remote.path.clone(),
+        protect: remote.protect.clone(),
+        rtt: path::rtt(&links.control),
+        near: EndFacts::here(None, remote.address, None),
+        far: remote.far,
+        streams: if joins { haul_core::wire::STREAMS_MAX } else { links.data.len() as u16 },
+        controls,
+    }
+}
+
+fn watch(observer: &Arc<dyn Observer>, control: &Control) -> Watch {
+    Watch { observer: Some(observer.clone()), control: control.clone(), verbose: false, manifest: None }
+}
+
+fn over(report: Report, begin: Duration) -> Over {
+    let cpu_far = report.far.map(|far| Duration::from_nanos(far.cpu));
+    Over { end: report.end, cpu_near: cpu_time().saturating_sub(begin), cpu_far }
+}
+
+/// Joins this host with another, data from here to there, and gives the session to the trial that `make` makes of what was
+/// met, until it stops `control`.
 ///
 /// # Errors
 /// The ends cannot be joined, or `make` refused: a sentence for people.
 pub(crate) fn run(
-    (host, remote): (&str, &RemoteOptions),
+    mut call: Call<'_>,
     observer: &Arc<dyn Observer>,
     control: &Control,
     make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
 ) -> Result<Over, String> {
     raise_nofile();
     let begin = cpu_time();
-    let options = Options { object_size: Some(OBJECT_SIZE), patience: Some(PATIENCE), ..Options::default() };
-    let sources = vec![PathBytes(format!("null://{ENDLESS}").into_bytes())];
-    let request = CopyRequest {
-        sources: Vec::new(),
-        destination: Endpoint::Remote { host: host.to_owned(), path: null::SINK.to_vec() },
-        options: Options { streams: Some(STREAMS_FIRST), ..options.clone() },
-        remote: remote.clone(),
-        dry_run: false,
-        verbose: false,
-        state_home: None,
+    let destination = Some(PathBytes(null::SINK.to_vec()));
+    let ask = AgentRequest::new(Role::Sink, Vec::new(), destination, options());
+    let (links, remote) = call.connect(ask, observer)?;
+    let met = met_by(&remote, &links);
+    let from = source(&links, met.rtt, make(&met)?);
+    let report = source::run(links, &from, &watch(observer, control));
+    drop(remote);
+    Ok(over(report, begin))
+}
+
+/// The same with data from there to here: the far end measures as `trial` says, and `hears` takes what it says of it; until
+/// somebody stops `control`, or the far end is done.
+///
+/// # Errors
+/// As [`run`]'s, `met` being what may refuse.
+pub(crate) fn run_back(
+    mut call: Call<'_>,
+    trial: NetworkTrial,
+    observer: &Arc<dyn Observer>,
+    control: &Control,
+    met: impl FnOnce(Met) -> Result<Hears, String>,
+) -> Result<Over, String> {
+    raise_nofile();
+    let begin = cpu_time();
+    // Pinned: the far end's own search is the trial's.
+    let pinned = Options { streams: Some(STREAMS_FIRST), ..options() };
+    let mut ask = AgentRequest::new(Role::Source, endless(), None, pinned);
+    let rmem_fixed = HostLimits::here().rmem_fixed;
+    ask.trial = Some(NetworkTrial { rmem_fixed, ..trial });
+    let (links, remote) = call.connect(ask, observer)?;
+    let memory = super::memory(&options(), path::rtt(&links.control)).value;
+    let hears = met(met_by(&remote, &links))?;
+    let destination = PathBytes(null::SINK.to_vec());
+    let to = sink_request(destination, &options(), None, memory, "a probe of the network".into());
+    let to = SinkRequest { hears: Some(hears), ..to };
+    let report = sink::run(links, &to, &watch(observer, control));
+    drop(remote);
+    Ok(over(report, begin))
+}
+
+/// A session within this process, from memory to memory. The share of the source in the time that threads worked comes with it.
+///
+/// # Errors
+/// As [`run`]'s.
+pub(crate) fn run_local(
+    observer: &Arc<dyn Observer>,
+    control: &Control,
+    make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
+) -> Result<(Over, f64), String> {
+    raise_nofile();
+    let begin = cpu_time();
+    let (near, far) = memory_links(&options());
+    let here = EndFacts::here(None, None, None);
+    let met = Met {
+        address: None,
+        path: "local".into(),
+        protect: "local".into(),
+        rtt: None,
+        near: here,
+        far: Some(here),
+        streams: near.data.len() as u16,
+        controls: Vec::new(),
     };
-    let ask = AgentRequest {
-        role: Role::Sink,
-        sources: Vec::new(),
-        destination: Some(PathBytes(null::SINK.to_vec())),
-        options: options.clone(),
-    };
-    let (links, met) = connect(&request, host, &ask, observer)?;
-    let socket = links.data.first().and_then(|(_, link)| link.socket.clone());
-    let controls = socket.map_or(Vec::new(), |socket| {
-        let (mut all, own) = (tcp::controls(), tcp::control(&*socket).unwrap_or_default());
-        all.sort_by_key(|name| *name != own);
-        all
+    let from = source(&near, None, make(&met)?);
+    let memory = super::memory(&options(), None).value;
+    let to = sink_request(PathBytes(null::SINK.to_vec()), &options(), None, memory, "a probe".into());
+    let watch = watch(observer, control);
+    let ran = thread::scope(|scope| {
+        let from = scope.spawn(|| source::run(near, &from, &watch));
+        let to = sink::run(far, &to, &Watch::silent());
+        from.join().map(|from| (from, to))
     });
-    let rtt = path::rtt(&links.control);
+    let (from, to) = ran.map_err(|_| "internal error in the source end".to_owned())?;
+    let busy = |report: &Report| report.own.stages.iter().map(|stage| stage.busy as f64).sum::<f64>();
+    let share = busy(&from) / (busy(&from) + busy(&to)).max(1.0);
+    Ok((over(from, begin), share))
+}
+
+/// The trial of an agent that was asked to measure. It ends the session by `control`.
+pub(super) fn far(ask: &NetworkTrial, links: &Links, control: &Control) -> SharedTrial {
+    let controls = controls(links);
     let joins = !controls.is_empty();
-    let trial = make(&Met {
-        address: met.address,
-        path: met.path.clone(),
-        protect: met.protect.clone(),
-        rtt,
-        near: EndFacts::here(None, met.address, None),
-        far: met.far,
+    let near = EndFacts::here(None, None, None);
+    let limits = HostLimits { rmem_fixed: ask.rmem_fixed, ..HostLimits::default() };
+    let met = Met {
+        address: None,
+        path: String::new(),
+        protect: String::new(),
+        rtt: path::rtt(&links.control),
+        near,
+        far: Some(EndFacts { limits, ..near }),
         streams: if joins { haul_core::wire::STREAMS_MAX } else { links.data.len() as u16 },
         controls,
-    })?;
-    let memory = super::memory(&options, rtt);
-    let pacer = Arc::new(Pacer::new(None));
-    // The trial turns what this end would look for by itself.
-    let pinned = Options { streams: Some(STREAMS_FIRST), ..options };
-    let mut from = source_request(sources, &pinned, None, memory, &pacer);
-    from.trial = Some(trial);
-    let watch =
-        Watch { observer: Some(observer.clone()), control: control.clone(), verbose: false, manifest: None };
-    let report = source::run(links, &from, &watch);
-    drop(met);
-    let cpu_far = report.far.map(|far| Duration::from_nanos(far.cpu));
-    Ok(Over { end: report.end, cpu_near: cpu_time().saturating_sub(begin), cpu_far })
+    };
+    network::trial(ask, &met, control)
 }

@@ -99,8 +99,10 @@ impl Net {
         net.control = tcp::control(&*first.socket).unwrap_or_default();
         let samples = net.flows.values().filter_map(|flow| tcp::sample_of(Some(&flow.socket)));
         net.rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min().unwrap_or_default();
-        let peer = first.socket.peer_addr().ok().map(|peer| peer.ip());
-        net.start = options.start.clone().filter(|start| peer == Some(start.address));
+        // The far end's address: this end's own, where this is the far one.
+        let ends = [first.socket.peer_addr(), first.socket.local_addr()];
+        let ends = ends.map(|end| end.ok().map(|end| end.ip().to_canonical()));
+        net.start = options.start.clone().filter(|start| ends.contains(&Some(start.address)));
         let known = net.start.as_ref().and_then(|start| Some((start.congestion.clone()?, start.why.clone())));
         match (&options.congestion, known.filter(|(name, _)| net.usable.contains(name))) {
             (Some(name), _) => net.set_control(name.clone(), "as asked".into()),

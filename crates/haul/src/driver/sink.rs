@@ -73,7 +73,13 @@ pub(crate) struct SinkRequest {
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
     /// end's word is held.
     pub(crate) asked: Option<(Vec<PathBytes>, Policy)>,
+    /// Hears what a source that measures the network says of it.
+    pub(crate) hears: Option<Hears>,
 }
+
+/// Takes the JSON of a [`Message::Trial`]: whatever the other end said, at most
+/// [`TRIAL_LEN_MAX`](haul_core::wire::TRIAL_LEN_MAX) of it.
+pub(crate) type Hears = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 /// Runs the sink end of a session until it is over.
 pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {
@@ -229,6 +235,7 @@ struct Session {
     lost: bool,
     notices: Notices,
     steering: Steering,
+    hears: Option<Hears>,
     lines: Lines,
     /// All is done, and the source is to hear of it.
     complete: bool,
@@ -345,6 +352,7 @@ impl Session {
             lost: false,
             notices: Notices::new("sink"),
             steering: Steering::new(setup.knobs, &[Knob::Writers]),
+            hears: request.hears.clone(),
             lines,
             complete: false,
             receive,
@@ -498,6 +506,13 @@ impl Session {
                 pulse.heard();
                 self.lines.heard();
                 self.steering.hear(knobs);
+            }
+            Event::Control(ControlEvent::Message(Message::Trial(json))) if self.hears.is_some() => {
+                pulse.heard();
+                self.lines.heard();
+                if let Some(hears) = &self.hears {
+                    hears(&json);
+                }
             }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();

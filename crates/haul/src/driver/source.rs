@@ -187,6 +187,8 @@ struct Session {
     trial: Option<SharedTrial>,
     /// When the trial looked last.
     looked: Option<Time>,
+    /// When the sink last said that it had taken more, and how much.
+    taken: (Time, u64),
     lines: Lines,
     clock: Clock,
     /// What new streams are made with.
@@ -319,6 +321,7 @@ impl Session {
             net,
             trial: request.trial.clone(),
             looked: None,
+            taken: (Time(0), 0),
             lines,
             clock,
             sender,

@@ -195,6 +195,7 @@ fn sink_request(dst: &Path) -> SinkRequest {
         storage: StorageOptions::default(),
         what: "a test".into(),
         asked: None,
+        hears: None,
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Look<'a> {
     pub(crate) now: Time,
     /// Payload that the sink has received, checked and taken, bytes: told about four times a second.
     pub(crate) taken: u64,
+    /// When it was told so.
+    pub(crate) taken_at: Time,
     /// Streams that carry data.
     pub(crate) streams: u16,
     /// Those of them that have a connection of their own, as the kernel sees it.
@@ -46,6 +48,11 @@ pub(crate) trait Trial: Send {
     fn look(&mut self, look: &Look<'_>) -> Option<Turn>;
     /// The last turn could not be made as a whole: why.
     fn refused(&mut self, why: String);
+    /// What the other end is to hear, JSON, at most [`TRIAL_LEN_MAX`](haul_core::wire::TRIAL_LEN_MAX); asked until there is
+    /// nothing more.
+    fn say(&mut self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// A trial, shared with whoever wants its result.

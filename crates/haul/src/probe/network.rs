@@ -5,10 +5,10 @@
 //! round trips, losses, path MTU; the limits of both ends; and the setting to use. Kept as the passport of the pair.
 //! Its JSON form is the contract of `--json` and of the passport file.
 //!
-//! Reading order: the words here, `sweep` (what is tried next), `bench` (one session in which it is), [`run`], then what
-//! is made of the figures: `judge`, [`passport`].
+//! Reading order: the words here, `sweep` (what is tried next), `bench` (one session in which it is), [`run`], `far` (the same for
+//! the way from there to here, where the far end measures), then what is made of the figures: `judge`, [`passport`].
 //!
-//! Left out: the way from there to here, and receive buffers, which would have to be set before a connection is made.
+//! Left out: receive buffers, which would have to be set before a connection is made.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,12 +19,15 @@ use crate::api::RemoteOptions;
 use crate::transport::tcp::HostLimits;
 
 mod bench;
+mod far;
 mod judge;
 pub mod passport;
 mod run;
 mod sweep;
 
+pub(crate) use far::trial;
 pub use run::run;
+pub(crate) use run::{run_local, run_with};
 
 /// The version of the JSON form.
 pub const FORMAT: u32 = 1;
@@ -34,6 +37,17 @@ pub const KIND: &str = "network";
 pub const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 /// The most that [`Request::time_limit`] can be.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(3600);
+
+/// Which way data goes between this host and the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// From here to the other, as in a push.
+    #[default]
+    To,
+    /// From the other to here, as in a pull.
+    From,
+}
 
 /// One way to use a network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -144,8 +158,11 @@ pub struct Network {
     pub kind: String,
     /// The program's version.
     pub haul: String,
-    /// This host, from which the data went.
+    /// This host.
     pub host: String,
+    /// Where the data went: to the other host, or from it.
+    #[serde(default)]
+    pub way: Way,
     /// The other as typed, and the address that was dialled; `None`: through ssh.
     pub to: String,
     pub address: Option<IpAddr>,
@@ -193,6 +210,7 @@ pub struct Request {
     /// As for ssh: may hold `user@`.
     pub host: String,
     pub remote: RemoteOptions,
+    pub way: Way,
     /// The measurements end within this time, from when the two ends are joined; at most [`TIME_LIMIT_MAX`].
     pub time_limit: Duration,
     /// Most payload bytes in all; `None`: no limit but the time.
@@ -207,12 +225,14 @@ impl Request {
     /// A probe of the network to `host` with the default limits.
     pub fn new(host: impl Into<String>, remote: RemoteOptions) -> Request {
         let (host, only) = (host.into(), Only::default());
-        Request { host, remote, time_limit: TIME_LIMIT_DEFAULT, bytes_limit: None, full: false, only }
+        let way = Way::default();
+        Request { host, remote, way, time_limit: TIME_LIMIT_DEFAULT, bytes_limit: None, full: false, only }
     }
 }
 
 /// Settings to which a probe is narrowed. An empty list narrows nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Only {
     /// 1 to 64.
     pub streams: Vec<u16>,
@@ -252,7 +272,7 @@ pub enum Event {
 }
 
 /// How far a probe is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     pub setting: Setting,
     /// Measurements made.

@@ -103,6 +103,37 @@ pub fn list(state: &Path) -> Result<Listing, PassportError> {
     Ok(listing)
 }
 
+/// Keeps a probe of one direction beside what its file system's passport knows of the other. Returns where.
+///
+/// # Errors
+/// As [`save`]'s. A passport that cannot be read is replaced.
+pub fn add(state: &Path, probe: &Probe) -> Result<PathBuf, PassportError> {
+    match load(state, &probe.storage) {
+        Ok(Some(old)) => save(state, &merge(&old.probe, probe.clone())),
+        Ok(None) | Err(_) => save(state, probe),
+    }
+}
+
+/// A probe of one direction, with what an older one found of the other.
+fn merge(old: &Probe, mut new: Probe) -> Probe {
+    let has = [(Direction::Read, new.read_best.is_some()), (Direction::Write, new.write_best.is_some())];
+    for (direction, has) in has {
+        if has || age_of(old.taken) > AGE_MAX {
+            continue;
+        }
+        match direction {
+            Direction::Read => (new.read_best, new.read_flatness) = (old.read_best, old.read_flatness),
+            Direction::Write => (new.write_best, new.write_flatness) = (old.write_best, old.write_flatness),
+        }
+        new.points.extend(old.points.iter().filter(|point| point.direction == direction).cloned());
+        new.mistakes.extend(old.mistakes.iter().filter(|one| one.direction == direction).cloned());
+        let what = if direction == Direction::Read { "reading" } else { "writing" };
+        new.remarks.push(format!("{what} was measured on {}", date(old.taken)));
+        break;
+    }
+    new
+}
+
 /// Keeps a probe as its file system's passport, instead of an older one. Returns where.
 ///
 /// # Errors

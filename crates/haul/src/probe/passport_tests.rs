@@ -180,3 +180,46 @@ fn starting_values_are_the_best() {
     passport.age = AGE_MAX + Duration::from_secs(1);
     assert_eq!(starting_values(&passport, Direction::Write), StorageOptions::default());
 }
+
+/// Goal: a probe of one direction leaves what is known of the other as it was, and says when that was measured; one that is too old,
+/// or damaged, is gone.
+#[test]
+fn the_other_direction_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let old = kept(dir.path(), 3);
+    let best = Best { rate: 1e9, setting: old.points[0].setting };
+    let old = Probe { taken: now - 86_400, read_best: Some(best), write_best: Some(best), ..old };
+    let one_way = |direction| {
+        let points = old.points.iter().filter(|point| point.direction == direction);
+        let points = points.map(|point| Point { rate: 7.0, ..point.clone() }).collect();
+        let (read_best, write_best) = match direction {
+            Direction::Read => (old.read_best.map(|best| Best { rate: 7.0, ..best }), None),
+            Direction::Write => (None, old.write_best.map(|best| Best { rate: 7.0, ..best })),
+        };
+        Probe { points, read_best, write_best, taken: now, mistakes: Vec::new(), ..old.clone() }
+    };
+    for direction in [Direction::Read, Direction::Write] {
+        save(dir.path(), &old).unwrap();
+        let new = one_way(direction);
+        add(dir.path(), &new).unwrap();
+        let probe = load(dir.path(), &old.storage).unwrap().unwrap().probe;
+        let (read, write) = match direction {
+            Direction::Read => (new.read_best, old.write_best),
+            Direction::Write => (old.read_best, new.write_best),
+        };
+        assert_eq!((probe.read_best, probe.write_best, probe.taken), (read, write, now));
+        let fresh = |point: &Point| point.rate == 7.0;
+        assert!(probe.points.iter().all(|point| fresh(point) == (point.direction == direction)));
+        assert_eq!(probe.points.len(), old.points.len());
+        assert_eq!(probe.remarks.len(), new.remarks.len() + 1);
+        let ancient = Probe { taken: now - AGE_MAX.as_secs() - 9, ..old.clone() };
+        save(dir.path(), &ancient).unwrap();
+        add(dir.path(), &new).unwrap();
+        assert_eq!(load(dir.path(), &old.storage).unwrap().unwrap().probe, new);
+    }
+    let path = dir.path().join(DIR).join(format!("{}.json", old.storage.id));
+    std::fs::write(&path, "{").unwrap();
+    add(dir.path(), &old).unwrap();
+    assert_eq!(load(dir.path(), &old.storage).unwrap().unwrap().probe, old);
+}

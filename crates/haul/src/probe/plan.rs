@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::identity::{identify, statvfs};
 use super::sweep::{Grid, POINT_BYTES_MAX};
-use super::{Only, Plan, ProbeError, Request, StorageIdentity, TIME_LIMIT_MAX};
+use super::{Direction, Only, Plan, ProbeError, Request, StorageIdentity, TIME_LIMIT_MAX};
 
 /// The scratch file's size unless asked otherwise, bytes: more than most caches of controllers.
 const SIZE_DEFAULT: u64 = 1 << 30;
@@ -36,6 +36,9 @@ const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 /// # Errors
 /// There can be no probe, or the user has to be asked first ([`ProbeError::AskFirst`]).
 pub fn plan(request: &Request) -> Result<Plan, ProbeError> {
+    if let Some(file) = &request.file {
+        return plan_of_file(request, file);
+    }
     let path = &request.path;
     let dir = open_directory(path)?;
     let stat = statvfs(&dir, path)?;
@@ -70,6 +73,36 @@ pub fn plan(request: &Request) -> Result<Plan, ProbeError> {
         bytes_max: bytes_max.min(request.bytes_limit),
         seconds_max: request.time_limit.as_secs_f64(),
         settings,
+        request: request.clone(),
+    })
+}
+
+/// The same for a file that is read as it is.
+fn plan_of_file(request: &Request, file: &Path) -> Result<Plan, ProbeError> {
+    let bad = |text: String| Err(ProbeError::BadRequest(text));
+    check(request)?;
+    let failed = |source| ProbeError::Io { op: "look at", path: file.to_owned(), source };
+    let meta = std::fs::metadata(file).map_err(failed)?;
+    if request.directions != [Direction::Read] {
+        return bad("a file that is there is only read".into());
+    }
+    if !meta.is_file() || meta.len() < SIZE_MIN {
+        return bad(format!("{} is no file of {SIZE_MIN} bytes or more", file.display()));
+    }
+    let size = meta.len().min(request.size.unwrap_or(u64::MAX).max(SIZE_MIN)) / SIZE_STEP * SIZE_STEP;
+    let identity = identify(file)?;
+    if identity.network && !request.network_ok {
+        return Err(ProbeError::AskFirst(Box::new(identity)));
+    }
+    let grid = Grid::new(request, size);
+    let space = Space { used: 0, free: u64::MAX };
+    Ok(Plan {
+        warnings: warnings(&identity, size, &space),
+        identity,
+        size,
+        bytes_max: request.bytes_limit,
+        seconds_max: request.time_limit.as_secs_f64(),
+        settings: grid.settings_max(),
         request: request.clone(),
     })
 }

@@ -31,6 +31,8 @@ const FILL_FIRST: u64 = 4 << 20;
 const FILL_SECONDS: f64 = 0.5;
 /// Filling takes this share of the time and of the bytes at most.
 const FILL_SHARE: f64 = 0.25;
+/// What storage is taken to give before anything is known of it, bytes per second: a disk.
+const RATE_UNKNOWN: f64 = 1e8;
 /// Kept of the time for giving the scratch file back: a share, and seconds at most.
 const RESERVE_SHARE: f64 = 0.02;
 const RESERVE_MAX: f64 = 1.0;
@@ -60,7 +62,10 @@ fn run_on(
     let start = Instant::now();
     let path = &plan.request.path;
     let failed = |op: &'static str| move |source| ProbeError::Io { op, path: path.clone(), source };
-    let scratch = Scratch::create(path, plan.size)?;
+    let scratch = match &plan.request.file {
+        Some(file) => Scratch::of_file(file)?,
+        None => Scratch::create(path, plan.size)?,
+    };
     let facts = engine.facts();
     let mut remarks = facts.remarks.clone();
     if scratch.direct.is_none() {
@@ -140,6 +145,11 @@ impl Probing<'_, '_> {
 
     /// Fills the scratch file, and says at what rate, bytes per second.
     fn fill(&mut self) -> Result<f64, ProbeError> {
+        if self.plan.request.file.is_some() {
+            self.bench.size = self.plan.size;
+            self.bench.scratch.drop_cache();
+            return Ok(RATE_UNKNOWN);
+        }
         let (begun, most) = (Instant::now(), self.end.as_secs_f64() * FILL_SHARE);
         let mut step = FILL_FIRST;
         let mut rate = FILL_FIRST as f64;

@@ -82,6 +82,24 @@ impl Scratch {
         })
     }
 
+    /// A file that is there takes its place: it is read, and nothing else.
+    pub(super) fn of_file(path: &Path) -> Result<Scratch, ProbeError> {
+        let open = |flags| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty());
+        let failed = |e: Errno| ProbeError::Io { op: "open", path: path.to_owned(), source: e.into() };
+        let buffered = open(OFlags::NONBLOCK).map_err(failed)?;
+        let direct = open(OFlags::NONBLOCK | OFlags::DIRECT).ok();
+        let file = |fd, mode| {
+            let name = path.display().to_string().into();
+            Arc::new(IoFile { fd: Some(fd), mode, target: Target::default(), one_writer: false, name })
+        };
+        Ok(Scratch {
+            buffered: file(buffered, IoMode::Buffered),
+            direct: direct.map(|fd| file(fd, IoMode::Direct)),
+            removed: 0,
+            dir: path.to_owned(),
+        })
+    }
+
     /// The directory that it was made in.
     pub(super) fn dir(&self) -> &Path {
         &self.dir

@@ -7,7 +7,8 @@
 //! or takes one from us ([`push`]), and becomes `haul agent`. Over that pipe both ends exchange versions and
 //! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`race`]), over each path between
 //! the two that answers, and each connection is TLS pinned to those keys. If the port cannot be reached, the two change
-//! places ([`reverse`]); if that fails too, all streams share the ssh pipe.
+//! places ([`reverse`]); if that fails too, all streams go through ssh: they share its pipe, and further channels of the same
+//! connection ([`channels`]) where ssh can share that ([`share`]).
 //!
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use haul_core::ids::StreamId;
+use haul_core::tune::Choice;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
 use crate::job::{AgentRequest, Protect};
@@ -30,7 +32,9 @@ use crate::transport::rejoin::Joins;
 use crate::transport::{Link, TransportError, mux};
 
 mod agent;
+mod channels;
 mod coming;
+mod gate;
 mod listener;
 mod message;
 mod near;
@@ -38,16 +42,20 @@ mod push;
 mod race;
 mod redial;
 mod reverse;
+mod share;
 mod ssh;
 mod start;
 mod words;
 
-pub use agent::{AgentConnected, AgentEnv, AgentHooks, StorageRate, agent};
+pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
+pub use gate::channel;
 pub use message::ADDRESSES_MAX;
-pub use near::connect;
+pub use near::{connect, connect_and_hear};
 pub use ssh::SshGuard;
 pub use words::{escape, split_command};
 
+/// Most channels of one ssh connection.
+pub const SSH_CHANNELS_MAX: u16 = channels::FURTHER_MAX + 1;
 /// The name of data that is authenticated and not encrypted.
 pub const INTEGRITY: &str = "integrity";
 /// Starts each of the answers to `haul agent --protocol`.
@@ -86,6 +94,12 @@ pub struct RemoteSpec {
     pub streams: Option<u16>,
     /// What this host's storage is known to give, bytes per second.
     pub storage_rate: Option<u64>,
+    /// Channels of the ssh connection where all goes through it, at most [`SSH_CHANNELS_MAX`]; `None`: as many as the path
+    /// needs and sshd allows by default.
+    pub ssh_channels: Option<u16>,
+    /// Directories for ssh's control socket, of which the first that can be this user's alone is taken, and made if it is not
+    /// there. Without one there is one channel.
+    pub sockets: Vec<PathBuf>,
 }
 
 /// Which end opens the connections. The other one listens.
@@ -140,6 +154,8 @@ pub struct Connected {
     pub remote_version: String,
     /// What was chosen for the path, and why.
     pub plan: Plan,
+    /// With [`Path::Ssh`], the channels of the ssh connection, and why so many.
+    pub ssh_channels: Option<Choice<u16>>,
     /// Connections that were not ours, where this end listens.
     pub strays: Arc<AtomicU64>,
     /// What the far end says of itself; `None`: its haul is too old for that.
@@ -236,17 +252,20 @@ fn harden() {
 /// all that is granted over so slow a path. Memory is used as bytes come.
 const PIPE_CAPACITY: u64 = 256 << 20;
 
-/// Control and `streams` data streams in one pipe.
+/// Control and `streams` data streams in one pipe, and the data streams that have channels of their own.
 fn share_pipe(
     reader: Box<dyn Read + Send>,
     writer: Box<dyn Write + Send>,
     streams: u16,
+    channels: Vec<Link>,
     request: &AgentRequest,
 ) -> Result<Vec<Link>, BootstrapError> {
     let capacity = request.options.memory.unwrap_or(PIPE_CAPACITY);
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     // The links themselves tell their readers when the pipe ends.
-    mux::mux(reader, writer, streams + 1, capacity, Box::new(|_| {})).map_err(TransportError::into)
+    let mut links = mux::mux(reader, writer, streams + 1, capacity, Box::new(|_| {}))?;
+    links.extend(channels);
+    Ok(links)
 }
 
 impl From<TransportError> for BootstrapError {

@@ -52,6 +52,8 @@ pub struct TcpSample {
     pub bytes_sent: Option<u64>,
     pub bytes_acked: Option<u64>,
     pub bytes_received: Option<u64>,
+    /// Segments that the other end is known to have, in whatever order; wraps.
+    pub delivered: Option<u32>,
     /// Bytes in the send buffer that were never sent.
     pub notsent: Option<u32>,
     /// Time in which there was something to send; of that, time held up by the receiver's window, and by our send buffer.
@@ -99,6 +101,7 @@ impl TcpSample {
             busy: u64_at(168).map(micros64),
             rwnd_limited: u64_at(176).map(micros64),
             sndbuf_limited: u64_at(184).map(micros64),
+            delivered: u32_at(192),
             bytes_sent: u64_at(200),
             bytes_retrans: u64_at(208),
             reord_seen: u32_at(220),

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use haul::api::Control;
 use haul::job;
@@ -11,25 +11,19 @@ use haul::probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
+use super::screen::{self, Reports, Screen, say};
 use crate::args::probe::{self as args, Storage};
 use crate::progress::{bytes, time};
+use crate::report::now;
 use crate::report::probe::json::{self, Ending};
 use crate::report::probe::live::Live;
 use crate::report::probe::{csv, page, size, table};
-use crate::report::{LOG_EVERY, REDRAW, now, width};
 use crate::{escape, output, signals};
 
-/// How the CSV's path names stdout.
-const STDOUT: &str = "-";
-
 pub fn run(args: &Storage) -> i32 {
-    if args.json && to_stdout(args) {
-        return complain("--json and --csv - both want stdout: give one of them a file", USAGE);
-    }
-    for path in [&args.csv, &args.html, &args.save_as].into_iter().flatten().filter(|path| !is_stdout(path)) {
-        if let Err(error) = output::check(path) {
-            return complain(&escape::text(&error), FAILED);
-        }
+    let others: Vec<_> = args.save_as.iter().map(AsRef::as_ref).collect();
+    if let Err((error, code)) = screen::check(&args.forms, &others) {
+        return complain(&escape::text(&error), code);
     }
     let surroundings = Surroundings::look();
     let plan = match probe::plan(&request(args)) {
@@ -159,153 +153,64 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
         Ok(asked) => asked,
         Err(error) => return complain(&format!("cannot watch for signals: {error}"), FAILED),
     };
-    let terminal = surroundings.stderr_terminal && surroundings.capable;
-    // A line that redraws itself between events on the same terminal would spoil both.
-    let live = terminal && !(args.json && surroundings.stdout_terminal);
-    let screen = RefCell::new(Screen::new(args.json, live));
-    screen.borrow_mut().started(plan);
-    let ended = probe::run(plan, &|event| screen.borrow_mut().event(&event), &control);
+    let screen = RefCell::new(Screen::new(args.forms.json, surroundings));
+    screen.borrow_mut().write(|out| json::started(out, plan, now()));
+    let live = RefCell::new(Live::default());
+    let tell = |event| tell(&mut screen.borrow_mut(), &mut live.borrow_mut(), &event);
+    let ended = probe::run(plan, &tell, &control);
     let mut screen = screen.into_inner();
     screen.erase();
     match ended {
-        Ok(probe) => screen.finish(args, &probe),
+        Ok(probe) => finish(&mut screen, args, &probe),
         Err(error) => {
             let (status, code) = match error {
                 ProbeError::Stopped => ("interrupted", asked.exit_code()),
                 _ => ("failed", code_of(&error)),
             };
             let text = error.to_string();
-            screen.summary(&Ending { status, exit_code: code, error: Some(&text), probe: None });
+            let ending = Ending { status, exit_code: code, error: Some(&text), probe: None };
+            screen.write(|out| json::summary(out, &ending));
             complain(&escape::text(&text), code)
         }
     }
 }
 
-fn to_stdout(args: &Storage) -> bool {
-    args.csv.as_ref().is_some_and(|path| is_stdout(path))
+/// An event: on stdout, and in the line that says how far the probe is.
+fn tell(screen: &mut Screen, live: &mut Live, event: &ProbeEvent) {
+    live.update(event);
+    match event {
+        ProbeEvent::Point(point) => screen.write(|out| json::point(out, point)),
+        ProbeEvent::Progress(_) => screen.progress(live.seconds(), |columns| live.line(columns)),
+        // What it remarks is in the result, too.
+        ProbeEvent::Started { .. } => {}
+    }
 }
 
-fn is_stdout(path: &Path) -> bool {
-    path.as_os_str() == STDOUT
-}
-
-/// A line for people. A closed stderr is no reason to end.
-fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "haul: {text}");
-}
-
-/// Events on stdout, a live line or now and then a plain one on stderr.
-struct Screen {
-    json: bool,
-    live: bool,
-    state: Live,
-    /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
-    slot: u64,
-    drawn: bool,
-    /// The first error of stdout; nothing is written there after it.
-    broken: Option<io::Error>,
-}
-
-impl Screen {
-    fn new(json: bool, live: bool) -> Screen {
-        Screen { json, live, state: Live::default(), slot: 0, drawn: false, broken: None }
+/// Keeps and reports a probe; the exit code.
+fn finish(screen: &mut Screen, args: &Storage, probe: &Probe) -> i32 {
+    let mut errors = Vec::new();
+    let kept = if args.no_save { None } else { keep(probe, &mut errors) };
+    if let Some(path) = &args.save_as {
+        let mut text = serde_json::to_vec_pretty(probe).expect("plain fields serialise");
+        text.push(b'\n');
+        errors.extend(output::write(path, &text).err());
     }
-
-    fn started(&mut self, plan: &Plan) {
-        self.write(|out| json::started(out, plan, now()));
-    }
-
-    fn event(&mut self, event: &ProbeEvent) {
-        self.state.update(event);
-        match event {
-            ProbeEvent::Point(point) => self.write(|out| json::point(out, point)),
-            ProbeEvent::Progress(_) => self.progress(),
-            // What it remarks is in the result, too.
-            ProbeEvent::Started { .. } => {}
+    let text = || {
+        let mut text = table::probe(probe);
+        if let Some(path) = &kept {
+            text += &format!("kept as its storage passport: {}\n", escape::text(&path.display().to_string()));
         }
-    }
-
-    fn progress(&mut self) {
-        let every = if self.live { REDRAW } else { LOG_EVERY };
-        // Saturates.
-        let slot = (self.state.seconds() / every.as_secs_f64()) as u64;
-        if slot == self.slot {
-            return;
-        }
-        self.slot = slot;
-        let mut err = io::stderr();
-        if self.live {
-            // One column stays free: a full line would wrap on some terminals.
-            let line = self.state.line(width().saturating_sub(1));
-            let _ = write!(err, "\r{line}\x1b[K").and_then(|()| err.flush());
-            self.drawn = true;
-        } else {
-            let _ = writeln!(err, "{} {}", now(), self.state.line(usize::MAX));
-        }
-    }
-
-    fn erase(&mut self) {
-        if std::mem::take(&mut self.drawn) {
-            let mut err = io::stderr();
-            let _ = err.write_all(b"\r\x1b[K").and_then(|()| err.flush());
-        }
-    }
-
-    fn summary(&mut self, ending: &Ending) {
-        self.write(|out| json::summary(out, ending));
-    }
-
-    fn write(&mut self, line: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
-        if self.json && self.broken.is_none() {
-            self.broken = line(&mut io::stdout()).err();
-        }
-    }
-
-    /// Keeps and reports a probe. What cannot be written is said, and the rest is written all the same.
-    fn finish(&mut self, args: &Storage, probe: &Probe) -> i32 {
-        let mut errors = Vec::new();
-        let kept = if args.no_save { None } else { keep(probe, &mut errors) };
-        let csv = args.csv.as_ref().map(|path| (path, csv::points(probe)));
-        if let Some((path, text)) = csv.as_ref().filter(|(path, _)| !is_stdout(path)) {
-            errors.extend(output::write(path, text.as_bytes()).err());
-        }
-        if let Some(path) = &args.html {
-            errors.extend(output::write(path, page::probe(probe).as_bytes()).err());
-        }
-        if let Some(path) = &args.save_as {
-            let mut text = serde_json::to_vec_pretty(probe).expect("plain fields serialise");
-            text.push(b'\n');
-            errors.extend(output::write(path, &text).err());
-        }
-        let mut code = i32::from(!errors.is_empty());
-        if self.json {
-            let error = errors.join("; ");
-            let error = Some(error.as_str()).filter(|error| !error.is_empty());
-            let status = if code == 0 { "complete" } else { "failed" };
-            self.summary(&Ending { status, exit_code: code, error, probe: Some(probe) });
-            if let Some(error) = self.broken.take() {
-                code = FAILED;
-                // A reader that went away knows it.
-                if error.kind() != io::ErrorKind::BrokenPipe {
-                    complain(&format!("events cannot be written to stdout any more: {error}"), FAILED);
-                }
-            }
-        } else if let Some((_, text)) = csv.filter(|(path, _)| is_stdout(path)) {
-            code = code.max(super::print(text.as_bytes()));
-        } else {
-            let mut text = table::probe(probe);
-            if let Some(path) = kept {
-                text +=
-                    &format!("kept as its storage passport: {}\n", escape::text(&path.display().to_string()));
-            }
-            text += "to match it with another storage: haul probe pair SOURCE.json SINK.json (files of --save-as)\n";
-            code = code.max(super::print(text.as_bytes()));
-        }
-        for error in errors {
-            complain(&escape::text(&error), FAILED);
-        }
-        code
-    }
+        text + "to match it with another storage: haul probe pair SOURCE.json SINK.json (files of --save-as)\n"
+    };
+    let reports = Reports {
+        csv: &|| csv::points(probe),
+        page: &|| page::probe(probe),
+        text: &text,
+        summary: &|out, status, exit_code, error| {
+            json::summary(out, &Ending { status, exit_code, error, probe: Some(probe) })
+        },
+    };
+    screen.finish(&args.forms, &reports, errors)
 }
 
 /// Keeps the probe as its storage's passport, after it was compared with the one that is there. Where it lies.

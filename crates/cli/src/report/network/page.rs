@@ -1,6 +1,6 @@
 //! Probes of networks as pages: the curves of XDD's papers (figures 9 to 13), from one's own path.
 
-use haul::probe::network::Network;
+use haul::probe::network::{Network, Way};
 
 use super::table::reordering;
 use super::{Grid, end, millis, reasons, setting, share, window};
@@ -10,7 +10,8 @@ use crate::report::probe::rate;
 
 /// A whole probe.
 pub fn probe(probe: &Network) -> String {
-    let mut page = Page::new(&format!("Network probe: {} to {}", probe.host, probe.to)).facts(&facts(probe));
+    let (from, to) = ends(probe);
+    let mut page = Page::new(&format!("Network probe: {from} to {to}")).facts(&facts(probe));
     let remarks: Vec<String> = reasons(probe).into_iter().chain(probe.remarks.clone()).collect();
     if !remarks.is_empty() {
         page = page.section("Remarks").list(&remarks);
@@ -24,10 +25,19 @@ pub fn probe(probe: &Network) -> String {
     page.render()
 }
 
+/// Where the data came from, and where it went.
+fn ends(probe: &Network) -> (&String, &String) {
+    match probe.way {
+        Way::To => (&probe.host, &probe.to),
+        Way::From => (&probe.to, &probe.host),
+    }
+}
+
 fn facts(probe: &Network) -> Vec<(&'static str, String)> {
+    let (from, to) = ends(probe);
     vec![
-        ("from", probe.host.clone()),
-        ("to", probe.to.clone()),
+        ("from", from.clone()),
+        ("to", to.clone()),
         ("path", format!("{}, {}", probe.path, probe.protect)),
         ("round trip", millis(probe.rtt_min)),
         ("under load, median", millis(probe.rtt_median)),

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use haul::probe::network::Network;
 use haul::probe::network::passport::Passport;
+use haul::probe::network::{Network, Way};
 
 use super::{Grid, end, millis, reasons, setting, share};
 use crate::escape;
@@ -16,10 +16,14 @@ use crate::report::probe::table::columns;
 pub fn probe(probe: &Network) -> String {
     let mut out = String::new();
     let at = probe.address.map_or(String::new(), |address| format!(" ({address})"));
-    let (from, to) = (escape::text(&probe.host), escape::text(&probe.to));
+    let (here, there) = (escape::text(&probe.host), escape::text(&probe.to) + &at);
+    let (from, to) = match probe.way {
+        Way::To => (here, there),
+        Way::From => (there, here),
+    };
     let _ = writeln!(
         out,
-        "{from} to {to}{at}, {}, {}: {} in {}",
+        "{from} to {to}, {}, {}: {} in {}",
         escape::text(&probe.path),
         escape::text(&probe.protect),
         bytes(probe.bytes),
@@ -105,12 +109,12 @@ fn verdict(out: &mut String, probe: &Network) {
 
 /// Passports of networks, one line each.
 pub fn passports(found: &[Passport]) -> String {
-    let mut rows = vec![["network to", "address", "age", "rate", "with"].map(String::from).to_vec()];
+    let mut rows = vec![["network", "address", "age", "rate", "with"].map(String::from).to_vec()];
     for passport in found {
         let probe = &passport.probe;
         let best = probe.recommended.as_ref();
         rows.push(vec![
-            escape::text(&probe.to),
+            format!("{} {}", if probe.way == Way::To { "to" } else { "from" }, escape::text(&probe.to)),
             probe.address.map_or("-".into(), |address| address.to_string()),
             passport.age_text(),
             best.map_or("-".into(), |best| rate(best.rate)),

@@ -51,6 +51,7 @@ fn synthetic() -> Network {
         kind: KIND.into(),
         haul: "0.1.0".into(),
         host: "dtn1".into(),
+        way: haul::probe::network::Way::To,
         to: "me@dtn2.example.org".into(),
         address: Some([192, 0, 2, 7].into()),
         path: "tcp to 192.0.2.7:50000".into(),

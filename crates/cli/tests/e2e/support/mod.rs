@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 pub mod needs;
 pub mod compare;
 pub mod disk;
+pub mod hosts;
 pub mod mount;
 pub mod netns;
 pub mod procs;

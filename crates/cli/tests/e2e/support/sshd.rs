@@ -19,6 +19,8 @@ pub const SSHD: &str = "/usr/sbin/sshd";
 
 /// Other ports are tried when somebody took the chosen one first.
 const ATTEMPTS: u32 = 5;
+/// Lines of a strict configuration.
+const FORWARDS_NOTHING: &str = "AllowTcpForwarding no\nPermitOpen none\n";
 
 /// What `haul` is in the PATH of the far end.
 pub enum FarHaul {
@@ -47,15 +49,21 @@ impl Sshd {
 
     /// One with this `haul`, in the far namespace of `pair` if there is one.
     pub fn start_as(haul: FarHaul, pair: Option<&netns::NetnsPair>) -> Sshd {
-        Sshd::start_with(haul, pair, "no")
+        Sshd::start_with(haul, pair, FORWARDS_NOTHING)
+    }
+
+    /// One in the far namespace of `pair`, with haul, that opens so many sessions in a connection.
+    pub fn start_narrow(pair: &netns::NetnsPair, sessions: u32) -> Sshd {
+        let lines = format!("{FORWARDS_NOTHING}MaxSessions {sessions}\n");
+        Sshd::start_with(FarHaul::Built, Some(pair), &lines)
     }
 
     /// One that others are reached through: it forwards, and has no haul.
     pub fn start_jump(pair: &netns::NetnsPair) -> Sshd {
-        Sshd::start_with(FarHaul::Absent, Some(pair), "yes")
+        Sshd::start_with(FarHaul::Absent, Some(pair), "AllowTcpForwarding yes\n")
     }
 
-    fn start_with(haul: FarHaul, pair: Option<&netns::NetnsPair>, forwarding: &str) -> Sshd {
+    fn start_with(haul: FarHaul, pair: Option<&netns::NetnsPair>, lines: &str) -> Sshd {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mark = format!("far-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let host = pair.map_or("127.0.0.1", |_| netns::FAR).to_owned();
@@ -69,7 +77,7 @@ impl Sshd {
         }
         for _ in 0..ATTEMPTS {
             let port = free_port();
-            write_config(&room, &host, port, &mark, forwarding);
+            write_config(&room, &host, port, &mark, lines);
             if let Some(daemon) = spawn(&room, pair) {
                 return Sshd { room, mark, host, port, daemon };
             }
@@ -112,6 +120,12 @@ impl Sshd {
         self.daemon.id()
     }
 
+    /// How often somebody logged in.
+    pub fn logins(&self) -> usize {
+        let log = fs::read_to_string(self.room.at("sshd.log")).expect("read sshd's log");
+        log.lines().filter(|line| line.contains("Accepted publickey")).count()
+    }
+
     /// The home of the far user.
     pub fn home(&self) -> PathBuf {
         self.room.at("home")
@@ -143,13 +157,13 @@ fn install(room: &Room, haul: FarHaul) {
     }
 }
 
-fn write_config(room: &Room, host: &str, port: u16, mark: &str, forwarding: &str) {
+fn write_config(room: &Room, host: &str, port: u16, mark: &str, lines: &str) {
     let at = |name| room.at(name).display().to_string();
     let config = format!(
         "ListenAddress {host}\nPort {port}\nHostKey {host_key}\nAuthorizedKeysFile {keys}\nPidFile none\n\
          StrictModes no\nUsePAM no\nUseDNS no\nPermitRootLogin yes\nPasswordAuthentication no\n\
-         KbdInteractiveAuthentication no\nAllowTcpForwarding {forwarding}\nAllowStreamLocalForwarding no\nPrintMotd no\n\
-         LogLevel VERBOSE\nMaxStartups 100\nSetEnv HOME={home} PATH={bin}:/usr/bin:/bin:/usr/sbin:/sbin {var}={mark}\n",
+         KbdInteractiveAuthentication no\nAllowStreamLocalForwarding no\nPrintMotd no\n\
+         LogLevel VERBOSE\nMaxStartups 100\n{lines}SetEnv HOME={home} PATH={bin}:/usr/bin:/bin:/usr/sbin:/sbin {var}={mark}\n",
         host_key = at("host_key"),
         keys = at("authorized_keys"),
         home = at("home"),

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use haul_core::ids::Time;
-use haul_core::wire::STREAMS_MAX;
+use haul_core::wire::{Message, STREAMS_MAX};
 
 use super::Session;
 use crate::driver::cpu_time;
@@ -14,6 +14,10 @@ impl Session {
     /// Shows the network to the trial, and does what it wants. `true`: there is one.
     pub(super) fn try_out(&mut self, now: Time, control: &ControlHandle) -> bool {
         let Some(trial) = self.trial.clone() else { return false };
+        let taken = self.machine.counts().durable;
+        if self.taken.1 != taken {
+            self.taken = (now, taken);
+        }
         if self.looked.is_some_and(|then| now.since(then) < LOOK_EVERY) {
             return true;
         }
@@ -23,7 +27,8 @@ impl Session {
         let (up, parked) = self.machine.streams();
         let look = Look {
             now,
-            taken: self.machine.counts().durable,
+            taken,
+            taken_at: self.taken.0,
             streams: u16::try_from(up - parked).unwrap_or(STREAMS_MAX),
             flows: &seen.flows,
             sent: seen.sent,
@@ -36,6 +41,9 @@ impl Session {
                 trial.refused(why);
             }
             self.want_streams(turn.streams, control);
+        }
+        while let Some(json) = trial.say() {
+            control.send(Message::Trial(json.into()));
         }
         true
     }

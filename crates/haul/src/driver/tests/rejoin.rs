@@ -201,6 +201,23 @@ impl Observer for Seen {
     }
 }
 
+/// The links of the end that dials and of the one that listens, of a session over `net` with `streams` data streams.
+fn ends(net: &Arc<Net>, streams: u16, patience: Duration) -> (Links, Links) {
+    let links = |mut all: Vec<(StreamId, Link)>, joins| Links {
+        session: SESSION,
+        control: all.remove(0).1,
+        streams,
+        data: all,
+        joins,
+        patience,
+        strays: Arc::default(),
+        protection: Protection::default(),
+    };
+    let ids = (0..=streams).map(StreamId);
+    let (near, far) = ids.map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
+    (links(near, Joins::Dial(Arc::new(Dialler(net.clone())))), links(far, Joins::Accept(net.clone())))
+}
+
 /// A copy over `net`; `pull`: the sink dials. `during` runs while it does. Reports of source and sink.
 fn copy(
     case: &str,
@@ -210,23 +227,7 @@ fn copy(
     patience: Duration,
     during: impl FnOnce(),
 ) -> (Report, Report) {
-    let (mut dialled, mut accepted): (Vec<_>, Vec<_>) =
-        (0..=3).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
-    let links = |mut all: Vec<(StreamId, Link)>, joins| {
-        let (_, control) = all.remove(0);
-        Links {
-            session: SESSION,
-            control,
-            streams: all.len() as u16,
-            data: all,
-            joins,
-            patience,
-            strays: Arc::default(),
-            protection: Protection::default(),
-        }
-    };
-    let dialling = links(std::mem::take(&mut dialled), Joins::Dial(Arc::new(Dialler(net.clone()))));
-    let listening = links(std::mem::take(&mut accepted), Joins::Accept(net.clone()));
+    let (dialling, listening) = ends(net, 3, patience);
     let (at_source, at_sink) = if pull { (listening, dialling) } else { (dialling, listening) };
     let mut request = source_request(&[contents(&bench.src())]);
     request.options.object_size = Some(64 * 1024);
@@ -291,24 +292,7 @@ fn later(report: &Report) -> Option<&str> {
 fn more_streams_are_no_replacements() {
     let (bench, net) = (Bench::new(), Arc::new(Net::default()));
     plant(&bench, 3_000_000, 0);
-    let (a, b): (Vec<_>, Vec<_>) =
-        (0..=2).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
-    let links = |mut all: Vec<(StreamId, Link)>, joins| {
-        let (_, control) = all.remove(0);
-        let patience = Duration::from_secs(20);
-        Links {
-            session: SESSION,
-            control,
-            streams: all.len() as u16,
-            data: all,
-            joins,
-            patience,
-            strays: Arc::default(),
-            protection: Protection::default(),
-        }
-    };
-    let (a, b) =
-        (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));
+    let (a, b) = ends(&net, 2, Duration::from_secs(20));
     let control = Control::new();
     control.pause(true).unwrap();
     control.set(Knob::Streams, 4).unwrap();
@@ -367,24 +351,7 @@ fn darkness_is_waited_out_and_shown() {
     let (bench, net) = (Bench::new(), Arc::new(Net::default()));
     plant(&bench, 20_000_000, 50);
     let seen = Arc::new(Seen::default());
-    let (a, b): (Vec<_>, Vec<_>) =
-        (0..=2).map(StreamId).map(|id| (id, net.link(id))).map(|(id, (a, b))| ((id, a), (id, b))).unzip();
-    let patience = Duration::from_secs(20);
-    let links = |mut all: Vec<(StreamId, Link)>, joins| {
-        let (_, control) = all.remove(0);
-        Links {
-            session: SESSION,
-            control,
-            streams: all.len() as u16,
-            data: all,
-            joins,
-            patience,
-            strays: Arc::default(),
-            protection: Protection::default(),
-        }
-    };
-    let (a, b) =
-        (links(a, Joins::Dial(Arc::new(Dialler(net.clone())))), links(b, Joins::Accept(net.clone())));
+    let (a, b) = ends(&net, 2, Duration::from_secs(20));
     let watch =
         Watch { observer: Some(seen.clone()), control: Control::new(), verbose: false, manifest: None };
     let mut request = source_request(&[contents(&bench.src())]);

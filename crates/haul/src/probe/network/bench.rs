@@ -3,15 +3,18 @@
 //! In: looks at the network, settings of the sweep. Out: turns, points. No clock and no socket in here.
 //!
 //! A setting is measured in three steps: its streams come up or are parked; they settle for [`SETTLE_RTTS`]; then what the
-//! sink takes is counted, from one of its answers to another, over [`MEASURE_RTTS`] at least. A rate that still rises is
-//! measured again, a few times. What the sockets had acknowledged is not counted: after a change that is the rate at
-//! which buffers fill.
+//! sink takes is looked at, answer by answer, over [`MEASURE_RTTS`] and [`MEASURE_MIN`] at least. The rate is the slope of a
+//! line through these answers that few late ones cannot turn ([`slope`]); or what the sockets say has reached the other end, in
+//! whatever order, if that is less: what waited behind a lost packet is let go at once, and no line carried it so fast. A rate that still rises, or falls because something
+//! that had been held back is still being let go, is measured again, a few times. What the sockets had acknowledged is not
+//! counted: after a change that is the rate at which buffers fill.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use haul_core::ids::{StreamId, Time};
 use haul_core::tune::streams::{self, Flow, Sample};
+use serde::{Deserialize, Serialize};
 
 use super::sweep::Sweep;
 use super::{Event, Limit, Point, Progress, Setting};
@@ -24,13 +27,19 @@ const SETTLE_RTTS: u32 = 12;
 const SETTLE_MIN: Duration = Duration::from_millis(500);
 /// A rate is taken over so many round trips, and at least so long.
 const MEASURE_RTTS: u32 = 8;
-const MEASURE_MIN: Duration = Duration::from_millis(1000);
+const MEASURE_MIN: Duration = Duration::from_millis(2000);
 /// And over so many answers of the sink, but not for longer than this.
-const ANSWERS_MIN: usize = 4;
+const ANSWERS_MIN: usize = 6;
+/// Most answers through which a line is laid: 10 s have 40 of them, and more where the path is fast.
+const ANSWERS_MAX: usize = 1000;
+/// Slopes are taken between answers that are this share of all apart.
+const APART: f64 = 0.4;
 const MEASURE_MAX: Duration = Duration::from_secs(10);
-/// A second half of a measurement that is so much faster than the first: the rate has not settled. Measured again so often.
-const RISING: f64 = 1.05;
-const RISING_TIMES: u32 = 3;
+/// A half of a measurement that is so much faster than the other: the rate has not settled. Measured again so often.
+const MOVING: f64 = 1.05;
+const MOVING_TIMES: u32 = 3;
+/// As long as there is time for so many measurements.
+const AGAIN_LEAVES: u32 = 4;
 /// Streams that do not come within this time do not come at all.
 const JOIN_MAX: Duration = Duration::from_secs(10);
 /// Most round-trip times that are kept of all; a probe of a minute over 64 streams has 80,000.
@@ -48,29 +57,40 @@ struct Measure {
     begun: Time,
     /// When the sink had taken how much, from its first answer on.
     answers: Vec<(Time, u64)>,
+    /// What had reached the other end in whatever order, bytes of segments, since the begin; empty where nobody says.
+    reached: Vec<(Time, u64)>,
     first: BTreeMap<StreamId, TcpSample>,
     sent: u64,
     again: u64,
     cpu: Duration,
     /// Seconds.
     rtts: Vec<f32>,
-    rising: u32,
+    again_times: u32,
 }
 
-/// What was seen of the network over the whole session.
-#[derive(Default)]
+/// How a rate moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moves {
+    No,
+    Up,
+    Down,
+}
+
+/// What was seen of the network over the whole session. Times in seconds, 0: nobody could be asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Seen {
-    pub(super) rtts: Vec<f32>,
     pub(super) rtt_min: f64,
+    pub(super) rtt_median: f64,
+    pub(super) rtt_p99: f64,
     pub(super) mtu: u32,
     pub(super) mss: u32,
     pub(super) reordering: u32,
-    pub(super) reorderings: BTreeMap<StreamId, u32>,
+    pub(super) reorderings: u64,
     pub(super) sent: u64,
     pub(super) again: u64,
     pub(super) taken: u64,
     pub(super) seconds: f64,
-    pub(super) remarks: Vec<String>,
 }
 
 /// See the module.
@@ -86,6 +106,8 @@ pub(super) struct Bench {
     began: Option<Time>,
     point_began: Time,
     seen: Seen,
+    rtts: Vec<f32>,
+    reorderings: BTreeMap<StreamId, u32>,
     /// Ends the session.
     control: Control,
     tell: Box<dyn Fn(Event) + Send>,
@@ -112,6 +134,8 @@ impl Bench {
             began: None,
             point_began: Time(0),
             seen: Seen::default(),
+            rtts: Vec::new(),
+            reorderings: BTreeMap::new(),
             control,
             tell,
             told: None,
@@ -120,8 +144,17 @@ impl Bench {
     }
 
     /// The sweep and what was seen, when the session is over.
-    pub(super) fn into_parts(self) -> (Sweep, Seen) {
+    pub(super) fn into_parts(mut self) -> (Sweep, Seen) {
+        self.rtts.sort_by(f32::total_cmp);
+        self.seen.rtt_median = quantile(&self.rtts, 0.5);
+        self.seen.rtt_p99 = quantile(&self.rtts, 0.99);
+        self.seen.reorderings = self.reorderings.values().map(|n| u64::from(*n)).sum();
         (self.sweep, self.seen)
+    }
+
+    /// Nothing more is measured.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
     }
 
     fn spent(&self, now: Time) -> Duration {
@@ -177,7 +210,7 @@ impl Bench {
             }
             (seen.mtu, seen.mss) = (flow.pmtu, flow.mss);
             seen.reordering = seen.reordering.max(flow.reordering);
-            seen.reorderings.insert(*stream, flow.reord_seen.unwrap_or(0));
+            self.reorderings.insert(*stream, flow.reord_seen.unwrap_or(0));
         }
         (seen.sent, seen.again) = (seen.sent.max(look.sent), seen.again.max(look.again));
         seen.taken = look.taken;
@@ -204,16 +237,21 @@ impl Bench {
                 if !measure.is_done(now, least) {
                     return Some(Step::Measuring(measure));
                 }
-                let rises = measure.rises();
-                let time = self.spent(now) + least <= self.time_limit;
-                if rises && time && measure.rising < RISING_TIMES && look.taken <= self.bytes_limit {
-                    let rising = measure.rising + 1;
-                    return Some(Step::Measuring(Box::new(Measure { rising, ..Measure::begin(look) })));
+                let moves = measure.moves();
+                // Others are to be measured, too.
+                let time = self.spent(now) + AGAIN_LEAVES * least <= self.time_limit;
+                if moves != Moves::No
+                    && time
+                    && measure.again_times < MOVING_TIMES
+                    && look.taken <= self.bytes_limit
+                {
+                    let again_times = measure.again_times + 1;
+                    return Some(Step::Measuring(Box::new(Measure { again_times, ..Measure::begin(look) })));
                 }
-                if self.seen.rtts.len() < RTTS_MAX {
-                    self.seen.rtts.extend(&measure.rtts);
+                if self.rtts.len() < RTTS_MAX {
+                    self.rtts.extend(&measure.rtts);
                 }
-                match measure.point(look, setting, rises) {
+                match measure.point(look, setting, moves == Moves::Up) {
                     Some(point) => {
                         let count = self.sweep.points().len() as u32;
                         self.cost = (self.cost * count + now.since(self.point_began)) / (count + 1);
@@ -260,19 +298,31 @@ impl Measure {
         Measure {
             begun: look.now,
             // What was taken before this look is known; when, is not.
-            answers: vec![(look.now, look.taken)],
+            answers: vec![(look.taken_at, look.taken)],
+            reached: Vec::new(),
             first: look.flows.iter().copied().collect(),
             sent: look.sent,
             again: look.again,
             cpu: look.cpu,
             rtts: Vec::new(),
-            rising: 0,
+            again_times: 0,
         }
     }
 
     fn add(&mut self, look: &Look<'_>) {
-        if self.answers.last().is_some_and(|(_, taken)| look.taken > *taken) {
-            self.answers.push((look.now, look.taken));
+        if self.answers.last().is_some_and(|(_, taken)| look.taken > *taken)
+            && self.answers.len() < ANSWERS_MAX
+        {
+            self.answers.push((look.taken_at, look.taken));
+        }
+        let reached = look.flows.iter().map(|(stream, now)| {
+            let then = self.first.get(stream)?.delivered?;
+            Some(u64::from(now.delivered?.wrapping_sub(then)) * u64::from(now.mss))
+        });
+        if let Some(bytes) = reached.sum::<Option<u64>>().filter(|_| !look.flows.is_empty())
+            && self.reached.len() < ANSWERS_MAX
+        {
+            self.reached.push((look.now, bytes));
         }
         self.rtts.extend(look.flows.iter().map(|(_, flow)| flow.rtt.as_secs_f32()));
     }
@@ -291,14 +341,25 @@ impl Measure {
         (span >= least && self.counted().len() >= ANSWERS_MIN) || begun >= MEASURE_MAX.max(2 * least)
     }
 
-    /// The second half was faster than the first.
-    fn rises(&self) -> bool {
+    /// Whether the two halves differ.
+    fn moves(&self) -> Moves {
         let counted = self.counted();
-        let (first, last) = counted.split_at((counted.len() / 2 + 1).min(counted.len()));
-        match (first, last) {
-            ([a, .., b], [.., c]) => rate(b, c) > RISING * rate(a, b),
-            _ => false,
+        let middle = counted.len() / 2;
+        let (Some(first), Some(last)) = (counted.get(..=middle), counted.get(middle..)) else {
+            return Moves::No;
+        };
+        match (slope(first), slope(last)) {
+            (Some(first), Some(last)) if last > MOVING * first => Moves::Up,
+            (Some(first), Some(last)) if first > MOVING * last => Moves::Down,
+            _ => Moves::No,
         }
+    }
+
+    /// Bytes per second.
+    fn rate(&self) -> Option<f64> {
+        let taken = slope(self.counted())?;
+        let reached = slope(&self.reached).filter(|rate| *rate > 0.0);
+        Some(reached.map_or(taken, |reached| taken.min(reached)))
     }
 
     fn point(&self, look: &Look<'_>, setting: &Setting, rising: bool) -> Option<Point> {
@@ -313,7 +374,7 @@ impl Measure {
         let shortest = look.flows.iter().map(|(_, flow)| flow.min_rtt.unwrap_or(flow.rtt)).min();
         Some(Point {
             setting: setting.clone(),
-            rate: rate(first, last),
+            rate: self.rate()?,
             bytes: last.1 - first.1,
             seconds,
             sent: scaled(look.sent.saturating_sub(self.sent)),
@@ -358,13 +419,26 @@ fn later(now: Time, wait: Duration) -> Time {
     Time(now.0.saturating_add(wait.as_nanos() as u64))
 }
 
-/// Bytes per second between two answers.
-fn rate(from: &(Time, u64), to: &(Time, u64)) -> f64 {
-    (to.1 - from.1) as f64 / to.0.since(from.0).as_secs_f64().max(1e-9)
+/// Bytes per second: the median of the slopes between all answers that are [`APART`] or more of the whole time from each other
+/// (after Theil, 1950, and Sen, 1968). Answers that were late, as long as they are few, have no say. `None`: fewer than two.
+fn slope(answers: &[(Time, u64)]) -> Option<f64> {
+    let [first, .., last] = answers else { return None };
+    let apart = last.0.since(first.0).mul_f64(APART);
+    let mut slopes = Vec::new();
+    for (i, from) in answers.iter().enumerate() {
+        for to in answers[i + 1..].iter().filter(|to| to.0.since(from.0) >= apart) {
+            let seconds = to.0.since(from.0).as_secs_f64().max(1e-9);
+            slopes.push(to.1.saturating_sub(from.1) as f64 / seconds);
+        }
+    }
+    slopes.sort_by(f64::total_cmp);
+    let middle = slopes.len() / 2;
+    let lower = slopes.get((slopes.len() - 1) / 2)?;
+    Some(f64::midpoint(*lower, slopes[middle]))
 }
 
 /// The value that this share of sorted values does not exceed; 0 if there are none.
-pub(super) fn quantile(sorted: &[f32], share: f64) -> f64 {
+fn quantile(sorted: &[f32], share: f64) -> f64 {
     let at = (sorted.len() as f64 * share) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |value| f64::from(*value))
 }

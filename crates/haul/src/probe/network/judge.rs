@@ -54,14 +54,15 @@ pub(super) fn recommended(points: &[Point], own: &str) -> Option<Best> {
     })
 }
 
-/// What limits `chosen`, in words. `cpus`: processors here; the time that they were busy is held against them.
-pub(super) fn limited_by(points: &[Point], chosen: &Best, cpus: u16) -> String {
+/// What limits `chosen`, in words. Of the host that data comes from: its processors, against which the time that they were busy is
+/// held, and what it is called.
+pub(super) fn limited_by(points: &[Point], chosen: &Best, (cpus, whose): (u16, &str)) -> String {
     let of = || points.iter().filter(|point| point.setting == chosen.setting);
     let Some(point) = of().next_back() else { return String::new() };
     let busy = point.cpu_seconds / (point.seconds * f64::from(cpus.max(1))).max(1e-9);
     // Of this process alone: what the kernel does for it in interrupts is on nobody's account.
     if busy > 0.85 {
-        return format!("the processors of this host ({:.0} % of {cpus} busy with it)", busy * 100.0);
+        return format!("the processors of {whose} ({:.0} % of {cpus} busy with it)", busy * 100.0);
     }
     match point.limit {
         Limit::Window => "the windows of the connections".into(),
@@ -74,12 +75,7 @@ pub(super) fn limited_by(points: &[Point], chosen: &Best, cpus: u16) -> String {
 }
 
 /// The setting of a system that would help, if one does.
-pub(super) fn advice(
-    rtt: Option<Duration>,
-    near: &End,
-    far: Option<&End>,
-    points: &[Point],
-) -> Option<Advice> {
+pub(super) fn advice(rtt: Option<Duration>, source: &End, sink: &End, points: &[Point]) -> Option<Advice> {
     let best = best(points)?;
     let facts = |end: &End| path::EndFacts {
         limits: end.limits,
@@ -89,7 +85,7 @@ pub(super) fn advice(
         storage: None,
         widens: true,
     };
-    let text = path::advise(rtt, &facts(near), &facts(far?), best.rate as u64)?;
+    let text = path::advise(rtt, &facts(source), &facts(sink), best.rate as u64)?;
     let one = settings(points)
         .into_iter()
         .filter(|one| one.setting.streams == 1 && one.setting.window.is_none())

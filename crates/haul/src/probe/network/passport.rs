@@ -3,8 +3,8 @@
 //! In: a state directory (the caller's) and probes. Out: the passport of a host as typed, with its age, the values that a
 //! copy starts with, and whether the network has changed since.
 //!
-//! One file per host as typed, `networks/<name>-<hash>.json`, the probe's own JSON form, replaced by rename. It counts only
-//! while the name leads to the same address. A file that is damaged or of a newer haul is an error for the caller to tell
+//! One file per host as typed and way of the data, `networks/<name>-<hash>.json` (`-from.json` for data from there), the probe's own
+//! JSON form, replaced by rename. It counts only while the name leads to the same address. A file that is damaged or of a newer haul is an error for the caller to tell
 //! and to go on without.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Best, FORMAT, KIND, Network};
+use super::{Best, FORMAT, KIND, Network, Way};
 use crate::job::Start;
 pub use crate::probe::passport::{AGE_MAX, DRIFT, PassportError};
 use crate::probe::passport::{age_of, age_text, date, keep, read_file};
@@ -49,13 +49,14 @@ pub struct Listing {
     pub refused: Vec<PassportError>,
 }
 
-/// The passport of the way to `host`, as typed, if there is one.
+/// The passport of the way to `host`, as typed, or of that from it, if there is one.
 ///
 /// # Errors
 /// It is there but cannot be read: see [`PassportError`]; go on without.
-pub fn load(state: &Path, host: &str) -> Result<Option<Passport>, PassportError> {
+pub fn load(state: &Path, host: &str, way: Way) -> Result<Option<Passport>, PassportError> {
     // The hash may be another host's.
-    Ok(read(&path_of(state, host))?.filter(|passport| passport.probe.to == host))
+    let found = read(&path_of(state, host, way))?;
+    Ok(found.filter(|passport| passport.probe.to == host && passport.probe.way == way))
 }
 
 /// All passports.
@@ -81,7 +82,9 @@ pub fn list(state: &Path) -> Result<Listing, PassportError> {
             Err(refused) => listing.refused.push(refused),
         }
     }
-    listing.passports.sort_by(|a, b| (a.age, &a.probe.to).cmp(&(b.age, &b.probe.to)));
+    listing
+        .passports
+        .sort_by(|a, b| (a.age, &a.probe.to, a.probe.way).cmp(&(b.age, &b.probe.to, b.probe.way)));
     Ok(listing)
 }
 
@@ -90,7 +93,7 @@ pub fn list(state: &Path) -> Result<Listing, PassportError> {
 /// # Errors
 /// The file cannot be written; an older passport stays.
 pub fn save(state: &Path, probe: &Network) -> Result<PathBuf, PassportError> {
-    let path = path_of(state, &probe.to);
+    let path = path_of(state, &probe.to, probe.way);
     let json = serde_json::to_vec_pretty(probe);
     let json = json.map_err(|e| PassportError::Io { op: "write", path: path.clone(), source: e.into() })?;
     keep(&path, json).map(|()| path)
@@ -111,7 +114,8 @@ pub fn drift(old: &Network, new: &Network) -> Option<String> {
     };
     let date = date(old.taken);
     Some(format!(
-        "the network to {} carries {:.0} % {how} than on {date}{moved}",
+        "the network {} {} carries {:.0} % {how} than on {date}{moved}",
+        if new.way == Way::To { "to" } else { "from" },
         new.to,
         change.abs() * 100.0
     ))
@@ -132,11 +136,12 @@ pub fn start(passport: &Passport) -> Option<Start> {
     })
 }
 
-fn path_of(state: &Path, host: &str) -> PathBuf {
+fn path_of(state: &Path, host: &str, way: Way) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
     let name: String = host.chars().take(NAME_MAX).map(plain).collect();
     let hash = blake3::hash(host.as_bytes()).to_hex();
-    state.join(DIR).join(format!("{}-{}.json", name.trim_start_matches('.'), &hash[..8]))
+    let way = if way == Way::From { "-from" } else { "" };
+    state.join(DIR).join(format!("{}-{}{way}.json", name.trim_start_matches('.'), &hash[..8]))
 }
 
 fn read(path: &Path) -> Result<Option<Passport>, PassportError> {

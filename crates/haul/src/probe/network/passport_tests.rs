@@ -1,5 +1,5 @@
 use super::*;
-use crate::probe::network::{End, Setting};
+use crate::probe::network::{End, Setting, Way};
 
 fn probe(to: &str, rate: f64) -> Network {
     let setting = Setting { streams: 8, window: None, congestion: "bbr".into() };
@@ -9,6 +9,7 @@ fn probe(to: &str, rate: f64) -> Network {
         kind: KIND.into(),
         haul: "0.1.0".into(),
         host: "h".into(),
+        way: Way::To,
         to: to.into(),
         address: Some([192, 0, 2, 7].into()),
         path: "tcp to 192.0.2.7:7000".into(),
@@ -44,14 +45,16 @@ fn probe(to: &str, rate: f64) -> Network {
 fn what_is_kept_is_what_a_copy_starts_with() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (probe("me@dtn.example.org", 1e9), probe("me_dtn.example.org", 2e9));
-    assert!(load(dir.path(), &a.to).unwrap().is_none() && list(dir.path()).unwrap().passports.is_empty());
+    assert!(
+        load(dir.path(), &a.to, Way::To).unwrap().is_none() && list(dir.path()).unwrap().passports.is_empty()
+    );
     for probe in [&a, &b] {
         save(dir.path(), probe).unwrap();
     }
-    let kept = load(dir.path(), &a.to).unwrap().unwrap();
+    let kept = load(dir.path(), &a.to, Way::To).unwrap().unwrap();
     assert_eq!((&kept.probe, kept.age_text().as_str()), (&a, "3 days"));
-    assert_eq!(load(dir.path(), &b.to).unwrap().unwrap().probe, b);
-    assert!(load(dir.path(), "dtn.example.org").unwrap().is_none());
+    assert_eq!(load(dir.path(), &b.to, Way::To).unwrap().unwrap().probe, b);
+    assert!(load(dir.path(), "dtn.example.org", Way::To).unwrap().is_none());
     let start = start(&kept).unwrap();
     assert_eq!((start.streams, start.congestion.as_deref(), start.lossy), (8, Some("bbr"), true));
     assert_eq!(start.why, "from the network passport of 3 days ago");
@@ -62,7 +65,7 @@ fn what_is_kept_is_what_a_copy_starts_with() {
         let probe = probe(host, 1.0);
         let path = save(dir.path(), &probe).unwrap();
         assert_eq!(path.parent().unwrap(), dir.path().join(DIR));
-        assert_eq!(load(dir.path(), host).unwrap().unwrap().probe, probe);
+        assert_eq!(load(dir.path(), host, Way::To).unwrap().unwrap().probe, probe);
     }
 }
 
@@ -88,9 +91,31 @@ fn other_files_are_refused() {
         ("{", "["),
     ] {
         std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
-        assert!(matches!(load(dir.path(), "h"), Err(PassportError::Damaged { .. })), "{from}");
+        assert!(matches!(load(dir.path(), "h", Way::To), Err(PassportError::Damaged { .. })), "{from}");
     }
     std::fs::write(&path, good.replacen("\"format\": 1", "\"format\": 99", 1)).unwrap();
-    assert!(matches!(load(dir.path(), "h"), Err(PassportError::Newer { format: 99, .. })));
+    assert!(matches!(load(dir.path(), "h", Way::To), Err(PassportError::Newer { format: 99, .. })));
     assert_eq!(list(dir.path()).unwrap().refused.len(), 1);
+}
+
+/// Goal: the two ways between two hosts are two networks: each has its passport, and neither is taken for the other.
+#[test]
+fn each_way_has_its_passport() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = probe("h", 1e9);
+    let back = Network { way: Way::From, ..probe("h", 2e9) };
+    save(dir.path(), &there).unwrap();
+    assert!(load(dir.path(), "h", Way::From).unwrap().is_none());
+    let path = save(dir.path(), &back).unwrap();
+    assert_eq!(load(dir.path(), "h", Way::To).unwrap().unwrap().probe, there);
+    assert_eq!(load(dir.path(), "h", Way::From).unwrap().unwrap().probe, back);
+    assert_eq!(list(dir.path()).unwrap().passports.len(), 2);
+    // A file under the other's name is not believed.
+    std::fs::copy(&path, path_of(dir.path(), "h", Way::To)).unwrap();
+    assert!(load(dir.path(), "h", Way::To).unwrap().is_none());
+    // Passports from before there were two ways are of the way there.
+    let mut old = serde_json::to_value(&there).unwrap();
+    old.as_object_mut().unwrap().remove("way");
+    assert_eq!(parse(&serde_json::to_vec(&old).unwrap(), Path::new("x")).unwrap(), there);
+    assert!(drift(&back, &Network { best: there.best.clone(), ..back.clone() }).unwrap().contains("from h"));
 }

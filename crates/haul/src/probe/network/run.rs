@@ -1,22 +1,30 @@
 //! A probe of a network from beginning to end.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_core::transfer::SessionEnd;
 
-use super::bench::{Bench, Seen, quantile};
+use super::bench::{Bench, Seen};
+use super::far::Heard;
 use super::sweep::{Can, Sweep};
-use super::{End, Event, FORMAT, KIND, Network, NetworkError, Request, TIME_LIMIT_MAX, judge};
+use super::{
+    End, Event, FORMAT, KIND, LeftOut, Network, NetworkError, Only, Point, Request, TIME_LIMIT_MAX, Way,
+    judge,
+};
 use crate::api::{self, Control, Observer};
-use crate::copy::trial::{self, Met, Over};
+use crate::copy::trial::{self, Call, Met, Over};
+use crate::driver::sink::Hears;
 use crate::driver::trial::SharedTrial;
+use crate::job::{NetworkTrial, StorageQuestion};
 use crate::transport::path::EndFacts;
 
 /// Settings that a request may name.
 const STREAMS: std::ops::RangeInclusive<u16> = 1..=64;
 
-/// Probes the network to a host. Blocks; events come from haul's own threads.
+/// Probes the network to a host, or from it. Blocks; events come from haul's own threads.
 ///
 /// # Errors
 /// See [`NetworkError`]. A session that broke off after something was measured is a result, with a remark.
@@ -25,20 +33,64 @@ pub fn run(
     observer: Arc<dyn Fn(Event) + Send + Sync>,
     control: &Control,
 ) -> Result<Network, NetworkError> {
+    run_with(request, None, &mut |_| false, observer, control)
+}
+
+/// [`run`], with a question of the storage there that is answered first: `hear` takes the answers, and says whether it wants more.
+pub(crate) fn run_with(
+    request: &Request,
+    question: Option<StorageQuestion>,
+    hear: &mut dyn FnMut(&str) -> bool,
+    observer: Arc<dyn Fn(Event) + Send + Sync>,
+    control: &Control,
+) -> Result<Network, NetworkError> {
     check(request)?;
     // Ends this session alone: the caller's may be in use elsewhere.
     let (asked, ours) = (control.clone(), Control::new());
     let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone(), asked, ours: ours.clone() });
+    let call = Call { host: &request.host, remote: &request.remote, question, hear };
+    let ended = match request.way {
+        Way::To => forth(request, call, &observer, &notes, &ours),
+        Way::From => back(request, call, &observer, &notes, &ours),
+    };
+    let stopped = control.stopped();
+    let Measured { arrived, points, left_out, seen, over } = match ended {
+        _ if stopped => return Err(NetworkError::Stopped),
+        Ok(measured) => measured,
+        Err(text) => return Err(NetworkError::Session(text)),
+    };
+    if points.is_empty() {
+        let why = match &over.end {
+            SessionEnd::Failed(failure) => failure.text.to_string(),
+            _ => "nothing arrived in the time: give it more".into(),
+        };
+        return Err(NetworkError::Session(why));
+    }
+    Ok(finish(request, &arrived, (points, left_out), &seen, &over))
+}
+
+/// A session that is over, and what was measured in it.
+struct Measured {
+    arrived: Arrived,
+    points: Vec<Point>,
+    left_out: Vec<LeftOut>,
+    seen: Seen,
+    over: Over,
+}
+
+/// From here to there: the bench is here.
+fn forth(
+    request: &Request,
+    call: Call<'_>,
+    observer: &Arc<dyn Fn(Event) + Send + Sync>,
+    notes: &Arc<dyn Observer>,
+    ours: &Control,
+) -> Result<Measured, String> {
     let mut made: Option<(Arc<Mutex<Option<Bench>>>, Arrived)> = None;
-    let outcome = trial::run((&request.host, &request.remote), &notes, &ours, |met| {
-        let (sweep, settings) = sweep(request, met)?;
+    let over = trial::run(call, notes, ours, |met| {
+        let (sweep, settings) = sweep(&request.only, request.full, met)?;
         let arrived = Arrived::of(met);
-        observer(Event::Started {
-            address: met.address,
-            path: met.path.clone(),
-            rtt: met.rtt.unwrap_or_default().as_secs_f64(),
-            settings,
-        });
+        observer(arrived.started(settings));
         let limits = (request.time_limit, request.bytes_limit.unwrap_or(u64::MAX));
         let tell = observer.clone();
         let bench =
@@ -46,27 +98,119 @@ pub fn run(
         let bench = Arc::new(Mutex::new(Some(bench)));
         made = Some((bench.clone(), arrived));
         Ok(Arc::new(Mutex::new(Shared(bench))) as SharedTrial)
-    });
-    let stopped = control.stopped();
-    let over = match outcome {
-        Err(_) if stopped => return Err(NetworkError::Stopped),
-        Err(text) => return Err(NetworkError::Session(text)),
-        Ok(over) => over,
-    };
-    let Some((bench, arrived)) = made else { return Err(NetworkError::Stopped) };
+    })?;
+    let (bench, arrived) = made.ok_or("the session ended before it began")?;
     let bench = bench.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (sweep, seen) = bench.expect("taken once, here").into_parts();
-    if stopped {
-        return Err(NetworkError::Stopped);
+    let (points, left_out) = sweep.into_parts();
+    Ok(Measured { arrived, points, left_out, seen, over })
+}
+
+/// From there to here: the far end measures, and says what it saw.
+fn back(
+    request: &Request,
+    call: Call<'_>,
+    observer: &Arc<dyn Fn(Event) + Send + Sync>,
+    notes: &Arc<dyn Observer>,
+    ours: &Control,
+) -> Result<Measured, String> {
+    let ask = NetworkTrial {
+        time_ms: u64::try_from(request.time_limit.as_millis()).unwrap_or(u64::MAX),
+        bytes: request.bytes_limit,
+        full: request.full,
+        only: request.only.clone(),
+        rmem_fixed: None,
+    };
+    let heard: Arc<Mutex<(Heard, Option<Arrived>)>> = Arc::default();
+    let over = trial::run_back(call, ask, notes, ours, |met| {
+        let (heard, observer, ours) = (heard.clone(), observer.clone(), ours.clone());
+        heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Arrived::of(&met));
+        // One that is too old to measure would send for ever.
+        let watchdog = Watchdog::start(SAYS_NOTHING, ours.clone())?;
+        Ok(Arc::new(move |json: &[u8]| {
+            watchdog.fed();
+            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let (heard, arrived) = &mut *heard;
+            let began = heard.began.is_some();
+            let event = heard.hear(json);
+            if let (false, Some((settings, own, direct)), Some(arrived)) = (began, &heard.began, arrived) {
+                (arrived.own, arrived.direct) = (own.clone(), *direct);
+                observer(arrived.started(*settings));
+            }
+            if heard.refused.is_some() {
+                ours.stop();
+            }
+            event.into_iter().for_each(|event| observer(event));
+        }) as Hears)
+    })?;
+    let (heard, arrived) = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(why) = heard.refused {
+        return Err(why);
     }
-    if sweep.points().is_empty() {
-        let why = match &over.end {
-            SessionEnd::Failed(failure) => failure.text.to_string(),
-            _ => "nothing arrived in the time: give it more".into(),
+    if heard.began.is_none() && matches!(over.end, SessionEnd::Stopped) {
+        return Err(
+            "the haul at the far host says nothing of what it measures: it is too old for that".into()
+        );
+    }
+    let arrived = arrived.ok_or("the session ended before it began")?;
+    let Heard { points, left_out, seen, .. } = heard;
+    Ok(Measured { arrived, points, left_out, seen: seen.unwrap_or_default(), over })
+}
+
+/// Measures a session within this process, from memory to memory, for at most so long. The last point, and the share of the source
+/// in the work.
+pub(crate) fn run_local(
+    time_limit: Duration,
+    observer: &Arc<dyn Fn(Event) + Send + Sync>,
+    control: &Control,
+) -> Result<(Point, f64), NetworkError> {
+    let (asked, ours) = (control.clone(), Control::new());
+    let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone(), asked, ours: ours.clone() });
+    let mut made = None;
+    let only = Only { streams: vec![haul_core::wire::STREAMS_MAX], ..Only::default() };
+    let ended = trial::run_local(&notes, &ours, |met| {
+        let (sweep, _) = sweep(&only, false, met)?;
+        let tell = observer.clone();
+        let limits = (time_limit, u64::MAX);
+        let bench = Bench::new(sweep, Duration::ZERO, limits, ours.clone(), Box::new(move |e| tell(e)));
+        let bench = Arc::new(Mutex::new(Some(bench)));
+        made = Some(bench.clone());
+        Ok(Arc::new(Mutex::new(Shared(bench))) as SharedTrial)
+    });
+    let (_, share) = match ended {
+        _ if control.stopped() => return Err(NetworkError::Stopped),
+        Ok(ended) => ended,
+        Err(text) => return Err(NetworkError::Session(text)),
+    };
+    let bench = made.and_then(|bench| bench.lock().unwrap_or_else(PoisonError::into_inner).take());
+    let points = bench.map(|bench| bench.into_parts().0.into_parts().0).unwrap_or_default();
+    let last = points.into_iter().next_back();
+    let nothing = || NetworkError::Session("nothing was measured in the time: give it more".into());
+    last.map(|point| (point, share)).ok_or_else(nothing)
+}
+
+/// A far end that says nothing at all for this long was never asked: its haul is too old to know that it is to measure.
+const SAYS_NOTHING: Duration = Duration::from_secs(15);
+
+/// Stops a session in which nothing is said.
+struct Watchdog(Sender<()>);
+
+impl Watchdog {
+    fn start(wait: Duration, control: Control) -> Result<Watchdog, String> {
+        let (feed, fed) = bounded::<()>(1);
+        let watch = move || {
+            if fed.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                control.stop();
+            }
         };
-        return Err(NetworkError::Session(why));
+        let thread = thread::Builder::new().name("haul-watchdog".into()).spawn(watch);
+        thread.map(|_| Watchdog(feed)).map_err(|e| format!("starting a thread: {e}"))
     }
-    Ok(finish(request, &arrived, sweep, seen, &over))
+
+    /// It says something.
+    fn fed(&self) {
+        let _ = self.0.try_send(());
+    }
 }
 
 fn check(request: &Request) -> Result<(), NetworkError> {
@@ -83,9 +227,9 @@ fn check(request: &Request) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// What is to be tried over what was met, and the number of settings.
-fn sweep(request: &Request, met: &Met) -> Result<(Sweep, usize), String> {
-    let missing = request.only.controls.iter().find(|name| !met.controls.contains(name));
+/// What is to be tried over what was met, and the number of settings. `met`: by the source, whose end is the near one there.
+pub(super) fn sweep(only: &Only, full: bool, met: &Met) -> Result<(Sweep, usize), String> {
+    let missing = only.controls.iter().find(|name| !met.controls.contains(name));
     if let Some(name) = missing.filter(|_| !met.controls.is_empty()) {
         let can = met.controls.join(", ");
         return Err(format!("congestion control '{name}' cannot be used here; possible are: {can}"));
@@ -97,7 +241,7 @@ fn sweep(request: &Request, met: &Met) -> Result<(Sweep, usize), String> {
         false => fixed(met.near.limits.wmem_fixed).min(far),
     };
     let can = Can { streams: met.streams, controls: met.controls.clone(), window };
-    let sweep = Sweep::new(&can, &request.only, request.full);
+    let sweep = Sweep::new(&can, only, full);
     let settings = sweep.settings();
     Ok((sweep, settings))
 }
@@ -129,12 +273,21 @@ impl Arrived {
             direct: !met.controls.is_empty(),
         }
     }
+
+    fn started(&self, settings: usize) -> Event {
+        let (address, path) = (self.address, self.path.clone());
+        Event::Started { address, path, rtt: self.rtt.unwrap_or_default().as_secs_f64(), settings }
+    }
 }
 
-fn finish(request: &Request, arrived: &Arrived, sweep: Sweep, seen: Seen, over: &Over) -> Network {
-    let Seen { mut rtts, mut remarks, .. } = seen;
-    rtts.sort_by(f32::total_cmp);
-    let (points, left_out) = sweep.into_parts();
+fn finish(
+    request: &Request,
+    arrived: &Arrived,
+    (points, left_out): (Vec<Point>, Vec<LeftOut>),
+    seen: &Seen,
+    over: &Over,
+) -> Network {
+    let mut remarks = Vec::new();
     if let SessionEnd::Failed(failure) = &over.end {
         remarks.push(format!("the session broke off: {}", failure.text));
     }
@@ -150,15 +303,23 @@ fn finish(request: &Request, arrived: &Arrived, sweep: Sweep, seen: Seen, over: 
     let best = judge::best(&points);
     let recommended = judge::recommended(&points, &arrived.own);
     let rtt = match seen.rtt_min {
-        rtt if rtt > 0.0 => Some(Duration::from_secs_f64(rtt)),
+        // A far end may say anything.
+        rtt if rtt > 0.0 => Duration::try_from_secs_f64(rtt).ok(),
         _ => arrived.rtt,
     };
+    let (near, far) = (Some(&arrived.near), arrived.far.as_ref());
+    let (source, sink, whose) = match request.way {
+        Way::To => (near, far, "this host"),
+        Way::From => (far, near, "the far host"),
+    };
+    let cpus = source.map_or(1, |source| source.cpus);
     let per_gb = |time: Duration| time.as_secs_f64() / (seen.taken.max(1) as f64 / 1e9);
     Network {
         format: FORMAT,
         kind: KIND.into(),
         haul: env!("CARGO_PKG_VERSION").into(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        way: request.way,
         to: request.host.clone(),
         address: arrived.address,
         path: arrived.path.clone(),
@@ -167,19 +328,19 @@ fn finish(request: &Request, arrived: &Arrived, sweep: Sweep, seen: Seen, over: 
         seconds: seen.seconds,
         bytes: seen.taken,
         rtt_min: rtt.unwrap_or_default().as_secs_f64(),
-        rtt_median: quantile(&rtts, 0.5),
-        rtt_p99: quantile(&rtts, 0.99),
+        rtt_median: seen.rtt_median,
+        rtt_p99: seen.rtt_p99,
         loss: seen.again as f64 / seen.sent.max(1) as f64,
         mtu: seen.mtu,
         mss: seen.mss,
         reordering: seen.reordering,
-        reorderings: seen.reorderings.values().map(|n| u64::from(*n)).sum(),
+        reorderings: seen.reorderings,
         near: arrived.near,
         far: arrived.far,
         limited_by: recommended
             .as_ref()
-            .map_or(String::new(), |best| judge::limited_by(&points, best, arrived.near.cpus)),
-        advice: judge::advice(rtt, &arrived.near, arrived.far.as_ref(), &points),
+            .map_or(String::new(), |best| judge::limited_by(&points, best, (cpus, whose))),
+        advice: source.zip(sink).and_then(|(source, sink)| judge::advice(rtt, source, sink, &points)),
         points,
         left_out,
         best,
@@ -191,7 +352,7 @@ fn finish(request: &Request, arrived: &Arrived, sweep: Sweep, seen: Seen, over: 
 }
 
 /// The bench, which stays here when the session is over.
-struct Shared(Arc<Mutex<Option<Bench>>>);
+pub(super) struct Shared(pub(super) Arc<Mutex<Option<Bench>>>);
 
 impl crate::driver::trial::Trial for Shared {
     fn look(&mut self, look: &crate::driver::trial::Look<'_>) -> Option<crate::driver::trial::Turn> {

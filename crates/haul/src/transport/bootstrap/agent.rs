@@ -24,8 +24,8 @@ use super::message::{
 use super::race::Caller;
 use super::reverse;
 use super::words::escape;
-use super::{BootstrapError, BootstrapKind, Path, harden};
-use crate::job::{AgentRequest, Protect, Role};
+use super::{BootstrapError, BootstrapKind, Path, gate, harden};
+use crate::job::{AgentRequest, Protect, Role, StorageQuestion};
 use crate::transport::path::EndFacts;
 use crate::transport::rejoin::{Door, Joins};
 use crate::transport::routes::{self, Address};
@@ -34,7 +34,7 @@ use crate::transport::{Link, tcp, tls};
 /// How long the near end may take to join all streams, and to decide.
 pub(super) const JOIN_WAIT: Duration = Duration::from_secs(30);
 /// Most words of the near end after its hello.
-const DECISIONS_MAX: usize = 4;
+const DECISIONS_MAX: usize = 6;
 /// How often a control without its pipe is looked at: does the near end live?
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -47,6 +47,8 @@ pub struct AgentEnv {
     pub least_protect: Protect,
     /// `None`: nothing is known of this host's storage.
     pub storage_rate: Option<StorageRate>,
+    /// `None`: questions of the near end are not answered.
+    pub answers: Option<Answers>,
     #[doc(hidden)]
     pub hooks: AgentHooks,
 }
@@ -58,6 +60,20 @@ pub struct StorageRate(pub Arc<dyn Fn(&AgentRequest) -> Option<u64> + Send + Syn
 impl std::fmt::Debug for StorageRate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StorageRate")
+    }
+}
+
+/// Answers a question of the near end by JSON texts that it gives to its second argument, the last one the answer, at least one
+/// every few seconds; `false` from there: nobody wants to hear more.
+#[derive(Clone)]
+pub struct Answers(pub AnswerFn);
+
+/// See [`Answers`].
+pub type AnswerFn = Arc<dyn Fn(&StorageQuestion, &mut dyn FnMut(String) -> bool) + Send + Sync>;
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Answers")
     }
 }
 
@@ -153,6 +169,14 @@ where
         say(&AgentReply::Error(what.into()))?;
         return Err(BootstrapError::new(BootstrapKind::Usage, what));
     }
+    if let (Some(question), Some(Answers(answer))) = (&near.request.question, &env.answers) {
+        let mut heard = Ok(());
+        answer(question, &mut |json| {
+            heard = say(&AgentReply::Told(json));
+            heard.is_ok()
+        });
+        heard?;
+    }
     let identity = tls::Identity::generate()?;
     let key = Bytes(identity.public());
     let bare = near.request.options.protect == Protect::Integrity;
@@ -195,7 +219,7 @@ where
     let storage = env.storage_rate.and_then(|storage| (storage.0)(&near.request));
     let facts = Some(EndFacts::here(near.request.options.memory, client, storage));
     let can_dial = !env.hooks.no_dial;
-    say(&AgentReply::Ready { key, streams, listening, client, facts, can_dial })?;
+    say(&AgentReply::Ready { key, streams, listening, client, facts, can_dial, channels: true })?;
 
     let (mut gathered, mut streams) = gather(listener.ok(), streams, input)?;
     if let Gathered::Reverse { at, decided } = gathered {
@@ -206,17 +230,25 @@ where
         };
         (gathered, streams) = reverse::answer(at, caller, near.streams, &decided, &mut say)?;
     }
+    if let Gathered::Channels { decided } = gathered {
+        let mut say = |reply: &gate::GateReply| {
+            let frame = message::encode(reply).map_err(lost)?;
+            output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
+        };
+        (gathered, streams) = gate::answer((streams, near.streams), &decided, &mut say)?;
+    }
     let (control, data, joins, path) = match gathered {
         Gathered::Direct { listener, control, data } => {
             let path = Path::Direct { addr: listener.addr };
             (control, data, Joins::Accept(Arc::new(listener)), path)
         }
         Gathered::Dialled { addr, control, data, joins } => (control, data, joins, Path::Reverse { addr }),
-        Gathered::Reverse { .. } => {
-            return Err(BootstrapError::new(BootstrapKind::Peer, "asked to dial twice"));
+        Gathered::Reverse { .. } | Gathered::Channels { .. } => {
+            return Err(BootstrapError::new(BootstrapKind::Peer, "asked for the same twice"));
         }
-        Gathered::Mux { input } => {
-            let links = super::share_pipe(input, Box::new(output), streams, &near.request)?;
+        Gathered::Mux { input, channels } => {
+            let here = streams - channels.len() as u16;
+            let links = super::share_pipe(input, Box::new(output), here, channels, &near.request)?;
             let mut links = links.into_iter();
             let control = links.next().expect("there is always a control stream");
             (control, (1..).map(StreamId).zip(links).collect(), Joins::Never, Path::Ssh)
@@ -296,8 +328,14 @@ pub(super) enum Gathered {
         control: Link,
         data: Vec<(StreamId, Link)>,
     },
+    /// Through ssh; the last data streams have channels of their own, one at least has none.
     Mux {
         input: Box<dyn Read + Send>,
+        channels: Vec<Link>,
+    },
+    /// The same, with channels that are to come.
+    Channels {
+        decided: Receiver<Decided>,
     },
     /// The near end listens there.
     Reverse {
@@ -333,7 +371,8 @@ where
         .spawn(move || {
             for _ in 0..DECISIONS_MAX {
                 let decision = message::read_frame::<Decision>(&mut input);
-                if !matches!(decision, Ok(Decision::Streams(_) | Decision::Reverse(_))) {
+                let more = Decision::is_followed;
+                if !decision.as_ref().is_ok_and(more) {
                     let _ = sender.send((decision, Some(Box::new(input))));
                     return;
                 }
@@ -372,7 +411,10 @@ where
             },
             recv(decided) -> answer => match answer {
                 Ok((Ok(Decision::Streams(n)), None)) if (1..=most).contains(&n) => streams = n,
-                Ok((Ok(Decision::Mux), Some(input))) => return Ok((Gathered::Mux { input }, streams)),
+                Ok((Ok(Decision::Mux), Some(input))) => {
+                    return Ok((Gathered::Mux { input, channels: Vec::new() }, streams));
+                }
+                Ok((Ok(Decision::Channels), None)) => return Ok((Gathered::Channels { decided: words }, streams)),
                 // What came in so far is closed with the port.
                 Ok((Ok(Decision::Reverse(at)), None)) => return Ok((Gathered::Reverse { at, decided: words }, streams)),
                 Ok((Ok(Decision::Direct), Some(input))) if listener.is_some() => {
@@ -477,12 +519,7 @@ mod tests {
         let hello = NearHello {
             protocol: hello.protocol_max,
             program: "0".into(),
-            request: AgentRequest {
-                role: crate::job::Role::Sink,
-                sources: vec![],
-                destination: None,
-                options,
-            },
+            request: AgentRequest::new(crate::job::Role::Sink, vec![], None, options),
             session: message::Fixed([1; 16]),
             key: Bytes(identity.public()),
             secret: message::Fixed([2; 32]),

@@ -16,6 +16,9 @@ use crate::transport::path::EndFacts;
 
 /// Begins the agent's speech, and the near end's.
 pub(super) const MAGIC: &[u8] = b"HAUL\x01";
+/// Begins the agent's only words on a further channel. Another than [`MAGIC`]: a forced command may start an agent of its own
+/// there.
+pub(super) const CHANNEL_MAGIC: &[u8] = b"HAUL\x02";
 /// Most bytes before [`MAGIC`] that belong to somebody else.
 pub(super) const CHATTER_MAX: usize = 64 * 1024;
 /// Longest JSON of one frame, bytes.
@@ -100,8 +103,13 @@ pub(super) enum AgentReply {
         /// It knows [`Decision::Reverse`].
         #[serde(default)]
         can_dial: bool,
+        /// It knows [`Decision::Channels`].
+        #[serde(default)]
+        channels: bool,
     },
     Error(String),
+    /// Before `Ready`, of the request's question: JSON, the last of these is the answer.
+    Told(String),
 }
 
 /// One port, at these addresses.
@@ -136,7 +144,7 @@ pub(super) struct NotListening {
     pub why: String,
 }
 
-/// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct` or `Mux`.
+/// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct`, `Mux` or `Over`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Decision {
@@ -148,8 +156,20 @@ pub(super) enum Decision {
     Reverse(Listening),
     /// All streams are on their way, or will come to the session that runs.
     Direct,
+    /// No port can be reached, and further channels of the ssh connection will be tried; it says where they are awaited
+    /// (`gate`). Said at most once.
+    Channels,
     /// Subframes on this pipe from here on.
     Mux,
+    /// The same, with the last data streams on these further channels, one on each.
+    Over(Vec<u16>),
+}
+
+impl Decision {
+    /// More of them come.
+    pub(super) fn is_followed(&self) -> bool {
+        matches!(self, Decision::Streams(_) | Decision::Reverse(_) | Decision::Channels)
+    }
 }
 
 /// Agent to near end: how its dialling went.
@@ -200,6 +220,17 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+impl Bytes {
+    /// # Errors
+    /// More than [`KEY_LEN_MAX`].
+    pub(super) fn bounded(bytes: Vec<u8>) -> io::Result<Bytes> {
+        match bytes.len() <= KEY_LEN_MAX {
+            true => Ok(Bytes(bytes)),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}
+
 /// The bytes of one frame.
 ///
 /// # Errors
@@ -245,21 +276,26 @@ pub(super) fn read_frame<T: DeserializeOwned>(reader: &mut dyn Read) -> io::Resu
 
 /// Reads up to and including [`MAGIC`], and not a byte more.
 pub(super) fn skip_to_magic(reader: &mut dyn Read) -> io::Result<()> {
+    skip_to(MAGIC, reader)
+}
+
+/// Consumes what a shell said, and `magic`, whose first byte occurs only once in it, and not a byte more.
+pub(super) fn skip_to(magic: &[u8], reader: &mut dyn Read) -> io::Result<()> {
     let mut matched = 0;
-    for _ in 0..CHATTER_MAX + MAGIC.len() {
+    for _ in 0..CHATTER_MAX + magic.len() {
         let mut byte = [0];
         reader.read_exact(&mut byte)?;
         // The first byte of the magic occurs only once in it, so a mismatch starts over.
         matched = match byte[0] {
-            b if b == MAGIC[matched] => matched + 1,
-            b if b == MAGIC[0] => 1,
+            b if b == magic[matched] => matched + 1,
+            b if b == magic[0] => 1,
             _ => 0,
         };
-        if matched == MAGIC.len() {
+        if matched == magic.len() {
             return Ok(());
         }
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting from the near end"))
+    Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting from the other end"))
 }
 
 #[cfg(test)]

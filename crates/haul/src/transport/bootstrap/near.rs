@@ -13,6 +13,7 @@ use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
+use super::channels::{self, Further};
 use super::listener::Session;
 use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
@@ -22,10 +23,11 @@ use super::push::{STAGE0, start_haul};
 use super::race::{self, Caller};
 use super::redial::{Redial, Redialler};
 use super::reverse::{self, Taken, Terms};
+use super::share::Sharing;
 use super::ssh::{Ssh, dial_name};
 use super::start::{self, Dialled};
 use super::words::escape;
-use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, harden};
+use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, SSH_CHANNELS_MAX, harden};
 use crate::job::{AgentRequest, Protect, Role};
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
@@ -55,6 +57,20 @@ pub fn connect(
     request: &AgentRequest,
     notes: &mut dyn FnMut(String),
 ) -> Result<Connected, BootstrapError> {
+    connect_and_hear(spec, request, notes, &mut |_| false)
+}
+
+/// As [`connect`], for a request with a question: `hear` takes what the far end says of it before there are connections, JSON as
+/// it came. `false` from it ends the session.
+///
+/// # Errors
+/// As [`connect`]'s; and when `hear` has enough.
+pub fn connect_and_hear(
+    spec: &RemoteSpec,
+    request: &AgentRequest,
+    notes: &mut dyn FnMut(String),
+    hear: &mut dyn FnMut(&str) -> bool,
+) -> Result<Connected, BootstrapError> {
     let tickets = spec.streams.unwrap_or(STREAMS_MAX);
     if !(1..=STREAMS_MAX).contains(&tickets) {
         return Err(BootstrapError::new(
@@ -66,6 +82,12 @@ pub fn connect(
         return Err(BootstrapError::new(
             BootstrapKind::Usage,
             "the port range of --port is empty or starts at 0",
+        ));
+    }
+    if spec.ssh_channels.is_some_and(|n| !(1..=SSH_CHANNELS_MAX).contains(&n)) {
+        return Err(BootstrapError::new(
+            BootstrapKind::Usage,
+            format!("1 to {SSH_CHANNELS_MAX} channels of the ssh connection are possible"),
         ));
     }
     if spec.via.len() > ADDRESSES_MAX {
@@ -109,7 +131,9 @@ pub fn connect(
     };
     let mut session = fresh()?;
     let words = encode(tell(VERSION, &session))?;
-    let mut ssh = Ssh::start(spec, STAGE0, login)?;
+    let sharing = Sharing::find(spec);
+    let shares = sharing.as_ref().map_or(Vec::new(), Sharing::first);
+    let mut ssh = Ssh::start(spec, &shares, STAGE0, login)?;
     let told = start_haul(&mut ssh, spec, &words, notes)?;
     ssh.set_silence(ANSWER_WAIT);
 
@@ -122,9 +146,18 @@ pub fn connect(
         session = fresh()?;
         ssh.send(&encode(tell(protocol, &session))?, notes)?;
     }
-    let (key, most, listening, client, facts, can_dial) = match ssh.read_frame(notes)? {
-        AgentReply::Ready { key, streams, listening, client, facts, can_dial } => {
-            (key, streams, listening, client, facts, can_dial)
+    let reply = loop {
+        match ssh.read_frame(notes)? {
+            AgentReply::Told(json) if hear(&json) => {}
+            reply => break reply,
+        }
+    };
+    let (key, most, listening, client, facts, can_dial, can_share) = match reply {
+        AgentReply::Told(_) => {
+            return Err(BootstrapError::new(BootstrapKind::Refused, "the rest was not waited for"));
+        }
+        AgentReply::Ready { key, streams, listening, client, facts, can_dial, channels } => {
+            (key, streams, listening, client, facts, can_dial, channels)
         }
         AgentReply::Error(why) => {
             let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
@@ -254,13 +287,33 @@ pub fn connect(
         let ask = ask.map_or(String::new(), |ask| format!(". For the firewall office: {ask}"));
         notes(format!("{what}; data goes through ssh (slower){ask}"));
     }
-    let decision = if direct.is_some() { Decision::Direct } else { Decision::Mux };
+    let further = match (&direct, &sharing) {
+        (Some(_), _) => None,
+        (None, Err(why)) => Some(Further::none(why)),
+        (None, Ok(_)) if !can_share => Some(Further::none("the far haul is too old for more")),
+        (None, Ok(sharing)) => {
+            // The first channel carries one data stream at least.
+            let (asked, most) = (spec.ssh_channels.map(|n| n - 1), spec.streams.unwrap_or(most) - 1);
+            Some(channels::open(&mut ssh, sharing, asked, most, notes)?)
+        }
+    };
+    // Nobody else comes.
+    drop(sharing);
+    let decision = match &further {
+        None => Decision::Direct,
+        Some(further) if further.links.is_empty() => Decision::Mux,
+        Some(further) => Decision::Over(further.links.iter().map(|(index, _)| *index).collect()),
+    };
     let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
-    if direct.is_none() && spec.streams.is_none() {
-        let before = std::mem::replace(&mut agreed, MUX_STREAMS.min(most));
+    if let Some(further) = &further
+        && spec.streams.is_none()
+    {
+        let streams = if further.links.is_empty() { MUX_STREAMS } else { further.told.value };
+        let before = std::mem::replace(&mut agreed, streams.min(most));
         tell_streams(&mut ssh, agreed, before, notes)?;
     }
     let told = ssh.send(&frame, notes)?;
+    let mut ssh_channels = None;
     let (path, mut links, plan, joins, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
         Some(Direct { path, links, plan, joins, orphaned }) => {
@@ -272,11 +325,15 @@ pub fn connect(
         }
         None if !told => return Err(ssh.ended(notes)),
         None => {
-            let (reader, writer, guard) = ssh.into_pipe()?;
+            let Further { links, clients, told } = further.expect("made where nothing is direct");
+            let (reader, writer, guard) = ssh.into_pipe(clients)?;
             let why = if spec.streams.is_some() { "as asked" } else { "all share the ssh connection" };
             let streams = agreed;
             let plan = Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
-            let links = super::share_pipe(Box::new(reader), Box::new(writer), streams, request)?;
+            let here = streams - links.len() as u16;
+            let channels = links.into_iter().map(|(_, link)| link).collect();
+            let links = super::share_pipe(Box::new(reader), Box::new(writer), here, channels, request)?;
+            ssh_channels = Some(told);
             (Path::Ssh, links, plan, Joins::Never, guard)
         }
     };
@@ -292,6 +349,7 @@ pub fn connect(
         protocol,
         remote_version,
         plan,
+        ssh_channels,
         strays,
         far: facts,
         guard,

@@ -220,7 +220,12 @@ pub(super) fn answer(
                     Err(why) => say(&FarDialled::Failed(format!("{} {why}", at.address)))?,
                 }
             }
-            (Ok(Decision::Mux), Some(input)) => return Ok((Gathered::Mux { input }, streams)),
+            (Ok(Decision::Mux), Some(input)) => {
+                return Ok((Gathered::Mux { input, channels: Vec::new() }, streams));
+            }
+            (Ok(Decision::Channels), None) => {
+                return Ok((Gathered::Channels { decided: decided.clone() }, streams));
+            }
             // That the pipe ends when all is up loses nothing.
             (Ok(Decision::Direct) | Err(_), _) if up.is_some() => {
                 let Some(Up { way, control, data, used }) = up else { unreachable!("it was just seen") };

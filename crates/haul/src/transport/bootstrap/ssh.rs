@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
+use super::channels::Clients;
 use super::message::{self, CHATTER_MAX, MAGIC};
 use super::words::{Lines, Notes, escape, quote};
 use super::{BootstrapError, BootstrapKind, RemoteSpec};
@@ -78,13 +79,20 @@ pub(super) fn dial_name(spec: &RemoteSpec) -> &str {
 /// it and the open epoch has to be closed first; a group of its own would keep it from asking for a
 /// password. So it starts with SIGINT ignored, which ssh leaves as it is, and which only a shell can arrange
 /// without `unsafe`. The shell sees a constant; all words are arguments.
-pub(super) fn command_line(spec: &RemoteSpec, remote: &str) -> Result<Vec<OsString>, BootstrapError> {
+///
+/// `sharing`: options behind the user's own, of which ssh takes the first.
+pub(super) fn command_line(
+    spec: &RemoteSpec,
+    sharing: &[OsString],
+    remote: &str,
+) -> Result<Vec<OsString>, BootstrapError> {
     let destination = destination(spec)?;
     let mut words: Vec<OsString> = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"].map(OsString::from).into();
     match spec.ssh.is_empty() {
         true => words.push("ssh".into()),
         false => words.extend(spec.ssh.iter().map(OsString::from)),
     }
+    words.extend_from_slice(sharing);
     if !spec.interactive {
         words.push("-oBatchMode=yes".into());
     }
@@ -144,13 +152,14 @@ impl Drop for Process {
 }
 
 impl Ssh {
-    /// Runs ssh with the constant command `remote`.
+    /// Runs ssh with the constant command `remote`. `sharing`: see [`command_line`].
     pub(super) fn start(
         spec: &RemoteSpec,
+        sharing: &[OsString],
         remote: &str,
         silence: Option<Duration>,
     ) -> Result<Ssh, BootstrapError> {
-        let words = command_line(spec, remote)?;
+        let words = command_line(spec, sharing, remote)?;
         let local = |source| BootstrapError::local("cannot start ssh", source);
         let mut child = Command::new(&words[0])
             .args(&words[1..])
@@ -438,7 +447,7 @@ impl Ssh {
     pub(super) fn into_guard(self) -> SshGuard {
         let Ssh { child, stdin, stdout, stderr, words, .. } = self;
         let words = follow(stderr, words);
-        SshGuard { words, _pipe: (Some(stdin), Some(stdout)), child }
+        SshGuard { words, _pipe: (Some(stdin), Some(stdout)), _clients: Clients::default(), child }
     }
 
     /// As [`Ssh::into_guard`]; `orphaned` is set when ssh ends.
@@ -451,14 +460,19 @@ impl Ssh {
         };
         // Without the thread a dead far end is waited for a little longer.
         let _ = thread::Builder::new().name("haul-ssh-watch".into()).spawn(watch);
-        SshGuard { words: follow(stderr, words), _pipe: (Some(stdin), None), child }
+        SshGuard {
+            words: follow(stderr, words),
+            _pipe: (Some(stdin), None),
+            _clients: Clients::default(),
+            child,
+        }
     }
 
-    /// All streams use the pipe: its reading and its writing end.
-    pub(super) fn into_pipe(self) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
+    /// All streams use the pipe, and the channels of `clients`: its reading and its writing end.
+    pub(super) fn into_pipe(self, clients: Clients) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
         let Ssh { child, stdin, stdout, stderr, words, buffer, .. } = self;
         let words = follow(stderr, words);
-        let guard = SshGuard { words, _pipe: (None, None), child };
+        let guard = SshGuard { words, _pipe: (None, None), _clients: clients, child };
         set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
         Ok((Pipe { ahead: io::Cursor::new(buffer), stdout }, stdin, guard))
     }
@@ -484,6 +498,8 @@ pub struct SshGuard {
     words: Arc<Mutex<Lines>>,
     /// Held open while the session lives; with `Path::Ssh` the streams have it.
     _pipe: (Option<ChildStdin>, Option<ChildStdout>),
+    /// Before the first ssh, which waits for them.
+    _clients: Clients,
     /// Last, as in [`Ssh`].
     child: Process,
 }
@@ -531,7 +547,7 @@ fn follow(stderr: Option<ChildStderr>, mut words: Lines) -> Arc<Mutex<Lines>> {
 }
 
 /// Waits until `child` has ended, at most `limit`.
-fn wait_child(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+pub(super) fn wait_child(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
         match child.try_wait() {
@@ -564,6 +580,8 @@ mod tests {
             interactive: false,
             streams: Some(1),
             storage_rate: None,
+            ssh_channels: None,
+            sockets: Vec::new(),
         }
     }
 
@@ -587,11 +605,12 @@ mod tests {
     /// Goal: without a terminal ssh is told not to ask, and the host is behind `--` with the constant command.
     #[test]
     fn command_line_is_closed() {
-        let words = command_line(&spec("h"), "REMOTE").unwrap();
+        let shares = ["-oX=1".into()];
+        let words = command_line(&spec("h"), &shares, "REMOTE").unwrap();
         let words: Vec<_> = words.iter().map(|w| w.to_str().unwrap()).collect();
-        assert_eq!(words[4..], ["ssh", "-p", "22", "-oBatchMode=yes", "-T", "--", "h", "REMOTE"]);
+        assert_eq!(words[4..], ["ssh", "-p", "22", "-oX=1", "-oBatchMode=yes", "-T", "--", "h", "REMOTE"]);
         let asks = RemoteSpec { interactive: true, ssh: vec![], ..spec("h") };
-        let words = command_line(&asks, "REMOTE").unwrap();
+        let words = command_line(&asks, &[], "REMOTE").unwrap();
         assert_eq!(words[4..], ["ssh", "-T", "--", "h", "REMOTE"]);
     }
 }
