@@ -1,7 +1,8 @@
 //! Where the bytes of a file lie: which storage target serves which range. Arithmetic and decoders, no system calls.
 //!
 //! In: the bytes with which a file system answers the layout question; a provider in `haul` asks it. Out: a checked
-//! [`Layout`], and the range on one target at any offset of it.
+//! [`Layout`], the range on one target at any offset of it, and which objects of a file lie where ([`runs`]).
+//! A layout speaks of targets by name; where they have numbers ([`Layout::map`]), by these.
 //! Invariants: every offset of a file has exactly one place; a layout is at most [`STRIPES_MAX`] stripes in
 //! [`COMPONENTS_MAX`] components, whatever an answer claims; a target's name is at most [`TARGET_NAME_LEN_MAX`] bytes.
 //! Left out: which of several copies is read. A mirrored range shows its first copy only, for which one the client takes
@@ -13,6 +14,7 @@ mod beegfs;
 mod ceph;
 mod gluster;
 mod lustre;
+pub mod runs;
 
 pub use beegfs::{BEEGFS_TARGETS_MAX, beegfs};
 pub use ceph::{CephStriping, ceph};
@@ -55,29 +57,29 @@ impl fmt::Display for TargetName {
 
 /// A range of a file that is striped in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Component {
+pub struct Component<T = TargetName> {
     /// Where it begins, bytes.
     pub start: u64,
     /// Bytes that lie together on one target before the next one's turn; not zero.
     pub stripe_size: u64,
     /// In stripe order, at least one, at most [`STRIPES_MAX`]. Stripe number `n`, counted from the start of the file, lies
     /// on entry `n % len`.
-    pub targets: Vec<TargetName>,
+    pub targets: Vec<T>,
 }
 
 /// A range on one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct Place<'a, T = TargetName> {
     /// From the offset that was asked for to the end of the stripe or of the component; at least 1.
     pub len: u64,
-    pub target: &'a TargetName,
+    pub target: &'a T,
 }
 
 /// Where a file lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct Layout<T = TargetName> {
     /// Rising starts, the first one at 0; each ends where the next one begins, the last one never.
-    components: Vec<Component>,
+    components: Vec<Component<T>>,
 }
 
 /// Why an answer is no layout.
@@ -96,12 +98,12 @@ pub enum LayoutError {
     NoObjects,
 }
 
-impl Layout {
+impl<T> Layout<T> {
     /// A layout of these components, which are made to fit each other.
     ///
     /// # Errors
     /// None is there, one has no targets or too many, a stripe of no length, or the starts do not rise from 0.
-    pub fn new(components: Vec<Component>) -> Result<Layout, LayoutError> {
+    pub fn new(components: Vec<Component<T>>) -> Result<Layout<T>, LayoutError> {
         if components.is_empty() {
             return Err(LayoutError::NoObjects);
         }
@@ -132,11 +134,11 @@ impl Layout {
     }
 
     /// The whole file on one target.
-    pub fn flat(target: TargetName) -> Layout {
+    pub fn flat(target: T) -> Layout<T> {
         Layout { components: vec![Component { start: 0, stripe_size: u64::MAX, targets: vec![target] }] }
     }
 
-    pub fn components(&self) -> &[Component] {
+    pub fn components(&self) -> &[Component<T>] {
         &self.components
     }
 
@@ -144,10 +146,8 @@ impl Layout {
     ///
     /// Edge: an offset past the end of the file is legal, for a file may shrink under us.
     /// Source: RAID-0 striping by the offset in the whole file, also inside components (Lustre's `lov_stripe_number`).
-    pub fn at(&self, offset: u64) -> Place<'_> {
-        let index = self.components.partition_point(|component| component.start <= offset) - 1;
-        let component = &self.components[index];
-        let end = self.components.get(index + 1).map_or(u64::MAX, |next| next.start);
+    pub fn at(&self, offset: u64) -> Place<'_, T> {
+        let (component, end) = self.component_at(offset);
         let stripe = offset / component.stripe_size;
         let left = component.stripe_size - offset % component.stripe_size;
         // A remainder of at most 2000 fits any usize.
@@ -155,8 +155,28 @@ impl Layout {
         Place { len: left.min(end.saturating_sub(offset).max(1)), target: &component.targets[slot] }
     }
 
+    /// The component that holds a byte, and where it ends; the last one at the end of all numbers.
+    fn component_at(&self, offset: u64) -> (&Component<T>, u64) {
+        let index = self.components.partition_point(|component| component.start <= offset) - 1;
+        let end = self.components.get(index + 1).map_or(u64::MAX, |next| next.start);
+        (&self.components[index], end)
+    }
+
+    /// The same layout, with other words for its targets.
+    pub fn map<U>(&self, mut name: impl FnMut(&T) -> U) -> Layout<U> {
+        let components = self.components.iter().map(|component| Component {
+            start: component.start,
+            stripe_size: component.stripe_size,
+            targets: component.targets.iter().map(&mut name).collect(),
+        });
+        Layout { components: components.collect() }
+    }
+
     /// The targets of the file, each once, in the order of their first byte.
-    pub fn targets(&self) -> Vec<&TargetName> {
+    pub fn targets(&self) -> Vec<&T>
+    where
+        T: Ord,
+    {
         let mut seen = std::collections::BTreeSet::new();
         let all = self.components.iter().flat_map(|component| &component.targets);
         all.filter(|target| seen.insert(*target)).collect()

@@ -19,6 +19,7 @@ pub mod null;
 pub mod sink;
 pub mod source;
 pub mod spill;
+pub mod targets;
 pub mod walk;
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

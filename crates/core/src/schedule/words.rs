@@ -114,7 +114,7 @@ impl Run {
     }
 
     /// The number of its `k`-th object, from 0.
-    pub(super) fn object(&self, k: u64) -> u64 {
+    pub(crate) fn object(&self, k: u64) -> u64 {
         self.first.saturating_add((k / self.group).saturating_mul(self.step)).saturating_add(k % self.group)
     }
 }

@@ -115,8 +115,12 @@ pub fn layout_of(file: impl AsFd, size: u64) -> Found {
 
 fn flat(file: BorrowedFd<'_>, why_flat: Option<String>) -> Found {
     let device = fstat(file).map_or(0, |stat| stat.st_dev);
-    let name = format!("device {}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    Found { provider: Provider::Flat, layout: Layout::flat(TargetName::new(&name)), why_flat }
+    Found { provider: Provider::Flat, layout: Layout::flat(device_name(device)), why_flat }
+}
+
+/// A device as a target, by its number (`st_dev`).
+pub(super) fn device_name(device: u64) -> TargetName {
+    TargetName::new(&format!("device {}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
 /// The value of an extended attribute.
