@@ -8,11 +8,14 @@
 //! wait on flash (`spill`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
+use crate::layout::Layout;
+use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, protocol};
 use crate::wire::{
@@ -23,6 +26,7 @@ mod answer;
 mod done;
 mod file;
 mod map;
+mod plan;
 mod read;
 mod seal;
 mod spill;
@@ -30,6 +34,8 @@ mod streams;
 
 use file::{File, Phase, Queue};
 use map::Maps;
+use plan::Plan;
+pub use plan::{LOCATE_FILES_MAX, Lies};
 use read::Ready;
 use spill::Spill;
 pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, SpillConfig, SpillCounts};
@@ -43,8 +49,12 @@ pub struct SourceConfig {
     pub entries_max: u32,
     /// Payload bytes in this end's buffers, at most.
     pub memory: u64,
-    /// Reads in flight, at most.
+    /// Reads in flight at one storage target, at most; and in all, while there is only one.
     pub reads_max: u32,
+    /// Reads in flight at all targets together, at most; [`SourceConfig::reads_max`] if that is more.
+    pub reads_total: u32,
+    /// Which object is read next, and at which target.
+    pub policy: Policy,
     /// The sink asked for it: no file is sent before its state is known.
     pub wait: bool,
     /// Both ends know sparse files.
@@ -117,7 +127,7 @@ pub struct Source {
     /// Other entries that were announced: directories (with the number of open entries) and symlinks.
     dirs: HashMap<DirId, ()>,
     links: HashMap<FileId, ()>,
-    large: VecDeque<FileId>,
+    plan: Plan,
     small: VecDeque<FileId>,
     small_bytes: u64,
     retries: Vec<FileId>,
@@ -168,7 +178,7 @@ impl Source {
             files: HashMap::new(),
             dirs: HashMap::new(),
             links: HashMap::new(),
-            large: VecDeque::new(),
+            plan: Plan::new(config.policy, limits(&config)),
             small: VecDeque::new(),
             small_bytes: 0,
             retries: Vec::new(),
@@ -218,12 +228,15 @@ impl Source {
 
     /// There is something to read that waits for a grant or a buffer: the stages after are slow.
     pub fn is_blocked(&self) -> bool {
-        !(self.large.is_empty() && self.small.is_empty()) && self.reads < self.config.reads_max
+        let waits = (self.plan.files > 0 && !self.plan.holds) || !self.small.is_empty();
+        waits && self.may_read()
     }
 
     /// When [`Source::handle_tick`] is due, if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.looks.keys().next().map(|(time, _)| *time).into_iter().chain(self.lost_until).min()
+        let look = self.looks.keys().next().map(|(time, _)| *time);
+        let target = self.plan.schedule.next_deadline();
+        look.into_iter().chain(target).chain(self.lost_until).min()
     }
 
     fn open_entries(&self) -> usize {
@@ -231,7 +244,8 @@ impl Source {
     }
 
     /// The walk found an entry. Its id was never used before and its parent was handed in before it.
-    pub fn handle_entry(&mut self, mut entry: Announced) {
+    /// `lies`: where a file lies; of other entries it means nothing.
+    pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies) {
         if let EntryKind::File { fingerprint, sparse, .. } = &mut entry.kind {
             *sparse &= self.config.holes && fingerprint.size > SMALL_LEN_MAX;
         }
@@ -258,7 +272,17 @@ impl Source {
                         phase: Phase::AwaitState,
                         digest: SubtreeSet::new(self.config.digest, fingerprint.size),
                         held: Vec::new(),
-                        cursor: 0,
+                        layout: match lies {
+                            Lies::At(target) => Some(Arc::new(Layout::flat(target))),
+                            Lies::Ask => None,
+                        },
+                        asks: lies == Lies::Ask,
+                        classes: None,
+                        queued: 0,
+                        adding: false,
+                        left: 0,
+                        works: false,
+                        given: BTreeMap::new(),
                         again: VecDeque::new(),
                         reads: 0,
                         checking: false,
@@ -387,6 +411,7 @@ impl Source {
     /// Time passed.
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
+        self.plan.schedule.handle_tick(self.now);
         if self.lost_until.is_some_and(|until| until <= now) {
             self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
         }
@@ -410,9 +435,11 @@ impl Source {
         self.paused = paused;
     }
 
-    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight. Those that were begun go on.
-    pub fn handle_reads_max(&mut self, reads_max: u32) {
-        self.config.reads_max = reads_max.max(1);
+    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight at a target, and `reads_total` in all. Those
+    /// that were begun go on.
+    pub fn handle_reads_max(&mut self, reads_max: u32, reads_total: u32) {
+        (self.config.reads_max, self.config.reads_total) = (reads_max.max(1), reads_total);
+        self.plan.schedule.set_limits(limits(&self.config));
     }
 
     /// Ends in good order: reads nothing more and asks the sink to close its epoch.
@@ -537,6 +564,10 @@ impl Source {
             self.actions.push_back(SourceAction::Send(Message::End(totals)));
         }
     }
+}
+
+fn limits(config: &SourceConfig) -> Limits {
+    Limits { total: config.reads_total.max(config.reads_max), each: config.reads_max }
 }
 
 /// How long the sink's last word is waited for when every data stream is lost.

@@ -6,7 +6,7 @@
 //! freed, and what it and its credit counted goes with it.
 //! Left out: what a look means for the file (`seal`).
 
-use super::file::{Phase, Queue};
+use super::file::Phase;
 use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
@@ -17,10 +17,18 @@ use crate::wire::{DataEntry, DataHeader, Failure, Message, Stage, credit_cost};
 impl Source {
     /// A completion of the storage engine.
     pub fn handle_done(&mut self, done: SourceDone, now: Time) {
+        self.now = self.now.max(now);
         match done {
             SourceDone::Map { id, generation, result } => self.handle_mapped(id, generation, result),
-            SourceDone::Read { id, generation, offset, len, result } => {
+            SourceDone::Read { id, generation, offset, len, target, service, result } => {
                 self.reads -= 1;
+                match service {
+                    None => self.plan.schedule.not_asked(target, self.now),
+                    Some(service) if result.is_ok() => {
+                        self.plan.schedule.done(target, len.into(), service, self.now);
+                    }
+                    Some(_) => self.plan.schedule.failed(target, self.now),
+                }
                 let cost = credit_cost(u64::from(len));
                 let granted = self.was_granted((id, generation, Some(offset)), cost);
                 let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
@@ -38,6 +46,7 @@ impl Source {
                                     let _ = file.digest.insert(start, part, *cv);
                                 }
                             }
+                            file.piece_done(offset);
                             let entry = DataEntry {
                                 id,
                                 generation,
@@ -52,7 +61,7 @@ impl Source {
                                 cvs: ok.cvs,
                             };
                             let header = DataHeader { entries: vec![entry] };
-                            let last = file.reads == 0 && file.queue == Queue::None;
+                            let last = file.is_read();
                             let buffer = Some(ok.buffer);
                             self.land(Ready { header, buffer, cost, held: cost }, granted);
                             if last {
@@ -70,6 +79,7 @@ impl Source {
                 self.buffers_used -= cost;
                 self.credit_used -= if granted { cost } else { 0 };
             }
+            SourceDone::Locate { files } => self.handle_located(files),
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
             SourceDone::Look { id, generation, result } => {
                 if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Looking) {

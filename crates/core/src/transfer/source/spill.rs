@@ -349,7 +349,7 @@ impl Source {
         if self.spill.config.is_none() {
             return;
         }
-        let waits = !(self.large.is_empty() && self.small.is_empty());
+        let waits = self.plan.files > 0 || !self.small.is_empty();
         let least = self.least_read().map_or(0, credit_cost);
         let spent = if self.paused || self.stopping || self.streams.all_lost() {
             Spent::Otherwise
@@ -368,8 +368,7 @@ impl Source {
 
     /// What the next read would be, bytes.
     fn least_read(&self) -> Option<u64> {
-        let large = self.large.iter().find_map(|id| self.files.get(id));
-        let large = large.map(|file| u64::from(file.object_size).min(file.size()));
+        let large = (self.plan.files > 0).then_some(self.plan.object_max);
         let small = self.small.iter().find_map(|id| self.files.get(id)).map(|file| file.size());
         large.into_iter().chain(small).min()
     }
