@@ -26,6 +26,7 @@ fn cut_off_with(patience: Duration) -> Source {
         wait,
         holes,
         digest,
+        targets: false,
         verify: false,
         patience,
     };

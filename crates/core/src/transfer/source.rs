@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
-use crate::ids::{BufferId, DirId, FileId, Generation, StreamId, Time};
+use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::layout::Layout;
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
@@ -23,6 +23,7 @@ use crate::wire::{
 };
 
 mod answer;
+mod classes;
 mod done;
 mod file;
 mod map;
@@ -32,6 +33,7 @@ mod seal;
 mod spill;
 mod streams;
 
+use classes::Classes;
 use file::{File, Phase, Queue};
 use map::Maps;
 use plan::Plan;
@@ -40,7 +42,7 @@ use read::Ready;
 use spill::Spill;
 pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, SpillConfig, SpillCounts};
 pub use streams::QUEUED_MAX;
-use streams::Streams;
+use streams::{Settled, Streams};
 
 /// What the source machine must know before it starts.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,8 @@ pub struct SourceConfig {
     pub holes: bool,
     /// How both ends make digests.
     pub digest: DigestKind,
+    /// Both ends know the sink's storage targets: it says where files go, and grants by its targets.
+    pub targets: bool,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
@@ -128,6 +132,7 @@ pub struct Source {
     dirs: HashMap<DirId, ()>,
     links: HashMap<FileId, ()>,
     plan: Plan,
+    classes: Classes,
     small: VecDeque<FileId>,
     small_bytes: u64,
     retries: Vec<FileId>,
@@ -179,6 +184,7 @@ impl Source {
             dirs: HashMap::new(),
             links: HashMap::new(),
             plan: Plan::new(config.policy, limits(&config)),
+            classes: Classes::default(),
             small: VecDeque::new(),
             small_bytes: 0,
             retries: Vec::new(),
@@ -400,9 +406,12 @@ impl Source {
         if self.streams.lose(stream) {
             self.actions.push_back(SourceAction::CloseStream(stream));
         }
-        let (lost, buffers, credit) = self.streams.settle(stream, frames);
+        let Settled { lost, buffers, credit, classes } = self.streams.settle(stream, frames);
         self.buffers_used -= buffers;
         self.credit_used -= credit;
+        for (class, cost) in classes {
+            self.give_back(class, cost);
+        }
         for (id, generation, offset) in lost {
             self.send_again(id, generation, offset);
         }
@@ -469,6 +478,7 @@ impl Source {
             return;
         }
         match message {
+            Message::Grant { class, total } if self.config.targets => self.handle_grant(Class(class), total),
             Message::Grant { total, .. } => self.credit = self.credit.max(total),
             Message::State(states) => {
                 for (id, generation, state) in states {

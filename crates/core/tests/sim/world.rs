@@ -354,6 +354,7 @@ impl World {
             wait,
             holes,
             digest,
+            targets: false,
             verify: false,
             patience,
         });

@@ -264,6 +264,7 @@ impl Session {
             wait: setup.wait,
             holes: setup.holes,
             digest: setup.protection.digest,
+            targets: false,
             verify: request.options.verify == Verify::Disk,
             patience: lines.patience(),
         });

@@ -10,7 +10,7 @@ use super::file::Phase;
 use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
-use crate::ids::{BufferId, FileId, Generation, Time};
+use crate::ids::{BufferId, Class, FileId, Generation, Time};
 use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
 use crate::wire::{DataEntry, DataHeader, Failure, Message, Stage, credit_cost};
 
@@ -30,6 +30,7 @@ impl Source {
                     Some(_) => self.plan.schedule.failed(target, self.now),
                 }
                 let cost = credit_cost(u64::from(len));
+                let class = self.class_of_read((id, generation, offset));
                 let granted = self.was_granted((id, generation, Some(offset)), cost);
                 let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
                 if let Some(file) = current {
@@ -63,7 +64,7 @@ impl Source {
                             let header = DataHeader { entries: vec![entry] };
                             let last = file.is_read();
                             let buffer = Some(ok.buffer);
-                            self.land(Ready { header, buffer, cost, held: cost }, granted);
+                            self.land(Ready { header, buffer, cost, held: cost, class }, granted);
                             if last {
                                 self.look(id);
                             }
@@ -78,6 +79,7 @@ impl Source {
                 }
                 self.buffers_used -= cost;
                 self.credit_used -= if granted { cost } else { 0 };
+                self.give_back(class, cost);
             }
             SourceDone::Locate { files } => self.handle_located(files),
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
@@ -205,6 +207,7 @@ impl Source {
         let header = DataHeader { entries };
         let cost = credit_cost(header.payload_len());
         self.credit_used -= if granted { asked_cost - cost } else { 0 };
-        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost }, granted);
+        let class = Class::ANY;
+        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost, class }, granted);
     }
 }

@@ -79,7 +79,11 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         (file.adding, file.queued) = (true, 0);
         let len = u64::from(file.object_size).min(file.size());
-        self.plan.object_max = self.plan.object_max.max(len);
+        if len > self.plan.object_max {
+            self.plan.object_max = len;
+            self.see_classes();
+        }
+        let Some(file) = self.files.get_mut(&id) else { return };
         match file.layout {
             Some(_) => self.plan.adding.push_back(id),
             None => self.plan.unplaced.push_back(id),
@@ -109,12 +113,34 @@ impl Source {
     pub(super) fn drop_objects(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         if file.works {
-            self.plan.schedule.forget(id);
+            self.forget_runs(id);
         }
+        let Some(file) = self.files.get_mut(&id) else { return };
         (file.adding, file.left) = (false, 0);
         file.again.clear();
         file.given.clear();
         self.count_work(id);
+    }
+
+    /// What waits of a file goes into the schedule anew, for where it goes is another place now.
+    pub(super) fn queue_anew(&mut self, id: FileId) {
+        self.forget_runs(id);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        (file.left, file.adding, file.queued) = (0, true, 0);
+        let object_size = u64::from(file.object_size);
+        let again: Vec<u64> = file.again.iter().map(|offset| offset / object_size).collect();
+        // One that is still to be asked about stands there already.
+        if file.layout.is_some() {
+            self.plan.adding.push_back(id);
+        }
+        for object in again {
+            self.add_again(id, object);
+        }
+    }
+
+    fn forget_runs(&mut self, id: FileId) {
+        self.plan.schedule.forget(id);
+        self.plan.again.retain(|(_, run)| run.file != id);
     }
 
     /// An object goes once more, before what waits at its target.

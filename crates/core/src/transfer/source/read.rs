@@ -8,7 +8,7 @@
 
 use super::file::{Phase, Queue};
 use super::{Source, SourceAction, limits};
-use crate::ids::{BufferId, Generation};
+use crate::ids::{BufferId, Class, Generation};
 use crate::schedule::Limits;
 use crate::transfer::BUNDLE_LEN_MAX;
 use crate::transfer::op::{BundleFile, SourceOp};
@@ -30,6 +30,8 @@ pub(super) struct Ready {
     pub(super) cost: u64,
     /// What its buffer takes here; more than `cost` when a bundle came out shorter than was asked.
     pub(super) held: u64,
+    /// Where it goes at the sink; it took `cost` of that credit, too.
+    pub(super) class: Class,
 }
 
 impl Source {
@@ -122,6 +124,7 @@ impl Source {
         let tail = offset + u64::from(len) == file.size();
         let (generation, whole) = (file.generation, tail && offset == 0);
         let op = SourceOp::Read { id, generation, offset, len, tail, whole, target };
+        self.take_class(issue.sink, (id, generation, offset), credit_cost(len.into()));
         match granted {
             true => self.take(u64::from(len)),
             false => self.take_spilling((id, generation, Some(offset)), u64::from(len)),
@@ -191,9 +194,9 @@ impl Source {
         self.drain_spill();
         while !self.paused && !self.frames.is_empty() {
             let Some(stream) = self.streams.free() else { return };
-            let Ready { header, buffer, cost, held } = self.frames.pop_front().expect("not empty");
+            let Ready { header, buffer, cost, held, class } = self.frames.pop_front().expect("not empty");
             self.counts.payload += header.payload_len();
-            self.streams.push(stream, &header, cost, held);
+            self.streams.push(stream, &header, (cost, held), class);
             self.actions.push_back(SourceAction::SendData { stream, header, buffer });
         }
         self.run_further();
@@ -201,7 +204,8 @@ impl Source {
 
     pub(super) fn drop_frames(&mut self) {
         self.drop_spill();
-        for Ready { buffer, cost, held, .. } in std::mem::take(&mut self.frames) {
+        for Ready { buffer, cost, held, class, .. } in std::mem::take(&mut self.frames) {
+            self.give_back(class, cost);
             self.buffers_used -= held;
             self.credit_used -= cost;
             if let Some(buffer) = buffer {
