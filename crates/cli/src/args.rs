@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use haul::api::SSH_CHANNELS_MAX;
+use haul::job::Policy;
 
 pub mod ctl;
 pub mod far;
@@ -252,6 +253,14 @@ pub struct Cp {
     /// Default: 16GiB, or a quarter of what is free there if that is less.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "spill")]
     pub spill_size: Option<u64>,
+
+    /// Which part of which file is read next: adaptive, round-robin, file, or lads:T,W,M
+    ///
+    /// Matters where the source's files lie on several storage targets. adaptive goes round those that are slow at the moment,
+    /// and has nothing to set; the others are there to compare with: targets in turns, one file after another, and turns that
+    /// pass over a target M times whose mean service time over W milliseconds is above T milliseconds.
+    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
+    pub schedule: Policy,
 
     #[command(flatten)]
     pub protection: protect::Protection,

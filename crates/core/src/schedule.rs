@@ -30,6 +30,7 @@ mod lads;
 pub mod queue;
 mod round_robin;
 pub mod share;
+mod standing;
 mod words;
 
 use adaptive::Adaptive;
@@ -39,7 +40,8 @@ use history::History;
 use lads::Lads;
 use queue::{Queues, Way};
 use round_robin::RoundRobin;
-pub use words::{Full, Health, Issue, LadsNumbers, Limits, Policy, Run, TargetState};
+use standing::LEVELS;
+pub use words::{Full, Health, Issue, LadsNumbers, Limits, NoPolicy, Policy, Run, TargetState};
 
 /// Most targets of an end, and classes of a sink. What lies at further ones is scheduled as if it lay at the last; a
 /// class beyond is [`Class::ANY`].
@@ -129,6 +131,11 @@ pub struct Schedule {
     armed: Vec<Time>,
     /// How classes of the sink fare, and when a slow one may have an object again.
     sink: Vec<(Health, Time)>,
+    /// Targets that ever had something; and those that have something waiting or in flight.
+    known: Bits,
+    known_count: usize,
+    busy: Bits,
+    busy_count: usize,
 }
 
 /// No timer.
@@ -167,6 +174,10 @@ impl Schedule {
             timers: BinaryHeap::new(),
             armed: Vec::new(),
             sink: Vec::new(),
+            known: Bits::default(),
+            known_count: 0,
+            busy: Bits::default(),
+            busy_count: 0,
         }
     }
 
@@ -210,8 +221,22 @@ impl Schedule {
             self.health.resize(t + 1, Health::Healthy);
             self.levels.resize(t + 1, 0);
         }
+        if self.known.set(t, true) {
+            self.known_count += 1;
+            if self.known_count == 2 {
+                // The first one has a peer now.
+                (0..t).for_each(|first| self.refresh(first));
+                (t + 1..self.in_flight.len()).for_each(|first| self.refresh(first));
+            }
+        }
         self.refresh(t);
         Ok(())
+    }
+
+    /// Only one target ever had anything. It has no peer to be held against, and nobody waits for what it holds: it may have
+    /// [`Limits::each`] in flight, however it fares.
+    pub fn is_lone(&self) -> bool {
+        self.known_count <= 1
     }
 
     /// Runs for which there is room.
@@ -223,6 +248,11 @@ impl Schedule {
     /// done.
     pub fn forget(&mut self, file: FileId) {
         self.queues.forget(file);
+    }
+
+    /// Something waits of a class of the sink, besides [`Class::ANY`].
+    pub fn has_placed(&self) -> bool {
+        self.queues.has_placed()
     }
 
     /// Whether a class of the sink has no room. `false` at first.
@@ -252,8 +282,7 @@ impl Schedule {
     /// The next object to begin, which is in flight from here on; `None`: there is none, or it may not begin now.
     pub fn next(&mut self, now: Time) -> Option<Issue> {
         self.handle_tick(now);
-        // What hangs takes no room from the others, up to half as much again.
-        if self.total - self.hung.min(self.limits.total / 2) >= self.limits.total {
+        if self.total - self.excused() >= self.limits.total {
             return None;
         }
         if self.heads.is_some() {
@@ -278,6 +307,16 @@ impl Schedule {
             }
         }
         None
+    }
+
+    /// Objects in flight that take no room from the others: those at targets that hang, up to half of [`Limits::total`].
+    pub fn excused(&self) -> u32 {
+        self.hung.min(self.limits.total / 2)
+    }
+
+    /// Objects in flight at targets that are not healthy.
+    pub fn slow_in_flight(&self) -> u32 {
+        self.slow
     }
 
     /// Most in flight at slow targets while healthy ones have work.
@@ -310,7 +349,7 @@ impl Schedule {
             };
             let (t, class) = self.queues.find(&ring.ready, ring.at, way)?;
             ring.at = t + 1;
-            if !self.rule.passes_over(t, now) {
+            if self.is_lone() || !self.rule.passes_over(t, now) {
                 return Some(self.begin(t, class, now));
             }
         }
@@ -371,19 +410,37 @@ impl Schedule {
         self.end(target, None, now);
     }
 
+    /// An object was not asked of its target at all (nobody needs it any more, or it was at hand elsewhere): that says
+    /// nothing about the target.
+    ///
+    /// # Panics
+    /// If nothing is in flight there.
+    pub fn not_asked(&mut self, target: TargetId, now: Time) {
+        let t = self.take_out(target);
+        if self.in_flight[t] == 0 && self.health[t] == Health::Hung {
+            // Else nothing would ever come back from it.
+            self.rule.on_done(t, 0, None, &self.limits, now);
+        }
+        self.refresh(t);
+    }
+
     fn end(&mut self, target: TargetId, sample: Option<Sample>, now: Time) {
+        let t = self.take_out(target);
+        self.rule.on_done(t, self.in_flight[t], sample, &self.limits, now);
+        self.refresh(t);
+    }
+
+    fn take_out(&mut self, target: TargetId) -> usize {
         let t = usize::from(target.0).min(TARGETS_MAX - 1);
         let in_flight = self.in_flight.get_mut(t).filter(|n| **n > 0).expect("something is in flight there");
         *in_flight -= 1;
-        let left = *in_flight;
         self.total -= 1;
         match self.health[t] {
             Health::Healthy => {}
             Health::Hung => (self.slow, self.hung) = (self.slow - 1, self.hung - 1),
             Health::Congested | Health::Resting => self.slow -= 1,
         }
-        self.rule.on_done(t, left, sample, &self.limits, now);
-        self.refresh(t);
+        t
     }
 
     /// Time passed.
@@ -430,55 +487,6 @@ impl Schedule {
         }
     }
 
-    /// Puts a target where it belongs after anything about it changed.
-    fn refresh(&mut self, t: usize) {
-        let (health, in_flight) = (self.rule.health(t), self.in_flight[t]);
-        let before = std::mem::replace(&mut self.health[t], health);
-        if before != health {
-            // To rest is to be congested still.
-            let told = |health| if health == Health::Resting { Health::Congested } else { health };
-            if told(before) != told(health) {
-                self.changed.set(t, true);
-            }
-            let part = |health, of: &[Health]| if of.contains(&health) { in_flight } else { 0 };
-            let slow = [Health::Congested, Health::Resting, Health::Hung];
-            self.slow = self.slow - part(before, &slow) + part(health, &slow);
-            self.hung = self.hung - part(before, &slow[2..]) + part(health, &slow[2..]);
-        }
-        if let Some(time) = self.rule.deadline(t, in_flight) {
-            self.arm(t, time);
-        }
-        if let Some(heads) = &mut self.heads {
-            return heads.set(t, self.queues.head(t, Class::ANY));
-        }
-        let objects = self.queues.objects(t);
-        let waits = objects > 0;
-        let ready = waits && in_flight < self.rule.window(t, &self.limits);
-        self.healthy_ring.ready.set(t, ready && health == Health::Healthy);
-        if self.rule.heeds_length() {
-            let before = usize::from(std::mem::replace(&mut self.levels[t], level_of(objects)));
-            if self.longest[before].ready.set(t, false) {
-                self.fills[before] -= 1;
-                self.filled &= !(u128::from(self.fills[before] == 0) << before);
-            }
-            let level = usize::from(self.levels[t]);
-            if ready && health == Health::Healthy && self.longest[level].ready.set(t, true) {
-                self.fills[level] += 1;
-                self.filled |= 1 << level;
-            }
-        }
-        self.slow_ring.ready.set(t, ready && health == Health::Congested);
-        let spare = matches!(health, Health::Congested | Health::Resting);
-        let spare = spare && waits && in_flight < self.rule.spare(t, &self.limits);
-        self.spare_ring.ready.set(t, spare);
-        if self.waiting.set(t, waits && health == Health::Healthy) {
-            match self.waiting.contains(t) {
-                true => self.waiting_count += 1,
-                false => self.waiting_count -= 1,
-            }
-        }
-    }
-
     /// Objects that were given out and are not done.
     pub fn in_flight(&self) -> u32 {
         self.total
@@ -506,7 +514,7 @@ impl Schedule {
                 health: self.health[t],
                 waiting: self.queues.objects(t),
                 in_flight: *in_flight,
-                window: self.rule.window(t, &self.limits),
+                window: self.window(t),
                 service,
                 best,
                 done,
@@ -519,23 +527,12 @@ impl Schedule {
 const SLOW_PART: u32 = 8;
 /// .. and while these cannot use it.
 const SLOW_PART_OF_IDLE: u32 = 2;
-/// Lengths of queues are told apart by quarters of their power of two, up to 2^32.
-const LEVELS: usize = 128;
-
 #[derive(Clone, Copy)]
 enum Of {
     Healthy,
     Level(usize),
     Slow,
     Spare,
-}
-
-/// The ring of those at which so much waits.
-fn level_of(objects: u64) -> u8 {
-    let objects = objects.clamp(1, u64::from(u32::MAX));
-    let power = objects.ilog2();
-    let quarter = (objects << 2 >> power) & 3;
-    u8::try_from(u64::from(power) * 4 + quarter).expect("few levels")
 }
 
 /// A class of this health gets an object now and then.

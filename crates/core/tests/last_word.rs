@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
-use haul_core::ids::{DirId, FileId, Generation, StreamId, Time};
+use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
-use haul_core::transfer::source::{Source, SourceAction, SourceConfig};
+use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{Announced, Failure, Message, Stage};
 
 /// A source with a file to send and one data stream, which is lost.
@@ -20,23 +21,27 @@ fn cut_off_with(patience: Duration) -> Source {
         entries_max: 100,
         memory: 1 << 24,
         reads_max: 4,
+        reads_total: 4,
+        policy: Policy::Adaptive,
         wait,
         holes,
         digest,
+        targets: false,
         verify: false,
         patience,
     };
     let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));
     let fingerprint = Fingerprint { size: 1 << 20, ..Fingerprint::default() };
-    source.handle_entry(Announced {
+    let entry = Announced {
         id: FileId(1),
         generation: Generation(0),
         parent: DirId::ROOT,
         name: Name::new(b"file").expect("legal"),
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse: false },
-    });
+    };
+    source.handle_entry(entry, Lies::At(TargetId(0)));
     source.handle_tick(Time(5));
     source.handle_stream_lost(StreamId(1));
     source

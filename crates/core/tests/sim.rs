@@ -54,6 +54,8 @@ mod model;
 mod sink;
 #[path = "sim/source.rs"]
 mod source;
+#[path = "sim/targets.rs"]
+mod targets;
 #[path = "sim/world.rs"]
 mod world;
 

@@ -290,7 +290,7 @@ fn message(index: usize, r: &mut Rng) -> Message {
             readers: r.u16(..=KNOB_THREADS_MAX),
             writers: r.u16(..=KNOB_THREADS_MAX),
         }),
-        29 => Message::Trial(bytes::<20>(r).into()),
+        30 => Message::Trial(bytes::<20>(r).into()),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

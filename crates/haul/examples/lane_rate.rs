@@ -101,6 +101,7 @@ fn main() {
         lanes.submit(Transfer {
             tag: (),
             file: file.clone(),
+            target: file.target,
             kind,
             offset: i * OBJECT as u64,
             buffer: take(),

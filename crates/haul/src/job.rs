@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use haul_core::digest::DigestKind;
 pub use haul_core::io::IoPolicy;
 use haul_core::io::OrderPolicy;
+pub use haul_core::schedule::Policy;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a path or name, base64 in JSON because they need not be UTF-8.
@@ -207,6 +208,9 @@ pub struct Options {
     /// 16 GiB, or a quarter of what is free.
     pub spill_dir: Option<PathBuf>,
     pub spill_size: Option<u64>,
+    /// Which object is next, and at which storage target; in JSON as it is typed.
+    #[serde(with = "policy_text")]
+    pub schedule: Policy,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -238,6 +242,8 @@ impl Default for Options {
             start: None,
             spill_dir: None,
             spill_size: None,
+            // It has no number to set, and leaves a lone target alone.
+            schedule: Policy::Adaptive,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }
@@ -260,6 +266,21 @@ impl Options {
                         use --digest=blake3 with it, or --protect=tls");
         }
         Ok(())
+    }
+}
+
+/// A policy as it is typed.
+mod policy_text {
+    use haul_core::schedule::Policy;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(policy)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

@@ -4,15 +4,19 @@
 //! past their deadline. Such a request no longer counts at its target, so that others of that target and
 //! of the rest go on; but the stuck ones together are bounded, for each holds a buffer and perhaps a thread.
 //!
-//! Invariant: no target holds more than `depth`, all targets together at most `2 * depth` that are not stuck
-//! (so none more than half), and at most `stuck_max` are stuck at a time before their targets rest. Requests
+//! Invariant: no target holds more than `depth`, all targets together at most [`TARGET_DEPTHS`] times that which are not
+//! stuck, and at most `stuck_max` are stuck at a time before their targets rest. Requests
 //! of other targets that were in flight by then may get stuck too; with all of them it is never more than
-//! `2 * depth + stuck_max` in flight. (A depth that is lowered takes hold as requests end.)
+//! `TARGET_DEPTHS * depth + stuck_max` in flight. (A depth that is lowered takes hold as requests end.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::ids::Time;
+
+/// All targets together have at most so many depths in flight: what storage with many targets wants, and engines and
+/// buffers can have.
+pub const TARGET_DEPTHS: u32 = 8;
 
 /// Requests in flight. See the module's head.
 #[derive(Clone, Debug)]
@@ -65,7 +69,7 @@ pub struct Stuck {
 }
 
 impl Slots {
-    /// `depth` (at least 1 is taken) for each target, twice as many for all.
+    /// `depth` (at least 1 is taken) for each target, [`TARGET_DEPTHS`] times as many for all.
     pub fn new(depth: u32, stuck_max: u32) -> Slots {
         Slots {
             depth: depth.max(1),
@@ -96,7 +100,7 @@ impl Slots {
     pub fn may_start(&self, target: u64) -> bool {
         let load = self.targets.get(&target).copied().unwrap_or_default();
         let stuck = self.stuck.len() as u64;
-        let running_max = 2 * u64::from(self.depth);
+        let running_max = u64::from(TARGET_DEPTHS) * u64::from(self.depth);
         let rests = load.stuck > 0 && stuck >= u64::from(self.stuck_max);
         load.running < self.depth
             && u64::from(self.running) < running_max

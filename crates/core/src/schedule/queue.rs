@@ -42,6 +42,8 @@ pub(super) struct Queues {
     targets: Vec<Waiting>,
     files: HashMap<FileId, Known>,
     next_order: u64,
+    /// Objects that wait, of classes of the sink, without those of files given up.
+    placed: u64,
     /// Runs of files that were given up, still in their lists.
     stale: usize,
     shut: Bits,
@@ -86,6 +88,8 @@ struct Known {
     /// Files by the order in which they came.
     order: u64,
     runs: usize,
+    /// Objects that wait, of classes of the sink.
+    placed: u64,
 }
 
 /// The object that is next of a target: the file's order and the object's number, for who goes by that.
@@ -100,9 +104,13 @@ impl Queues {
         let next_order = &mut self.next_order;
         let known = self.files.entry(run.file).or_insert_with(|| {
             *next_order += 1;
-            Known { order: *next_order, runs: 0 }
+            Known { order: *next_order, runs: 0, placed: 0 }
         });
         known.runs += 1;
+        if run.sink != Class::ANY {
+            known.placed = known.placed.saturating_add(run.count);
+            self.placed = self.placed.saturating_add(run.count);
+        }
         let node = Node { run, taken: 0, order: known.order, next: NONE };
         let index = match self.free.pop() {
             Some(index) => {
@@ -147,6 +155,11 @@ impl Queues {
         RUNS_MAX - (self.nodes.len() - self.free.len())
     }
 
+    /// Something waits of which it is known where it goes.
+    pub(super) fn has_placed(&self) -> bool {
+        self.placed > 0
+    }
+
     /// Objects that wait at a target, those of files given up included until they come to the front.
     pub(super) fn objects(&self, target: usize) -> u64 {
         self.targets.get(target).map_or(0, |waiting| waiting.objects)
@@ -156,6 +169,7 @@ impl Queues {
     pub(super) fn forget(&mut self, file: FileId) {
         if let Some(known) = self.files.remove(&file) {
             self.stale += known.runs;
+            self.placed -= known.placed;
         }
     }
 
@@ -258,8 +272,12 @@ impl Queues {
         let over = node.taken == node.run.count;
         self.tried.set(run.sink.0.into(), false);
         self.targets[t].objects -= 1;
+        let known = self.files.get_mut(&run.file).expect("a file with runs is known");
+        if run.sink != Class::ANY {
+            known.placed -= 1;
+            self.placed -= 1;
+        }
         if over {
-            let known = self.files.get_mut(&run.file).expect("a file with runs is known");
             known.runs -= 1;
             if known.runs == 0 {
                 self.files.remove(&run.file);

@@ -1,11 +1,13 @@
 //! The words of scheduling: policies, limits, runs of objects, how targets fare.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::ids::{Class, FileId, TargetId};
 
 /// How targets are chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// One file after another, whatever targets they lie on: to compare with.
     File,
@@ -131,6 +133,48 @@ impl Policy {
     }
 }
 
+/// As users type it: the name, for LADS with its numbers: `lads:T,W,M`, T and W in milliseconds.
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Policy::Lads(LadsNumbers { threshold, window, skips }) => {
+                write!(f, ":{},{},{skips}", threshold.as_millis(), window.as_millis())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is no policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "one of adaptive, round-robin, file, and lads:T,W,M is expected: T and W in milliseconds, M times, each from 1 to \
+     1000000"
+)]
+pub struct NoPolicy;
+
+impl FromStr for Policy {
+    type Err = NoPolicy;
+
+    fn from_str(text: &str) -> Result<Policy, NoPolicy> {
+        match text {
+            "adaptive" => return Ok(Policy::Adaptive),
+            "round-robin" => return Ok(Policy::RoundRobin),
+            "file" => return Ok(Policy::File),
+            _ => {}
+        }
+        let numbers = text.strip_prefix("lads:").ok_or(NoPolicy)?.split(',').map(|number| {
+            let number: u32 = number.parse().map_err(|_| NoPolicy)?;
+            (1..=1_000_000).contains(&number).then_some(number).ok_or(NoPolicy)
+        });
+        let numbers: Vec<u32> = numbers.collect::<Result<_, _>>()?;
+        let &[threshold, window, skips] = &numbers[..] else { return Err(NoPolicy) };
+        let ms = |number: u32| Duration::from_millis(number.into());
+        Ok(Policy::Lads(LadsNumbers { threshold: ms(threshold), window: ms(window), skips }))
+    }
+}
+
 impl Health {
     /// The name in reports.
     pub fn name(self) -> &'static str {
@@ -139,6 +183,24 @@ impl Health {
             Health::Congested => "congested",
             Health::Resting => "resting",
             Health::Hung => "hung",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a policy is said as it is typed, and what is none is refused.
+    #[test]
+    fn policies_are_typed_and_told() {
+        for text in ["adaptive", "round-robin", "file", "lads:30,1000,5"] {
+            assert_eq!(text.parse::<Policy>().map(|policy| policy.to_string()).as_deref(), Ok(text));
+        }
+        for text in
+            ["", "lads", "lads:", "lads:1,2", "lads:1,2,3,4", "lads:0,1,1", "lads:1,1,9999999", "File"]
+        {
+            assert_eq!(text.parse::<Policy>(), Err(NoPolicy), "{text}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! Names of directories are registered with the engine's tree when they are announced or walked; the
 //! operations speak of ids.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::{Cv, DigestKind, Root, Subtree};
@@ -22,8 +23,19 @@ pub enum SourceOp {
     Map { id: FileId, generation: Generation },
     /// Read one object into a buffer and hash it. `whole`: the object is the whole file, so that the
     /// digest is its root; `tail`: it ends at the end of the file. Of a sparse file it is a piece of an object:
-    /// data alone, beginning at a whole slot.
-    Read { id: FileId, generation: Generation, offset: u64, len: u32, tail: bool, whole: bool },
+    /// data alone, beginning at a whole slot. `target`: where it lies.
+    Read {
+        id: FileId,
+        generation: Generation,
+        offset: u64,
+        len: u32,
+        tail: bool,
+        whole: bool,
+        target: TargetId,
+    },
+    /// Find out on which storage targets these files lie, at least one and at most
+    /// [`LOCATE_FILES_MAX`](super::source::LOCATE_FILES_MAX). Whose answer cannot be had lies on its device.
+    Locate { files: Vec<(FileId, Generation)> },
     /// Read whole small files one after another into one buffer; each gets its root, and its fingerprint
     /// is checked after the read.
     ReadBundle { files: Vec<BundleFile> },
@@ -78,7 +90,15 @@ pub enum SourceDone {
         generation: Generation,
         offset: u64,
         len: u32,
+        target: TargetId,
+        /// From the read's submission to its end at the target; `None` if the target was not asked (it was in the page
+        /// cache, or it came to no read).
+        service: Option<Duration>,
         result: Result<ReadOk, Failure>,
+    },
+    /// One item per file asked for, in order.
+    Locate {
+        files: Vec<(FileId, Generation, Arc<Layout<TargetId>>)>,
     },
     /// One item per file asked for, in order; payload of the good ones lies in the buffer in that order.
     ReadBundle {

@@ -8,11 +8,14 @@
 //! wait on flash (`spill`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use crate::layout::Layout;
+use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, protocol};
 use crate::wire::{
@@ -20,22 +23,26 @@ use crate::wire::{
 };
 
 mod answer;
+mod classes;
 mod done;
 mod file;
 mod map;
+mod plan;
 mod read;
 mod seal;
 mod spill;
 mod streams;
-mod targets;
 
+use classes::Classes;
 use file::{File, Phase, Queue};
 use map::Maps;
+use plan::Plan;
+pub use plan::{LOCATE_FILES_MAX, Lies};
 use read::Ready;
 use spill::Spill;
 pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, SpillConfig, SpillCounts};
 pub use streams::QUEUED_MAX;
-use streams::Streams;
+use streams::{Settled, Streams};
 
 /// What the source machine must know before it starts.
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +51,20 @@ pub struct SourceConfig {
     pub entries_max: u32,
     /// Payload bytes in this end's buffers, at most.
     pub memory: u64,
-    /// Reads in flight, at most.
+    /// Reads in flight at one storage target, at most; and in all, while there is only one.
     pub reads_max: u32,
+    /// Reads in flight at all targets together, at most; [`SourceConfig::reads_max`] if that is more.
+    pub reads_total: u32,
+    /// Which object is read next, and at which target.
+    pub policy: Policy,
     /// The sink asked for it: no file is sent before its state is known.
     pub wait: bool,
     /// Both ends know sparse files.
     pub holes: bool,
     /// How both ends make digests.
     pub digest: DigestKind,
+    /// Both ends know the sink's storage targets: it says where files go, and grants by its targets.
+    pub targets: bool,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
@@ -118,7 +131,8 @@ pub struct Source {
     /// Other entries that were announced: directories (with the number of open entries) and symlinks.
     dirs: HashMap<DirId, ()>,
     links: HashMap<FileId, ()>,
-    large: VecDeque<FileId>,
+    plan: Plan,
+    classes: Classes,
     small: VecDeque<FileId>,
     small_bytes: u64,
     retries: Vec<FileId>,
@@ -169,7 +183,8 @@ impl Source {
             files: HashMap::new(),
             dirs: HashMap::new(),
             links: HashMap::new(),
-            large: VecDeque::new(),
+            plan: Plan::new(config.policy, limits(&config)),
+            classes: Classes::default(),
             small: VecDeque::new(),
             small_bytes: 0,
             retries: Vec::new(),
@@ -219,12 +234,15 @@ impl Source {
 
     /// There is something to read that waits for a grant or a buffer: the stages after are slow.
     pub fn is_blocked(&self) -> bool {
-        !(self.large.is_empty() && self.small.is_empty()) && self.reads < self.config.reads_max
+        let waits = (self.plan.files > 0 && !self.plan.holds) || !self.small.is_empty();
+        waits && self.may_read()
     }
 
     /// When [`Source::handle_tick`] is due, if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.looks.keys().next().map(|(time, _)| *time).into_iter().chain(self.lost_until).min()
+        let look = self.looks.keys().next().map(|(time, _)| *time);
+        let target = self.plan.schedule.next_deadline();
+        look.into_iter().chain(target).chain(self.lost_until).min()
     }
 
     fn open_entries(&self) -> usize {
@@ -232,7 +250,8 @@ impl Source {
     }
 
     /// The walk found an entry. Its id was never used before and its parent was handed in before it.
-    pub fn handle_entry(&mut self, mut entry: Announced) {
+    /// `lies`: where a file lies; of other entries it means nothing.
+    pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies) {
         if let EntryKind::File { fingerprint, sparse, .. } = &mut entry.kind {
             *sparse &= self.config.holes && fingerprint.size > SMALL_LEN_MAX;
         }
@@ -259,7 +278,17 @@ impl Source {
                         phase: Phase::AwaitState,
                         digest: SubtreeSet::new(self.config.digest, fingerprint.size),
                         held: Vec::new(),
-                        cursor: 0,
+                        layout: match lies {
+                            Lies::At(target) => Some(Arc::new(Layout::flat(target))),
+                            Lies::Ask => None,
+                        },
+                        asks: lies == Lies::Ask,
+                        classes: None,
+                        queued: 0,
+                        adding: false,
+                        left: 0,
+                        works: false,
+                        given: BTreeMap::new(),
                         again: VecDeque::new(),
                         reads: 0,
                         checking: false,
@@ -377,9 +406,12 @@ impl Source {
         if self.streams.lose(stream) {
             self.actions.push_back(SourceAction::CloseStream(stream));
         }
-        let (lost, buffers, credit) = self.streams.settle(stream, frames);
+        let Settled { lost, buffers, credit, classes } = self.streams.settle(stream, frames);
         self.buffers_used -= buffers;
         self.credit_used -= credit;
+        for (class, cost) in classes {
+            self.give_back(class, cost);
+        }
         for (id, generation, offset) in lost {
             self.send_again(id, generation, offset);
         }
@@ -388,6 +420,7 @@ impl Source {
     /// Time passed.
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
+        self.plan.schedule.handle_tick(self.now);
         if self.lost_until.is_some_and(|until| until <= now) {
             self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
         }
@@ -411,9 +444,11 @@ impl Source {
         self.paused = paused;
     }
 
-    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight. Those that were begun go on.
-    pub fn handle_reads_max(&mut self, reads_max: u32) {
-        self.config.reads_max = reads_max.max(1);
+    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight at a target, and `reads_total` in all. Those
+    /// that were begun go on.
+    pub fn handle_reads_max(&mut self, reads_max: u32, reads_total: u32) {
+        (self.config.reads_max, self.config.reads_total) = (reads_max.max(1), reads_total);
+        self.plan.schedule.set_limits(limits(&self.config));
     }
 
     /// Ends in good order: reads nothing more and asks the sink to close its epoch.
@@ -443,11 +478,16 @@ impl Source {
             return;
         }
         match message {
-            Message::Grant { class, total } => self.handle_grant(Class(class), total),
+            Message::Grant { class, total } if self.config.targets => self.handle_grant(Class(class), total),
+            Message::Grant { total, .. } => self.credit = self.credit.max(total),
             Message::FileTargets { id, generation, layout } => {
-                self.handle_file_targets(id, generation, &layout);
+                self.handle_file_targets(id, generation, Arc::new(layout));
             }
-            Message::TargetHealth(targets) => self.handle_sink_health(&targets),
+            Message::TargetHealth(targets) => {
+                for target in targets {
+                    self.handle_sink_health(target.class, target.health);
+                }
+            }
             Message::State(states) => {
                 for (id, generation, state) in states {
                     self.handle_state(id, generation, state);
@@ -542,6 +582,10 @@ impl Source {
             self.actions.push_back(SourceAction::Send(Message::End(totals)));
         }
     }
+}
+
+fn limits(config: &SourceConfig) -> Limits {
+    Limits { total: config.reads_total.max(config.reads_max), each: config.reads_max }
 }
 
 /// How long the sink's last word is waited for when every data stream is lost.

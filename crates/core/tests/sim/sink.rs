@@ -93,7 +93,7 @@ impl World {
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
         let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
-        let targets = self.targets.as_mut().map(|rng| TargetsConfig {
+        let targets = self.sink_targets.as_mut().map(|rng| TargetsConfig {
             limits: Limits { total: rng.u32(1..40), each: rng.u32(1..9) },
             round_trip: Duration::from_micros(rng.u64(..50_000)),
         });
@@ -161,7 +161,7 @@ impl World {
 
     /// Where a file lies: somehow over the session's targets; sometimes nobody can say.
     fn places_of(&mut self, file: &SinkFile) -> Option<Layout<TargetId>> {
-        let rng = self.targets.as_mut()?;
+        let rng = self.sink_targets.as_mut()?;
         let count = 1 + self.tags as u16 % 5;
         let mut start = 0;
         let components = (0..rng.u8(..4)).map(|_| {
@@ -174,7 +174,7 @@ impl World {
     }
 
     fn took(&mut self) -> Took {
-        let Some(rng) = &mut self.targets else { return Took { time: Duration::ZERO, cached: true } };
+        let Some(rng) = &mut self.sink_targets else { return Took { time: Duration::ZERO, cached: true } };
         let slow = if rng.u8(..8) == 0 { 400 } else { 1 };
         Took { time: Duration::from_micros(rng.u64(50..500) * slow), cached: rng.bool() }
     }

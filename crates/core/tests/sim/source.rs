@@ -1,19 +1,21 @@
 //! The source's end: walk, storage engine and driver around `transfer::source`.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use haul_core::digest::subtrees;
 use haul_core::entry::EntryKind;
-use haul_core::ids::{BufferId, DirId, FileId, Generation};
+use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
-use haul_core::transfer::source::{Source, SourceAction};
+use haul_core::transfer::source::{Lies, Source, SourceAction};
 use haul_core::wire::{Announced, Failure, Message, Stage, Totals, credit_cost};
 
 use super::link::{Frame, Told};
 use super::model::{
     BLOCK, GARBAGE, Kind, NOTHING, Version, ZERO, blocks_of, map_of, mixed_node, name_of, plain_root, root_of,
 };
+use super::targets::Targets;
 use super::world::World;
 
 pub enum Step {
@@ -127,20 +129,16 @@ impl World {
                 };
                 let parent = self.tree.entries[entry].parent;
                 self.note(|| format!("walk: {entry} is {id}"));
+                let lies = self.targets.as_mut().map_or(Lies::At(TargetId(0)), Targets::lies);
                 let src = self.src();
                 src.ids.insert(entry, id);
                 let parent = dir_id(src, parent);
                 let name = name_of(entry);
                 src.open += 1;
                 assert!(src.open <= src.entries_max as usize, "more entries than agreed");
-                src.machine.handle_entry(Announced {
-                    id,
-                    generation: Generation(0),
-                    parent,
-                    name,
-                    meta,
-                    kind,
-                });
+                let generation = Generation(0);
+                let entry = Announced { id, generation, parent, name, meta, kind };
+                src.machine.handle_entry(entry, lies);
             }
             Some(Step::DirEnd(dir)) => {
                 let src = self.src();
@@ -158,14 +156,31 @@ impl World {
         }
     }
 
+    fn answers(&self, op: &SourceOp) -> bool {
+        self.targets.as_ref().is_none_or(|targets| targets.answers(op, self.now))
+    }
+
+    /// An operation of the source's storage that can end now.
+    pub fn some_source_op(&self) -> Option<usize> {
+        self.s.source.as_ref()?.ops.iter().position(|(op, _)| self.answers(op))
+    }
+
     /// Executes one operation of the source's storage.
     pub fn source_exec(&mut self) {
         let count = self.src().ops.len();
-        let at = self.rng.usize(..count);
+        let mut at = self.rng.usize(..count);
+        if !self.answers(&self.s.source.as_ref().expect("the source runs").ops[at].0) {
+            at = self.some_source_op().expect("one can be done");
+        }
         let (op, buffer) = self.src().ops.swap_remove(at);
         self.note(|| format!("source does {op:?}"));
         let done = match op {
-            SourceOp::Read { id, generation, offset, len, tail, whole } => {
+            SourceOp::Locate { files } => {
+                let targets = self.targets.as_mut().expect("who asks has targets");
+                let located = files.into_iter().map(|(id, generation)| (id, generation, targets.layout()));
+                SourceDone::Locate { files: located.collect() }
+            }
+            SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
                 let buffer = buffer.expect("a read has one");
                 let result = self.read(id, generation, offset, u64::from(len), tail, whole);
                 let result = match result {
@@ -178,7 +193,11 @@ impl World {
                         Err(failure)
                     }
                 };
-                SourceDone::Read { id, generation, offset, len, result }
+                let service = match &mut self.targets {
+                    Some(targets) => targets.service(target),
+                    None => Some(Duration::from_millis(1)),
+                };
+                SourceDone::Read { id, generation, offset, len, target, service, result }
             }
             SourceOp::ReadBundle { files } => {
                 let buffer = buffer.expect("a read has one");

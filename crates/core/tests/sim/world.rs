@@ -10,6 +10,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use haul_core::digest::DigestKind;
 use haul_core::ids::{FileId, Generation, StreamId, Time};
+use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{Source, SourceConfig, SpillConfig};
 
@@ -18,6 +19,7 @@ use super::link::{Control, Stream};
 use super::model::{BLOCK, Kind, OLD, Tree, Version, blocks_of};
 use super::sink::SinkEnd;
 use super::source::{SourceEnd, Step};
+use super::targets::Targets;
 
 /// Steps that one session may take. The longest ones of good code take a tenth of it.
 const STEPS_MAX: u32 = 60_000;
@@ -106,8 +108,10 @@ pub struct World {
     knobs: Option<Rng>,
     /// The source has a spill file. Numbers of its own, too.
     spill: Option<Rng>,
+    /// The source's files lie on several targets.
+    pub targets: Option<Targets>,
     /// The sink's file system has several storage targets. Likewise.
-    pub targets: Option<Rng>,
+    pub sink_targets: Option<Rng>,
     pub s: Session,
 }
 
@@ -202,13 +206,16 @@ pub fn run(seed: u64) -> u64 {
         quiet: false,
         knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
         spill: (seed % 4 == 1).then(|| Rng::with_seed(!seed)),
-        targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
+        targets: None,
+        sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
         s: no_session(),
         rng,
     };
     world.stand_already();
     let mut steps = 0;
+    let mut targets = (seed % 8 >= 4).then(|| Rng::with_seed(!seed));
     for _ in 0..world.rng.u8(..8) {
+        world.targets = targets.as_mut().map(|rng| Targets::new(rng.fork(), world.now));
         steps += world.session();
     }
     world.quiet = true;
@@ -337,13 +344,20 @@ impl World {
         self.s.joins = self.rng.u8(..3) != 0;
         let patience = Duration::from_secs(if self.s.joins { 300 } else { 0 });
         let (holes, digest) = (self.holes, DigestKind::Blake3);
+        let (reads_total, policy) = match &self.targets {
+            Some(targets) => (2 * reads_max, targets.policy),
+            None => (reads_max, Policy::Adaptive),
+        };
         let mut machine = Source::new(SourceConfig {
             entries_max,
             memory,
             reads_max,
+            reads_total,
+            policy,
             wait,
             holes,
             digest,
+            targets: self.sink_targets.is_some(),
             verify: false,
             patience,
         });
@@ -483,7 +497,7 @@ impl World {
             if streams > 0 {
                 src.machine.use_streams(streams);
             }
-            src.machine.handle_reads_max(reads);
+            src.machine.handle_reads_max(reads, 2 * reads);
         }
         if pauses {
             let paused = !src.paused;
@@ -581,7 +595,7 @@ impl World {
             }
         };
         if let Some(src) = &self.s.source {
-            push(!src.ops.is_empty(), Event::SourceExec);
+            push(self.some_source_op().is_some(), Event::SourceExec);
             push(!src.dones.is_empty(), Event::SourceDone);
             push(!src.spill_ops.is_empty(), Event::SpillExec);
             push(!self.s.down.is_empty() || (self.s.down.over && !self.s.down.told), Event::Down);
@@ -708,7 +722,8 @@ impl World {
         let idle = |world: &World| {
             let src = world.s.source.as_ref();
             let snk = world.s.sink.as_ref();
-            src.is_none_or(|s| s.ops.is_empty() && s.spill_ops.is_empty() && s.dones.is_empty())
+            world.some_source_op().is_none()
+                && src.is_none_or(|s| s.spill_ops.is_empty() && s.dones.is_empty())
                 && snk.is_none_or(|s| s.ops.is_empty() && s.dones.is_empty() && s.journal_ops.is_empty())
                 && (src.is_none() || world.s.down.is_empty())
                 && (snk.is_none() || world.s.up.is_empty())
@@ -739,7 +754,9 @@ impl World {
         }
         let source = self.s.source.as_ref().and_then(|s| s.machine.next_deadline());
         let sink = self.s.sink.as_ref().and_then(|s| s.machine.next_deadline());
-        let Some(due) = [source, sink].into_iter().flatten().min() else {
+        let frozen = self.s.source.as_ref().is_some_and(|s| !s.ops.is_empty());
+        let thaw = self.targets.as_ref().and_then(Targets::thaws).filter(|_| frozen);
+        let Some(due) = [source, sink, thaw].into_iter().flatten().min() else {
             panic!(
                 "deadlock: source {}, sink {}, walk ended {:?}, wants entries {:?}, counts {:?} {:?}",
                 self.s.source.is_some(),

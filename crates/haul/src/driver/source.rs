@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
-use haul_core::ids::{BufferId, FileId, SessionEpoch, StreamId, Time};
+use haul_core::ids::{BufferId, FileId, SessionEpoch, StreamId, TargetId, Time};
+use haul_core::schedule::{Health, Policy, TargetState};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{SourceDone, SourceOp};
-use haul_core::transfer::source::{QUEUED_MAX, Source, SourceAction, SourceConfig};
-use haul_core::transfer::{BUNDLE_LEN_MAX, SessionEnd};
+use haul_core::transfer::source::{Lies, QUEUED_MAX, Source, SourceAction, SourceConfig};
+use haul_core::transfer::{BUNDLE_LEN_MAX, SMALL_LEN_MAX, SessionEnd};
 use haul_core::wire::{
     EndReport, Failure, Knobs, Message, NotKept, RATE_UNLIMITED, STREAMS_MAX, credit_cost,
 };
@@ -46,6 +47,8 @@ mod trial;
 
 /// Threads that stat ahead of the walk.
 const STAT_THREADS: usize = 4;
+/// Targets that the report names because they are slow, at most.
+const SLOW_NAMED_MAX: usize = 4;
 
 enum Event {
     Done(SourceCompletion),
@@ -132,6 +135,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
+    chosen.push(session.schedule(&request.options));
     chosen.extend(session.engine.report());
     chosen.extend(session.spill.report(session.machine.spill_counts()));
     chosen.extend(session.net.report());
@@ -250,15 +254,19 @@ impl Session {
             digest: setup.protection.digest,
         };
         let reads_max = config.reads_max(setup.object_size);
+        let reads_total = config.reads_total(setup.object_size);
         let engine = start_engine(setup, config.clone(), &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
             entries_max: setup.limits.entries,
             memory: request.memory,
             reads_max,
+            reads_total,
+            policy: request.options.schedule,
             wait: setup.wait,
             holes: setup.holes,
             digest: setup.protection.digest,
+            targets: setup.targets,
             verify: request.options.verify == Verify::Disk,
             patience: lines.patience(),
         });
@@ -424,7 +432,9 @@ impl Session {
             0 => self.reading.clone(),
             _ => self.reading.with_width(width),
         };
-        self.machine.handle_reads_max(reading.reads_max(self.object_size));
+        let (reads_max, reads_total) =
+            (reading.reads_max(self.object_size), reading.reads_total(self.object_size));
+        self.machine.handle_reads_max(reads_max, reads_total);
         let rate = self.pacer.rate().unwrap_or(RATE_UNLIMITED);
         self.turned = Knobs { paused: knobs.paused, rate, streams: 0, readers: width, writers: 0 };
     }
@@ -508,6 +518,23 @@ impl Session {
         }
     }
 
+    /// The policy, and what it had to do with.
+    fn schedule(&self, options: &Options) -> (String, String) {
+        let why = if options.schedule == Policy::default() { "the default" } else { "as asked" };
+        let targets: Vec<TargetState> = self.machine.targets().filter(|target| target.done > 0).collect();
+        let least_well = targets.iter().filter(|target| target.health != Health::Healthy);
+        let name = |target: &TargetState| self.tree.targets().name(target.target);
+        let slow: Vec<String> = least_well
+            .take(SLOW_NAMED_MAX)
+            .filter_map(|target| Some(format!("; {} is {}", name(target)?, target.health.name())))
+            .collect();
+        let count = match targets.len() {
+            0 | 1 => String::new(),
+            count => format!("; {count} targets{}", slow.concat()),
+        };
+        ("schedule".to_owned(), format!("{} ({why}{count})", options.schedule))
+    }
+
     /// Hands walked items to the machine, as long as it has room for another entry.
     fn handle_walk(&mut self, watch: &Watch) {
         while self.machine.wants_entries() || matches!(self.ahead.front(), Some(WalkItem::DirEnd(_))) {
@@ -517,14 +544,19 @@ impl Session {
                     if let Some(name) = &self.rename {
                         entry.name = name.clone();
                     }
+                    let mut lies = Lies::At(TargetId(0));
                     match entry.kind {
-                        EntryKind::File { sparse, .. } => {
+                        EntryKind::File { sparse, fingerprint, .. } => {
                             self.not_kept[NotKept::Sparse as usize] += u64::from(sparse && !self.holes);
+                            // Small ones travel in bundles, wherever they lie.
+                            if fingerprint.size > SMALL_LEN_MAX {
+                                lies = self.tree.lies(entry.id);
+                            }
                         }
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
                     }
-                    self.machine.handle_entry(entry);
+                    self.machine.handle_entry(entry, lies);
                 }
                 WalkItem::DirEnd(dir) => self.machine.handle_dir_end(dir),
                 WalkItem::Failed { path, failure, .. } => {

@@ -39,8 +39,8 @@ pub const PARTS_MAX: usize = 1024;
 /// `RWF_DONTCACHE` (Linux 6.14).
 const RWF_DONTCACHE: i32 = 0x80;
 
-/// Where a request goes, as far as it is known: the device number of the file's file system. (Layouts will
-/// name storage targets here.)
+/// Where a request goes: the device number of a file system, or, where storage targets are told apart, the number of one
+/// ([`TargetId`](haul_core::ids::TargetId)). Which of the two, the engine decides for all of its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target(pub u64);
 

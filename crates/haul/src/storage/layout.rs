@@ -93,9 +93,18 @@ fn provider_of(magic: FsWord, mount_kind: impl FnOnce() -> Option<String>) -> Pr
 /// Where an open file of `size` bytes lies. Never fails: who cannot say is one target.
 pub fn layout_of(file: impl AsFd, size: u64) -> Found {
     let file = file.as_fd();
-    let provider = fstatfs(file).map_or(Provider::Flat, |stat| {
+    layout_by(provider_at(file), file, size)
+}
+
+/// Who says where files of this file system lie. May ask its server.
+pub(super) fn provider_at(file: BorrowedFd<'_>) -> Provider {
+    fstatfs(file).map_or(Provider::Flat, |stat| {
         provider_of(stat.f_type, || Mount::of(file).ok().flatten().map(|mount| mount.kind))
-    });
+    })
+}
+
+/// As [`layout_of`], where it is known who has to be asked.
+pub(super) fn layout_by(provider: Provider, file: BorrowedFd<'_>, size: u64) -> Found {
     let asked = match provider {
         Provider::Lustre => lustre(file),
         Provider::CephFs => ceph::ask(file, size),

@@ -14,8 +14,9 @@ use std::time::Duration;
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{BufferId, DirId, FileId, Generation};
+use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::io::IoMode;
+use haul_core::layout::Layout;
 use haul_core::transfer::op::{
     BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
 };
@@ -103,6 +104,7 @@ struct ReadTag {
     len: u32,
     tail: bool,
     whole: bool,
+    target: TargetId,
 }
 
 /// Serves a made-up file. Objects go through the lanes, as those of real files do.
@@ -164,8 +166,8 @@ impl MadeEngine {
 }
 
 fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> SourceCompletion {
-    let TransferDone { tag, buffer, error, .. } = end;
-    let ReadTag { id, generation, offset, len, tail, whole } = tag;
+    let TransferDone { tag, buffer, error, service, .. } = end;
+    let ReadTag { id, generation, offset, len, tail, whole, target } = tag;
     let result = match error {
         Some((errno, at)) => Err(Failure {
             stage: Stage::Read,
@@ -182,18 +184,21 @@ fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> SourceCompletion 
             Ok(ReadOk { buffer: buffer.id(), cvs })
         }
     };
-    SourceCompletion { done: SourceDone::Read { id, generation, offset, len, result }, buffer: Some(buffer) }
+    let service = Some(service);
+    let done = SourceDone::Read { id, generation, offset, len, target, service, result };
+    SourceCompletion { done, buffer: Some(buffer) }
 }
 
 impl SourceEngine for MadeEngine {
     fn submit(&mut self, job: SourceJob) {
         let SourceJob { op, mut buffer } = job;
         let done = match op {
-            SourceOp::Read { id, generation, offset, len, tail, whole } => {
+            SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
                 let buffer = buffer.take().expect("a read brings its buffer");
                 self.lanes.submit(Transfer {
-                    tag: ReadTag { id, generation, offset, len, tail, whole },
+                    tag: ReadTag { id, generation, offset, len, tail, whole, target },
                     file: self.file.clone(),
+                    target: self.file.target,
                     kind: IoKind::Read,
                     offset,
                     buffer,
@@ -228,6 +233,11 @@ impl SourceEngine for MadeEngine {
                 let text = "a made-up file does not change".into();
                 let result = Err(Failure { stage: Stage::Changed, errno: 0, text });
                 SourceDone::Refresh { id, generation, result }
+            }
+            SourceOp::Locate { files } => {
+                let layout = Arc::new(Layout::flat(TargetId(0)));
+                let lies = |(id, generation)| (id, generation, layout.clone());
+                SourceDone::Locate { files: files.into_iter().map(lies).collect() }
             }
             SourceOp::Forget { .. } | SourceOp::ForgetDir { .. } => return,
         };

@@ -178,6 +178,7 @@ impl SpillFile {
         self.lanes.submit(Transfer {
             tag: Tag { slot, op },
             file: self.file.clone(),
+            target: self.file.target,
             kind,
             offset: u64::from(slot) * self.slot_len,
             buffer,

@@ -386,7 +386,7 @@ impl Sink {
 impl File {
     /// It may lie on several targets, and comes in objects.
     fn is_striped(&self) -> bool {
-        self.size() > u64::from(self.object_size).max(SMALL_LEN_MAX)
+        self.size() > SMALL_LEN_MAX
     }
 
     /// The classes that it lies on, as far as they are known.

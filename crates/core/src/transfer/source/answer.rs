@@ -60,9 +60,8 @@ impl Source {
             file.queue = Queue::Small;
             self.small_bytes += file.size();
             self.small.push_back(id);
-        } else if file.has_unread() {
-            file.queue = Queue::Large;
-            self.large.push_back(id);
+        } else if file.digest.next_missing(0).is_some() {
+            self.queue_objects(id);
         } else {
             self.look(id);
         }
@@ -118,6 +117,7 @@ impl Source {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         self.drop_map(id);
+        self.drop_objects(id);
         let Some(file) = self.files.remove(&id) else { return };
         match file.phase {
             Phase::Sealed | Phase::Retry => {}

@@ -6,7 +6,7 @@
 //! freed, and what it and its credit counted goes with it.
 //! Left out: what a look means for the file (`seal`).
 
-use super::file::{Phase, Queue};
+use super::file::Phase;
 use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
@@ -17,11 +17,20 @@ use crate::wire::{DataEntry, DataHeader, Failure, Message, Stage, credit_cost};
 impl Source {
     /// A completion of the storage engine.
     pub fn handle_done(&mut self, done: SourceDone, now: Time) {
+        self.now = self.now.max(now);
         match done {
             SourceDone::Map { id, generation, result } => self.handle_mapped(id, generation, result),
-            SourceDone::Read { id, generation, offset, len, result } => {
+            SourceDone::Read { id, generation, offset, len, target, service, result } => {
                 self.reads -= 1;
+                match service {
+                    None => self.plan.schedule.not_asked(target, self.now),
+                    Some(service) if result.is_ok() => {
+                        self.plan.schedule.done(target, len.into(), service, self.now);
+                    }
+                    Some(_) => self.plan.schedule.failed(target, self.now),
+                }
                 let cost = credit_cost(u64::from(len));
+                let class = self.class_of_read((id, generation, offset));
                 let granted = self.was_granted((id, generation, Some(offset)), cost);
                 let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
                 if let Some(file) = current {
@@ -38,6 +47,7 @@ impl Source {
                                     let _ = file.digest.insert(start, part, *cv);
                                 }
                             }
+                            file.piece_done(offset);
                             let entry = DataEntry {
                                 id,
                                 generation,
@@ -51,10 +61,10 @@ impl Source {
                                 digest: self.config.digest,
                                 cvs: ok.cvs,
                             };
-                            let header = DataHeader { class: Class::ANY, entries: vec![entry] };
-                            let last = file.reads == 0 && file.queue == Queue::None;
+                            let header = DataHeader { class, entries: vec![entry] };
+                            let last = file.is_read();
                             let buffer = Some(ok.buffer);
-                            self.land(Ready { header, buffer, cost, held: cost }, granted);
+                            self.land(Ready { header, buffer, cost, held: cost, class }, granted);
                             if last {
                                 self.look(id);
                             }
@@ -69,7 +79,9 @@ impl Source {
                 }
                 self.buffers_used -= cost;
                 self.credit_used -= if granted { cost } else { 0 };
+                self.give_back(class, cost);
             }
+            SourceDone::Locate { files } => self.handle_located(files),
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
             SourceDone::Look { id, generation, result } => {
                 if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Looking) {
@@ -195,6 +207,7 @@ impl Source {
         let header = DataHeader { class: Class::ANY, entries };
         let cost = credit_cost(header.payload_len());
         self.credit_used -= if granted { asked_cost - cost } else { 0 };
-        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost }, granted);
+        let class = Class::ANY;
+        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost, class }, granted);
     }
 }

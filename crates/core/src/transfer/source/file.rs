@@ -1,15 +1,18 @@
 //! A file that the source announced: where it stands between its announcement and its end.
 //!
-//! In: nothing; the other parts of the machine write its fields. Out: the object to read next.
-//! Invariants: an object is given out once, unless it is asked for again; `queue` says in which queue it waits, and
-//! its id is passed over wherever else it is left.
+//! In: nothing; the other parts of the machine write its fields. Out: what is to be read of an object.
+//! Invariants: a piece is given out once, unless it is asked for again; `queue` says whether it waits for a bundle, and
+//! its id is passed over wherever else it is left; `left` objects of it are in the schedule or waiting for room there.
 //! Left out: the steps from phase to phase, which are beside their events.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
-use crate::ids::{DirId, Generation};
+use crate::ids::{Class, DirId, Generation, TargetId};
+use crate::layout::Layout;
 use crate::transfer::{SMALL_LEN_MAX, piece_at};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -45,8 +48,22 @@ pub(super) struct File {
     /// Chaining values of everything that was read or is held at the sink.
     pub(super) digest: SubtreeSet,
     pub(super) held: Vec<Subtree>,
-    /// Next offset to read for the first time.
-    pub(super) cursor: u64,
+    /// Where it lies; `None`: not known yet.
+    pub(super) layout: Option<Arc<Layout<TargetId>>>,
+    /// Its file system was asked for that, or is to be.
+    pub(super) asks: bool,
+    /// Where it goes at the sink, as far as that is known.
+    pub(super) classes: Option<Arc<Layout<Class>>>,
+    /// The first object that is not in the schedule yet, while `adding`.
+    pub(super) queued: u64,
+    /// More of its objects are to be given to the schedule.
+    pub(super) adding: bool,
+    /// Objects that the schedule will still give out.
+    pub(super) left: u64,
+    /// One of the two; counted in the plan.
+    pub(super) works: bool,
+    /// Objects of which something was given out and is not read yet: up to where.
+    pub(super) given: BTreeMap<u64, u64>,
     /// Offsets of pieces to read again.
     pub(super) again: VecDeque<u64>,
     pub(super) reads: u32,
@@ -70,8 +87,6 @@ pub(super) enum Queue {
     None,
     /// Whole, in a bundle; its size is counted in `small_bytes`.
     Small,
-    /// By objects.
-    Large,
 }
 
 impl File {
@@ -86,17 +101,44 @@ impl File {
         let (offset, len) = piece_at(self.size(), self.digest.map(), self.object_size, at)?;
         Some((offset, u32::try_from(len).expect("an object's length")))
     }
-    /// The next object to read: offset and length.
-    pub(super) fn next_object(&mut self) -> Option<(u64, u32)> {
-        if let Some(offset) = self.again.pop_front() {
-            return self.piece(offset);
-        }
-        let (start, _) = self.digest.next_missing(self.cursor)?;
-        let (offset, len) = self.piece(start)?;
-        self.cursor = offset + u64::from(len);
-        Some((offset, len))
+    fn object_end(&self, object: u64) -> u64 {
+        (object + 1).saturating_mul(self.object_size.into()).min(self.size())
     }
-    pub(super) fn has_unread(&self) -> bool {
-        !self.again.is_empty() || self.digest.next_missing(self.cursor).is_some()
+    /// The objects that are to be given to the schedule next, from `queued` on, side by side.
+    pub(super) fn next_objects(&self) -> Option<Range<u64>> {
+        let object_size = u64::from(self.object_size);
+        let (start, end) = self.digest.next_missing(self.queued.checked_mul(object_size)?)?;
+        Some((start / object_size).max(self.queued)..end.div_ceil(object_size))
+    }
+    /// The next piece of this object that has to be read, and whether there is another one.
+    pub(super) fn take_piece(&mut self, object: u64) -> (Option<(u64, u32)>, bool) {
+        let is_in = |offset: &u64| offset / u64::from(self.object_size) == object;
+        if let Some(at) = self.again.iter().position(is_in) {
+            let offset = self.again.remove(at).expect("it was just found");
+            return (self.piece(offset), false);
+        }
+        let end = self.object_end(object);
+        let from = self.given.get(&object).copied().unwrap_or(object * u64::from(self.object_size));
+        let missing = |from: u64| self.digest.next_missing(from).map(|(start, _)| start).filter(|s| *s < end);
+        let Some((offset, len)) = missing(from).and_then(|start| self.piece(start)) else {
+            return (None, false);
+        };
+        let behind = offset + u64::from(len);
+        let more = missing(behind).is_some();
+        self.given.insert(object, behind);
+        (Some((offset, len)), more)
+    }
+    /// A piece was read, and is in the digest.
+    pub(super) fn piece_done(&mut self, offset: u64) {
+        let object = offset / u64::from(self.object_size);
+        let start = object * u64::from(self.object_size);
+        let read = |behind: &u64| self.digest.next_missing(start).is_none_or(|(at, _)| at >= *behind);
+        if self.given.get(&object).is_some_and(read) {
+            self.given.remove(&object);
+        }
+    }
+    /// All of it was given out, and nothing is under way.
+    pub(super) fn is_read(&self) -> bool {
+        self.reads == 0 && self.left == 0 && !self.adding && self.queue == Queue::None
     }
 }

@@ -1,14 +1,15 @@
 //! What is read next, and what was read on its way to a stream.
 //!
-//! In: queues of files, the grant, free buffers and slots. Out: reads to make; frames for free streams.
+//! In: what the plan gives out, small files, the grant, free buffers and slots. Out: reads to make; frames for free streams.
 //! Invariants: a read starts only when a slot, a grant and a buffer could be had for it; what it took of grant and
 //! buffers goes on with its frame, or is given back when there is none. Small and large files take turns. Reads run ahead
 //! of the streams no further than keeps these busy: memory that was not touched yet is dear, and cold when it is sent.
-//! Left out: queues per storage target (one target for now); reads without a grant (`spill`).
+//! Left out: which object is next (`plan`); reads without a grant (`spill`).
 
-use super::file::{File, Phase, Queue};
-use super::{Source, SourceAction};
-use crate::ids::{BufferId, Generation};
+use super::file::{Phase, Queue};
+use super::{Source, SourceAction, limits};
+use crate::ids::{BufferId, Class, Generation};
+use crate::schedule::Limits;
 use crate::transfer::BUNDLE_LEN_MAX;
 use crate::transfer::op::{BundleFile, SourceOp};
 use crate::wire::{BUNDLE_ENTRIES_MAX, DataHeader, credit_cost};
@@ -29,6 +30,8 @@ pub(super) struct Ready {
     pub(super) cost: u64,
     /// What its buffer takes here; more than `cost` when a bundle came out shorter than was asked.
     pub(super) held: u64,
+    /// Where it goes at the sink; it took `cost` of that credit, too.
+    pub(super) class: Class,
 }
 
 impl Source {
@@ -37,8 +40,11 @@ impl Source {
         if self.stopping || self.paused {
             return;
         }
-        while self.reads < self.config.reads_max {
-            let small_first = self.prefer_small || self.large.is_empty();
+        if self.plan.files > 0 {
+            self.fill_plan();
+        }
+        while self.may_read() {
+            let small_first = self.prefer_small || self.plan.files == 0;
             let mut started = small_first && self.read_bundle();
             started = started || self.read_object();
             started = started || (!small_first && self.read_bundle());
@@ -62,10 +68,20 @@ impl Source {
         }
     }
 
+    /// A slot is free. What hangs at one target takes none from the others, within bounds.
+    pub(super) fn may_read(&self) -> bool {
+        let schedule = &self.plan.schedule;
+        let Limits { total, each } = limits(&self.config);
+        self.reads - schedule.excused() < if schedule.is_lone() { each } else { total }
+    }
+
     pub(super) fn room(&mut self, len: u64) -> bool {
         let cost = credit_cost(len);
         let used = self.buffers_used + cost;
         let had = self.credit_used + cost <= self.credit && used <= self.config.memory;
+        // What is under way at slow targets is none that the streams wait for.
+        let slow = u64::from(self.plan.schedule.slow_in_flight()) * credit_cost(self.plan.object_max);
+        let used = used.saturating_sub(slow);
         self.held_back = had && used > self.ahead.max(self.ahead_min()).max(AHEAD_FRAMES * cost);
         had && !self.held_back
     }
@@ -91,40 +107,30 @@ impl Source {
     }
 
     fn read_object(&mut self) -> bool {
-        while let Some(&id) = self.large.front() {
-            let ready = |f: &&mut File| f.phase == Phase::Sending && f.queue == Queue::Large;
-            let Some(file) = self.files.get_mut(&id).filter(ready) else {
-                self.large.pop_front();
-                continue;
-            };
-            let len = u64::from(file.object_size).min(file.size());
-            let granted = self.room(len);
-            if !granted && !self.may_spill(len) {
-                return false;
-            }
-            let file = self.files.get_mut(&id).expect("it is there");
-            let Some((offset, len)) = file.next_object() else {
-                file.queue = Queue::None;
-                self.large.pop_front();
-                continue;
-            };
-            file.reads += 1;
-            if !file.has_unread() {
-                file.queue = Queue::None;
-                self.large.pop_front();
-            }
-            let file = &self.files[&id];
-            let tail = offset + u64::from(len) == file.size();
-            let generation = file.generation;
-            let op = SourceOp::Read { id, generation, offset, len, tail, whole: tail && offset == 0 };
-            match granted {
-                true => self.take(u64::from(len)),
-                false => self.take_spilling((id, generation, Some(offset)), u64::from(len)),
-            }
-            self.actions.push_back(SourceAction::Submit(op));
-            return true;
+        if self.plan.files == 0 {
+            return false;
         }
-        false
+        // The next one is at most so long.
+        let len = self.plan.object_max;
+        let granted = self.room(len);
+        if !granted && !self.may_spill(len) {
+            self.plan.holds = false;
+            return false;
+        }
+        let Some((issue, offset, len)) = self.next_piece() else { return false };
+        let (id, target) = (issue.file, issue.target);
+        let file = self.files.get_mut(&id).expect("a piece of it was just given out");
+        file.reads += 1;
+        let tail = offset + u64::from(len) == file.size();
+        let (generation, whole) = (file.generation, tail && offset == 0);
+        let op = SourceOp::Read { id, generation, offset, len, tail, whole, target };
+        self.take_class(issue.sink, (id, generation, offset), credit_cost(len.into()));
+        match granted {
+            true => self.take(u64::from(len)),
+            false => self.take_spilling((id, generation, Some(offset)), u64::from(len)),
+        }
+        self.actions.push_back(SourceAction::Submit(op));
+        true
     }
 
     fn read_bundle(&mut self) -> bool {
@@ -188,9 +194,9 @@ impl Source {
         self.drain_spill();
         while !self.paused && !self.frames.is_empty() {
             let Some(stream) = self.streams.free() else { return };
-            let Ready { header, buffer, cost, held } = self.frames.pop_front().expect("not empty");
+            let Ready { header, buffer, cost, held, class } = self.frames.pop_front().expect("not empty");
             self.counts.payload += header.payload_len();
-            self.streams.push(stream, &header, cost, held);
+            self.streams.push(stream, &header, (cost, held), class);
             self.actions.push_back(SourceAction::SendData { stream, header, buffer });
         }
         self.run_further();
@@ -198,7 +204,8 @@ impl Source {
 
     pub(super) fn drop_frames(&mut self) {
         self.drop_spill();
-        for Ready { buffer, cost, held, .. } in std::mem::take(&mut self.frames) {
+        for Ready { buffer, cost, held, class, .. } in std::mem::take(&mut self.frames) {
+            self.give_back(class, cost);
             self.buffers_used -= held;
             self.credit_used -= cost;
             if let Some(buffer) = buffer {

@@ -128,19 +128,15 @@ impl Source {
             file.phase = Phase::Sending;
         }
         if file.is_small() {
-            if file.queue == Queue::None {
+            if file.queue == Queue::None && file.left == 0 && !file.adding {
                 file.queue = Queue::Small;
                 self.small_bytes += file.size();
                 self.small.push_back(id);
             }
-        } else {
-            if !file.again.contains(&offset) {
-                file.again.push_back(offset);
-            }
-            if file.queue == Queue::None {
-                file.queue = Queue::Large;
-                self.large.push_back(id);
-            }
+        } else if !file.again.contains(&offset) {
+            file.again.push_back(offset);
+            let object = offset / u64::from(file.object_size);
+            self.add_again(id, object);
         }
     }
 
@@ -171,12 +167,12 @@ impl Source {
             self.small_bytes -= file.size();
         }
         file.queue = Queue::None;
-        file.again.clear();
         file.phase = Phase::Retry;
         self.unsealed -= 1;
         self.retries.push(id);
         let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
         self.drop_map(id);
+        self.drop_objects(id);
         self.flush_announcements();
         self.actions.push_back(SourceAction::Send(message));
     }
@@ -191,8 +187,9 @@ impl Source {
         file.fingerprint = fingerprint;
         file.meta = meta;
         file.digest = SubtreeSet::new(self.config.digest, fingerprint.size);
-        file.cursor = 0;
-        file.again.clear();
+        // What came instead may lie somewhere else.
+        file.layout = file.layout.take().filter(|_| !file.asks);
+        file.classes = None;
         file.pass = 0;
         file.reads = 0;
         file.checking = false;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::read::Ready;
 use super::{Source, SourceAction};
-use crate::ids::{BufferId, FileId, Generation, Time};
+use crate::ids::{BufferId, Class, FileId, Generation, Time};
 use crate::wire::{DataHeader, Failure, credit_cost};
 
 /// Most slots of a spill file.
@@ -73,6 +73,7 @@ enum At {
 struct Slot {
     header: DataHeader,
     cost: u64,
+    class: Class,
     at: At,
 }
 
@@ -221,7 +222,7 @@ impl Source {
 
     /// A frame is ready. `granted`: its read took `cost` of the credit.
     pub(super) fn land(&mut self, ready: Ready, granted: bool) {
-        let Ready { cost, held, .. } = ready;
+        let Ready { cost, held, class, .. } = ready;
         self.landed += cost;
         if granted {
             return self.frames.push_back(ready);
@@ -235,7 +236,7 @@ impl Source {
                 let spill = &mut self.spill;
                 let len = ready.header.payload_len();
                 let at = At::Storing { buffer, held };
-                spill.slots.insert(slot, Slot { header: ready.header, cost, at });
+                spill.slots.insert(slot, Slot { header: ready.header, cost, class, at });
                 spill.storing += held;
                 spill.in_slots += len;
                 spill.counts.stored += len;
@@ -263,11 +264,11 @@ impl Source {
                 let gone = self.spill.release(slot).expect("it is there");
                 self.spill.counts.stored -= gone.header.payload_len();
                 self.no_more_spill(&failure);
-                let Slot { header, cost, .. } = gone;
-                self.spill.kept.push_back(Ready { header, buffer: Some(buffer), cost, held: bytes });
+                let Slot { header, cost, class, .. } = gone;
+                self.spill.kept.push_back(Ready { header, buffer: Some(buffer), cost, held: bytes, class });
             }
             Ok(()) | Err(_) => {
-                self.spill.release(slot);
+                self.drop_slot(slot);
                 self.buffers_used -= bytes;
                 self.actions.push_back(SourceAction::FreeBuffer(buffer));
             }
@@ -280,11 +281,11 @@ impl Source {
             return;
         }
         self.spill.fetching -= 1;
-        let Slot { header, cost, .. } = self.spill.release(slot).expect("it is there");
+        let Slot { header, cost, class, .. } = self.spill.release(slot).expect("it is there");
         match result {
             Ok(buffer) if !self.stopping => {
                 self.landed += cost;
-                self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: cost });
+                self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: cost, class });
                 return;
             }
             Ok(buffer) => self.actions.push_back(SourceAction::FreeBuffer(buffer)),
@@ -297,6 +298,7 @@ impl Source {
         }
         self.buffers_used -= cost;
         self.credit_used -= cost;
+        self.give_back(class, cost);
     }
 
     fn no_more_spill(&mut self, failure: &Failure) {
@@ -329,7 +331,7 @@ impl Source {
             if !wanted {
                 // Nobody takes it any more.
                 self.spill.stored.pop_front();
-                self.spill.release(slot);
+                self.drop_slot(slot);
                 continue;
             }
             if !self.room(len) {
@@ -349,7 +351,7 @@ impl Source {
         if self.spill.config.is_none() {
             return;
         }
-        let waits = !(self.large.is_empty() && self.small.is_empty());
+        let waits = self.plan.files > 0 || !self.small.is_empty();
         let least = self.least_read().map_or(0, credit_cost);
         let spent = if self.paused || self.stopping || self.streams.all_lost() {
             Spent::Otherwise
@@ -368,18 +370,25 @@ impl Source {
 
     /// What the next read would be, bytes.
     fn least_read(&self) -> Option<u64> {
-        let large = self.large.iter().find_map(|id| self.files.get(id));
-        let large = large.map(|file| u64::from(file.object_size).min(file.size()));
+        let large = (self.plan.files > 0).then_some(self.plan.object_max);
         let small = self.small.iter().find_map(|id| self.files.get(id)).map(|file| file.size());
         large.into_iter().chain(small).min()
+    }
+
+    /// What lies in a slot is not sent.
+    fn drop_slot(&mut self, slot: u32) {
+        if let Some(Slot { class, cost, .. }) = self.spill.release(slot) {
+            self.give_back(class, cost);
+        }
     }
 
     /// Nothing of it is sent any more.
     pub(super) fn drop_spill(&mut self) {
         for slot in std::mem::take(&mut self.spill.stored) {
-            self.spill.release(slot);
+            self.drop_slot(slot);
         }
-        for Ready { buffer, held, .. } in std::mem::take(&mut self.spill.kept) {
+        for Ready { buffer, held, cost, class, .. } in std::mem::take(&mut self.spill.kept) {
+            self.give_back(class, cost);
             self.buffers_used -= held;
             self.actions.extend(buffer.map(SourceAction::FreeBuffer));
         }

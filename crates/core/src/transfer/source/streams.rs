@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::ids::{FileId, Generation, StreamId};
+use crate::ids::{Class, FileId, Generation, StreamId};
 use crate::wire::DataHeader;
 
 /// Frames given to one stream and not yet taken by the network, at most.
@@ -17,6 +17,8 @@ struct InFlight {
     cost: u64,
     /// What its buffer counts.
     held: u64,
+    /// Where it goes at the sink; it took credit of that, too.
+    class: Class,
     sent: bool,
     objects: Vec<(FileId, Generation, u64)>,
 }
@@ -30,6 +32,17 @@ struct Stream {
     lost: bool,
     /// It gets no frames; it stays open.
     parked: bool,
+}
+
+/// What is left of a stream that is over.
+#[derive(Default)]
+pub(super) struct Settled {
+    /// Objects that the sink never got.
+    pub(super) lost: Vec<(FileId, Generation, u64)>,
+    /// What their buffers counted, and their credit: in all, and of classes.
+    pub(super) buffers: u64,
+    pub(super) credit: u64,
+    pub(super) classes: Vec<(Class, u64)>,
 }
 
 /// The data streams of a session.
@@ -87,12 +100,19 @@ impl Streams {
     }
 
     /// A frame goes to a stream.
-    pub(super) fn push(&mut self, id: StreamId, header: &DataHeader, cost: u64, held: u64) {
+    pub(super) fn push(&mut self, id: StreamId, header: &DataHeader, (cost, held): (u64, u64), class: Class) {
         let stream = self.streams.get_mut(&id).expect("free() named it");
         stream.next_seq += 1;
         stream.queued += 1;
         let objects = header.entries.iter().map(|e| (e.id, e.generation, e.offset)).collect();
-        stream.in_flight.push_back(InFlight { seq: stream.next_seq, cost, held, sent: false, objects });
+        stream.in_flight.push_back(InFlight {
+            seq: stream.next_seq,
+            cost,
+            held,
+            class,
+            sent: false,
+            objects,
+        });
     }
 
     /// The network took a frame; returns what its buffer counted.
@@ -126,22 +146,24 @@ impl Streams {
         }
     }
 
-    /// The sink took `frames` from a stream and will take no more: it is over. Returns the objects that it never
-    /// got, and what their buffers and their credit counted.
-    pub(super) fn settle(&mut self, id: StreamId, frames: u64) -> (Vec<(FileId, Generation, u64)>, u64, u64) {
+    /// The sink took `frames` from a stream and will take no more: it is over.
+    pub(super) fn settle(&mut self, id: StreamId, frames: u64) -> Settled {
         self.over.insert(id);
-        let Some(stream) = self.streams.remove(&id) else { return (Vec::new(), 0, 0) };
-        let (mut objects, mut buffers, mut credit) = (Vec::new(), 0, 0);
+        let mut settled = Settled::default();
+        let Some(stream) = self.streams.remove(&id) else { return settled };
         for frame in stream.in_flight {
             if !frame.sent {
-                buffers += frame.held;
+                settled.buffers += frame.held;
             }
             if frame.seq > frames {
-                credit += frame.cost;
-                objects.extend(frame.objects);
+                settled.credit += frame.cost;
+                if frame.class != Class::ANY {
+                    settled.classes.push((frame.class, frame.cost));
+                }
+                settled.lost.extend(frame.objects);
             }
         }
-        (objects, buffers, credit)
+        settled
     }
 
     /// There were streams, and none is left.
@@ -171,7 +193,8 @@ mod tests {
         let fill = |streams: &mut Streams| {
             let mut got = Vec::new();
             while let Some(id) = streams.free() {
-                streams.push(id, &DataHeader { class: crate::ids::Class::ANY, entries: Vec::new() }, 0, 0);
+                let header = DataHeader { class: Class::ANY, entries: Vec::new() };
+                streams.push(id, &header, (0, 0), Class::ANY);
                 got.push(id.0);
             }
             got

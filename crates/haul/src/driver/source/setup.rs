@@ -47,6 +47,8 @@ pub(super) struct Setup {
     pub(super) origin: Origin,
     pub(super) limits: Limits,
     pub(super) holes: bool,
+    /// Both ends know of the sink's storage targets.
+    pub(super) targets: bool,
     pub(super) knobs: bool,
     pub(super) protection: Protection,
     pub(super) wait: bool,
@@ -113,7 +115,7 @@ pub(super) fn set_up(
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
-    let (limits, holes, knobs) = (agreed.limits, agreed.holes, agreed.knobs);
+    let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
     let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
-    Ok(Setup { origin, limits, holes, knobs, protection, wait, rename, resumed, object_size })
+    Ok(Setup { origin, limits, holes, targets, knobs, protection, wait, rename, resumed, object_size })
 }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_core::io::OrderPolicy;
+use haul_core::io::slots::TARGET_DEPTHS;
 use haul_core::stage::Stage;
 use rustix::io::Errno;
 
@@ -49,8 +50,8 @@ pub struct LaneConfig {
     pub engine: EngineConfig,
     /// Threads, 1 to [`LANES_MAX`].
     pub lanes: usize,
-    /// Requests in flight at one target, over all lanes. All targets together have at most twice as many, so
-    /// that none holds more than half.
+    /// Requests in flight at one target, over all lanes. All targets together have at most [`TARGET_DEPTHS`] times as
+    /// many.
     pub depth: usize,
     /// Bytes, a power of two from 4 KiB.
     pub request_size: u32,
@@ -68,6 +69,8 @@ pub struct Transfer<T> {
     /// The caller's; comes back with the completion.
     pub tag: T,
     pub file: Arc<IoFile>,
+    /// Where this range of it lies: what it counts for.
+    pub target: Target,
     /// [`IoKind::Read`] or [`IoKind::Write`].
     pub kind: IoKind,
     pub offset: u64,
@@ -301,11 +304,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Operations that an engine has to take: a lane's share of the depth for two targets, and what may hang; or
+/// Operations that an engine has to take: a lane's share of the depth for [`TARGET_DEPTHS`] targets, and what may hang; or
 /// `config.engine.depth`, if that is more. At most [`DEPTH_MAX`].
 pub fn engine_depth(config: &LaneConfig) -> usize {
     let share = config.depth.max(1).div_ceil(config.lanes.clamp(1, LANES_MAX));
-    share.saturating_mul(2).saturating_add(STUCK_PER_LANE).max(config.engine.depth).min(DEPTH_MAX)
+    share
+        .saturating_mul(TARGET_DEPTHS as usize)
+        .saturating_add(STUCK_PER_LANE)
+        .max(config.engine.depth)
+        .min(DEPTH_MAX)
 }
 
 /// A multiple of what direct I/O asks for.
@@ -318,7 +325,7 @@ struct Assembly<T> {
     tag: T,
     file: Arc<IoFile>,
     /// See `dispatch`.
-    file_key: (usize, u8, bool),
+    file_key: dispatch::FileKey,
     offset: u64,
     start: usize,
     len: usize,

@@ -274,7 +274,8 @@ fn nothing(name: &str, target: u64, one_writer: bool) -> Arc<IoFile> {
 
 fn transfer<T>(tag: T, file: &Arc<IoFile>, kind: IoKind, offset: u64, buffer: Buffer) -> Transfer<T> {
     let len = buffer.as_slice().len();
-    Transfer { tag, file: file.clone(), kind, offset, buffer, start: 0, len, pad: 0, uncached: false }
+    let (file, target) = (file.clone(), file.target);
+    Transfer { tag, file, target, kind, offset, buffer, start: 0, len, pad: 0, uncached: false }
 }
 
 const K64: usize = 65536;
@@ -310,6 +311,7 @@ fn bytes_are_exact_for_any_knobs() {
             lanes.submit(Transfer {
                 tag: i,
                 file: target.clone(),
+                target: target.target,
                 kind: IoKind::Write,
                 offset: range.start as u64,
                 buffer,
@@ -330,6 +332,7 @@ fn bytes_are_exact_for_any_knobs() {
             lanes.submit(Transfer {
                 tag: i,
                 file: target.clone(),
+                target: target.target,
                 kind: IoKind::Read,
                 offset: (i * object) as u64,
                 buffer: pool.take(object).unwrap(),
@@ -665,6 +668,34 @@ fn a_dead_target_rests() {
     world.release();
     for _ in 0..count {
         assert_eq!(done.recv_timeout(PATIENCE).unwrap().tag, 1);
+    }
+}
+
+/// Goal: what lies on targets that freeze holds up itself, and nothing else of the same file, long before any deadline.
+/// Method: a file in stripes over eight targets of which three hang, more objects for each than all depths together.
+#[test]
+fn frozen_parts_of_a_file_hold_up_themselves() {
+    const TARGETS: u64 = 8;
+    let target_of = |offset: u64| offset / K64 as u64 % TARGETS;
+    let world = World::new(move |op| if target_of(op.offset) < 3 { Fate::Hang } else { Fate::Whole });
+    let (on_done, done) = listener();
+    let deadline = Duration::from_secs(3600);
+    let config = LaneConfig { deadline, ..config(2, 2, K64 as u32, OrderPolicy::None) };
+    let (lanes, world) = world.start(config, on_done);
+    let (pool, file) = (Pool::new(64 << 20), nothing("striped", 1, false));
+    let count = TARGETS * 40;
+    for i in 0..count {
+        let (offset, buffer) = (i * K64 as u64, pool.take(K64).unwrap());
+        let target = Target(target_of(offset));
+        lanes.submit(Transfer { target, ..transfer(target, &file, IoKind::Read, offset, buffer) });
+    }
+    for _ in 0..count / TARGETS * (TARGETS - 3) {
+        assert!(done.recv_timeout(PATIENCE).unwrap().tag >= Target(3));
+    }
+    assert!(lanes.stuck().is_empty());
+    world.release();
+    for _ in 0..count / TARGETS * 3 {
+        assert!(done.recv_timeout(PATIENCE).unwrap().tag < Target(3));
     }
 }
 

@@ -312,7 +312,8 @@ impl Sink {
         let tag = Tag { written, mode, open: open.clone() };
         let (file, kind, offset) = (way.file.clone(), IoKind::Write, written.offset);
         let lanes = self.data.lanes().expect("lanes live until every write has completed");
-        lanes.submit(Transfer { tag, file, kind, offset, buffer, start, len, pad, uncached });
+        let target = open.target_at(offset).unwrap_or(file.target);
+        lanes.submit(Transfer { tag, file, target, kind, offset, buffer, start, len, pad, uncached });
     }
 
     /// A lane's answer.

@@ -24,7 +24,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::data::Path;
 use super::names::temp_name;
-use super::places::{Places, key_of};
+use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
 use super::tree::SinkTree;
 use super::{fault, lock};
@@ -87,6 +87,11 @@ struct Opened {
 }
 
 impl OpenFile {
+    /// What a request at this offset is told apart by, if the file's layout is known.
+    pub(super) fn target_at(&self, offset: u64) -> Option<Target> {
+        self.layout.get().map(|layout| key_of_one(*layout.at(offset).target))
+    }
+
     /// Where it lies, if that was asked and told.
     pub(super) fn layout(&self) -> Option<Layout<TargetId>> {
         self.layout.get().cloned()

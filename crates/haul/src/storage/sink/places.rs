@@ -52,12 +52,17 @@ impl Places {
     }
 }
 
+/// What requests at one of these targets are told apart by.
+pub(super) fn key_of_one(target: TargetId) -> Target {
+    Target(ONE | u64::from(target.0))
+}
+
 /// What requests of a file on these targets are told apart by: its target, or, of several, which these are.
 pub(super) fn key_of(layout: &Layout<TargetId>) -> Target {
     let mut ids = layout.targets();
     ids.sort_unstable();
     match ids[..] {
-        [one] => Target(ONE | u64::from(one.0)),
+        [one] => key_of_one(*one),
         _ => {
             let mut hasher = DefaultHasher::new();
             ids.hash(&mut hasher);

@@ -4,6 +4,7 @@
 //! under way.
 
 use haul_core::digest::DigestKind;
+use haul_core::io::slots::TARGET_DEPTHS;
 use haul_core::stage::Stage;
 
 use super::WallClock;
@@ -50,6 +51,15 @@ impl ReadConfig {
         let wanted = in_flight + lanes.lanes as u64;
         let fitting = wanted.min(self.memory / object_size);
         u32::try_from(fitting.max(self.readers as u64 * 2)).unwrap_or(u32::MAX)
+    }
+
+    /// Objects that may be read at a time where they lie on several targets: each target's depth, as far as half of the
+    /// buffers go, for what hangs may keep half as much again; at least [`ReadConfig::reads_max`].
+    pub fn reads_total(&self, object_size: u32) -> u32 {
+        let one = self.reads_max(object_size);
+        let fitting = self.memory / 2 / u64::from(object_size.max(1));
+        let all = u64::from(one.saturating_mul(TARGET_DEPTHS));
+        u32::try_from(all.min(fitting)).unwrap_or(u32::MAX).max(one)
     }
 }
 

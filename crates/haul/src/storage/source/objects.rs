@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use haul_core::digest::DigestKind;
-use haul_core::ids::{FileId, Generation};
+use haul_core::ids::{FileId, Generation, TargetId};
 use haul_core::io::IoMode;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
@@ -28,8 +28,8 @@ use super::tree::SourceTree;
 use crate::buffer::Buffer;
 use crate::digest;
 use crate::meter::Meter;
-use crate::storage::io::IoKind;
 use crate::storage::io::lanes::{Lanes, OnDone, Transfer, TransferDone};
+use crate::storage::io::{IoKind, Target};
 use crate::storage::{Post, SourceCompletion, SourceJob};
 
 /// Files of this size on are read direct where that is chosen. Below, the second open costs more than it wins.
@@ -43,6 +43,10 @@ pub(super) struct Tag {
     generation: Generation,
     tail: bool,
     whole: bool,
+    /// Where it lies.
+    target: TargetId,
+    /// All of it was in the page cache: its time tells nothing of its target.
+    was_cached: bool,
     open: Arc<OpenFile>,
     mode: IoMode,
     /// Nothing of it was cached before, so that its time tells of storage.
@@ -170,9 +174,10 @@ impl Objects {
     }
 
     fn send(&self, open: Arc<OpenFile>, op: &SourceOp, buffer: Buffer, choice: Choice) {
-        let SourceOp::Read { id, generation, offset, len, tail, whole } = *op else { return };
+        let SourceOp::Read { id, generation, offset, len, tail, whole, target } = *op else { return };
         let shared = &self.shared;
         let Choice { mut mode, mut is_sample, cached } = choice;
+        let was_cached = cached == Some(Cached::All);
         let mut file = open.plain().clone();
         let mut pad = 0;
         if mode == IoMode::Direct {
@@ -196,10 +201,11 @@ impl Objects {
         }
         shared.in_flight.fetch_add(1, Ordering::Relaxed);
         let len = buffer.as_slice().len();
-        let tag = Tag { id, generation, tail, whole, open, mode, is_sample, absent };
+        let tag = Tag { id, generation, tail, whole, target, was_cached, open, mode, is_sample, absent };
         self.lanes.submit(Transfer {
             tag,
             file,
+            target: Target(target.0.into()),
             kind: IoKind::Read,
             offset,
             buffer,
@@ -212,9 +218,9 @@ impl Objects {
 
     /// Once more, through the cache.
     fn again(&self, tag: Tag, offset: u64, buffer: Buffer) {
-        let Tag { id, generation, tail, whole, open, .. } = tag;
+        let Tag { id, generation, tail, whole, target, open, .. } = tag;
         let len = buffer.as_slice().len() as u32;
-        let op = SourceOp::Read { id, generation, offset, len, tail, whole };
+        let op = SourceOp::Read { id, generation, offset, len, tail, whole, target };
         self.send(open, &op, buffer, Choice { mode: IoMode::Buffered, is_sample: false, cached: None });
     }
 }
@@ -243,7 +249,7 @@ impl Shared {
     }
 
     fn take_up(&self, done: TransferDone<Tag>) {
-        let TransferDone { tag, offset, buffer, len, moved, error, refused_uncached, .. } = done;
+        let TransferDone { tag, offset, buffer, len, moved, error, service, refused_uncached, .. } = done;
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let is_whole = error.is_none() && moved >= len;
         if tag.is_sample {
@@ -283,7 +289,9 @@ impl Shared {
             Err(own_failure(wire::Stage::Read, "read", b"source", "internal error in a reading thread"))
         });
         cache::drop_pages(tag.open.fd(), &tag.absent);
-        let done = SourceDone::Read { id, generation, offset, len: len as u32, result };
+        let service = (!tag.was_cached).then_some(service);
+        let (len, target) = (len as u32, tag.target);
+        let done = SourceDone::Read { id, generation, offset, len, target, service, result };
         (self.post)(SourceCompletion { done, buffer: Some(buffer) });
     }
 

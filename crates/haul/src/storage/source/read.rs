@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use blake3::hazmat::max_subtree_len;
 use haul_core::digest::{DigestKind, Root, Subtree};
 use haul_core::entry::{Fingerprint, Meta, Timestamp};
-use haul_core::ids::{BufferId, FileId, Generation};
+use haul_core::ids::{BufferId, FileId, Generation, TargetId};
+use haul_core::layout::Layout;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{BundleFile, BundleOk, Look, SourceDone, SourceOp};
 use haul_core::wire::{self, Failure};
@@ -28,6 +29,7 @@ use crate::digest::{self, Hasher};
 use crate::meter::Meter;
 use crate::storage::SourceJob;
 use crate::storage::crew::{Doing, Track, Turn};
+use crate::storage::layout::layout_by;
 
 /// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads (it
 /// would stay in the page cache), so that they have to be large.
@@ -66,10 +68,14 @@ impl Reader {
     ) -> Option<SourceDone> {
         self.track = track(turn, &self.tree, op);
         Some(match *op {
-            SourceOp::Read { id, generation, offset, len, .. } => match self.hand_over(op, buffer) {
+            SourceOp::Read { id, generation, offset, len, target, .. } => match self.hand_over(op, buffer) {
                 Ok(()) => return None,
-                Err(failure) => SourceDone::Read { id, generation, offset, len, result: Err(failure) },
+                Err(failure) => {
+                    let (service, result) = (None, Err(failure));
+                    SourceDone::Read { id, generation, offset, len, target, service, result }
+                }
             },
+            SourceOp::Locate { ref files } => self.locate(files),
             SourceOp::ReadBundle { ref files } => self.read_bundle(files, buffer.as_mut()),
             SourceOp::Look { id, generation } => {
                 SourceDone::Look { id, generation, result: self.look(id, generation) }
@@ -113,6 +119,26 @@ impl Reader {
         let buffer = buffer.take().expect("looked at just now");
         self.objects.submit_opening(open, op, buffer);
         Ok(())
+    }
+
+    /// Where files lie. They stay open for their reads.
+    fn locate(&mut self, files: &[(FileId, Generation)]) -> SourceDone {
+        let mut located = Vec::with_capacity(files.len());
+        for &(id, generation) in files {
+            self.step(id.0);
+            let found = self.view(id, generation).and_then(|view| {
+                let open = self.open(id, &view)?;
+                let provider = self.tree.provider(open.dev());
+                Ok(self.storage(|| layout_by(provider, open.fd(), view.fingerprint.size)))
+            });
+            // What cannot be opened is told by its reads.
+            let layout = match found {
+                Ok(found) => self.tree.targets().layout(&found.layout),
+                Err(_) => Layout::flat(self.tree.targets().device(self.tree.target_of(id).0)),
+            };
+            located.push((id, generation, Arc::new(layout)));
+        }
+        SourceDone::Locate { files: located }
     }
 
     fn read_bundle(&mut self, files: &[BundleFile], buffer: Option<&mut Buffer>) -> SourceDone {
@@ -394,6 +420,7 @@ impl Reader {
 pub(super) fn label(tree: &Arc<SourceTree>, op: &SourceOp) -> (FileId, impl Fn() -> Doing + use<>) {
     let (what, id) = match *op {
         SourceOp::Read { id, .. } => ("open", id),
+        SourceOp::Locate { ref files } => ("open", files.first().map_or(FileId(0), |(id, _)| *id)),
         SourceOp::ReadBundle { ref files } => ("read", files.first().map_or(FileId(0), |file| file.id)),
         SourceOp::Verify { id, .. } | SourceOp::HashFile { id, .. } | SourceOp::Map { id, .. } => {
             ("read", id)
@@ -410,6 +437,7 @@ pub(super) fn label(tree: &Arc<SourceTree>, op: &SourceOp) -> (FileId, impl Fn()
 fn track(turn: &Turn<SourceJob>, tree: &Arc<SourceTree>, op: &SourceOp) -> Option<Track<SourceJob>> {
     let tree = tree.clone();
     match *op {
+        SourceOp::Locate { .. } => Some(turn.track(move |step| doing(&tree, "open", FileId(step), 0))),
         SourceOp::ReadBundle { .. } => Some(turn.track(move |step| doing(&tree, "read", FileId(step), 0))),
         SourceOp::Verify { id, .. } | SourceOp::HashFile { id, .. } => {
             Some(turn.track(move |step| doing(&tree, "read", id, step)))
@@ -426,8 +454,14 @@ fn doing(tree: &SourceTree, what: &'static str, id: FileId, offset: u64) -> Doin
 pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDone> {
     let failure = own_failure(wire::Stage::Read, "read", b"source", "internal error in a reading thread");
     Some(match *op {
-        SourceOp::Read { id, generation, offset, len, .. } => {
-            SourceDone::Read { id, generation, offset, len, result: Err(failure) }
+        SourceOp::Read { id, generation, offset, len, target, .. } => {
+            let (service, result) = (None, Err(failure));
+            SourceDone::Read { id, generation, offset, len, target, service, result }
+        }
+        SourceOp::Locate { ref files } => {
+            let layout = Arc::new(Layout::flat(TargetId(0)));
+            let lies = |(id, generation): &_| (*id, *generation, layout.clone());
+            SourceDone::Locate { files: files.iter().map(lies).collect() }
         }
         SourceOp::ReadBundle { ref files } => SourceDone::ReadBundle {
             buffer: buffer.unwrap_or(NO_BUFFER),

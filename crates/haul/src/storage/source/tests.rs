@@ -8,7 +8,7 @@ use blake3::hazmat::HasherExt;
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::{DigestKind, Subtree};
 use haul_core::entry::Name;
-use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
 use haul_core::wire;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -108,7 +108,7 @@ impl Bench {
     fn read(&mut self, id: FileId, offset: u64, len: u32, size: u64) -> SourceCompletion {
         let tail = offset + u64::from(len) == size;
         let whole = u64::from(len) == size;
-        let op = SourceOp::Read { id, generation: G0, offset, len, tail, whole };
+        let op = SourceOp::Read { id, generation: G0, offset, len, tail, whole, target: TargetId(0) };
         self.run(op, Some(len as usize))
     }
 
@@ -154,7 +154,7 @@ fn objects_hold_the_bytes_of_the_file() {
         let len = (size - offset).min(65536) as u32;
         let buffer = bench.pool.take(len as usize).expect("room");
         let tail = offset + u64::from(len) == size;
-        let op = SourceOp::Read { id, generation: G0, offset, len, tail, whole: false };
+        let op = SourceOp::Read { id, generation: G0, offset, len, tail, whole: false, target: TargetId(0) };
         bench.engine.submit(SourceJob { op, buffer: Some(buffer) });
     }
     let mut copy = vec![0; content.len()];
@@ -382,7 +382,15 @@ fn refresh_begins_a_new_generation() {
     assert_eq!((fingerprint.size, fingerprint.mtime), (5, meta.mtime));
     assert_eq!(bench.look(id, G0).expect_err("old").stage, wire::Stage::Changed);
     assert_eq!(bench.look(id, G1), Ok(Look::Same));
-    let op = SourceOp::Read { id, generation: G1, offset: 0, len: 5, tail: true, whole: true };
+    let op = SourceOp::Read {
+        id,
+        generation: G1,
+        offset: 0,
+        len: 5,
+        tail: true,
+        whole: true,
+        target: TargetId(0),
+    };
     let completion = bench.run(op, Some(5));
     assert_eq!(completion.buffer.expect("comes back").as_slice(), b"newer");
     for (what, change) in &CHANGES[5..] {
@@ -520,7 +528,15 @@ fn mistakes_are_answered() {
         assert!(matches!(&done, SourceDone::ReadBundle { items, .. } if items[0].1.is_err()), "{done:?}");
     }
     for len in [None, Some(2)] {
-        let op = SourceOp::Read { id, generation: G0, offset: 0, len: 1, tail: true, whole: true };
+        let op = SourceOp::Read {
+            id,
+            generation: G0,
+            offset: 0,
+            len: 1,
+            tail: true,
+            whole: true,
+            target: TargetId(0),
+        };
         assert!(read_result(&bench.run(op, len)).is_err());
     }
     assert!(bench.look(FileId(99), G0).is_err());

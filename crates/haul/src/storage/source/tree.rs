@@ -9,16 +9,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_core::entry::{Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::schedule::TARGETS_MAX;
+use haul_core::transfer::source::Lies;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::open::OpenFile;
 use crate::storage::io::Target;
+use crate::storage::layout::{Provider, provider_at};
+use crate::storage::targets::Targets;
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
 /// contents are the source), or in one that the walk announced.
@@ -40,6 +44,7 @@ pub(in crate::storage) struct FileView {
 /// The table of source entries, shared by the walk and the engine's threads.
 pub struct SourceTree {
     inner: Mutex<Inner>,
+    targets: Targets,
 }
 
 struct Inner {
@@ -48,6 +53,8 @@ struct Inner {
     entries: HashMap<FileId, EntryNode>,
     dir_fds: FdCache<DirId, OwnedFd>,
     files_open: FdCache<FileId, OpenFile>,
+    /// Who says where files lie, by the device of their file system.
+    providers: HashMap<u64, Provider>,
 }
 
 struct DirNode {
@@ -84,7 +91,9 @@ impl SourceTree {
                 entries: HashMap::new(),
                 dir_fds: FdCache::new(dirs_open_max),
                 files_open: FdCache::new(files_open_max),
+                providers: HashMap::new(),
             }),
+            targets: Targets::new(),
         }
     }
 
@@ -132,6 +141,7 @@ impl SourceTree {
 
     pub(in crate::storage) fn add_base(&self, fd: Arc<OwnedFd>) -> Place {
         let target = Target::of(&*fd);
+        self.know(target, &fd);
         let mut inner = self.lock();
         inner.bases.push((fd, target));
         Place::Base(inner.bases.len() - 1)
@@ -146,6 +156,7 @@ impl SourceTree {
     /// Keeps an open directory for reuse, as long as the limit allows.
     pub(in crate::storage) fn keep_dir(&self, id: DirId, fd: Arc<OwnedFd>) {
         let target = Target::of(&*fd);
+        self.know(target, &fd);
         let evicted = {
             let mut inner = self.lock();
             let Some(dir) = inner.dirs.get_mut(&id) else { return };
@@ -207,6 +218,37 @@ impl SourceTree {
             }
         }
         Target::default()
+    }
+
+    /// The storage targets of this end.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Where a file lies, as far as that is known without a question.
+    pub fn lies(&self, id: FileId) -> Lies {
+        let device = self.target_of(id).0;
+        match self.provider(device) {
+            Provider::Flat => Lies::At(self.targets.device(device)),
+            _ => Lies::Ask,
+        }
+    }
+
+    /// Who says where files of this device lie.
+    pub(in crate::storage) fn provider(&self, device: u64) -> Provider {
+        self.lock().providers.get(&device).copied().unwrap_or(Provider::Flat)
+    }
+
+    /// Finds out who says where files of a file system lie, once.
+    fn know(&self, target: Target, dir: &OwnedFd) {
+        let inner = self.lock();
+        if inner.providers.contains_key(&target.0) || inner.providers.len() >= TARGETS_MAX {
+            return;
+        }
+        // It may ask a server: not under the lock.
+        drop(inner);
+        let provider = provider_at(dir.as_fd());
+        self.lock().providers.insert(target.0, provider);
     }
 
     /// A file that an earlier read left open.

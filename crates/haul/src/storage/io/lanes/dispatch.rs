@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use haul_core::ids::Time;
 use haul_core::io::OrderPolicy;
 use haul_core::io::order::{self, Queue, REMEMBERED_MAX, Room};
-use haul_core::io::slots::Slots;
+use haul_core::io::slots::{Slots, TARGET_DEPTHS};
 
 use super::super::{IoFile, IoKind, PARTS_MAX, Target, Waker};
 use super::request::{Piece, Request, Settled};
@@ -62,8 +62,8 @@ pub(super) struct Dispatch<T> {
     closed: bool,
 }
 
-/// What is kept in order together: address of the file, kind, uncached.
-type FileKey = (usize, u8, bool);
+/// What is kept in order together: address of the file, its part on one target, kind, uncached.
+pub(super) type FileKey = (usize, Target, u8, bool);
 
 /// The order queue's name for it, and how many transfers use it.
 struct FileUse {
@@ -93,6 +93,7 @@ struct Lane {
 /// A request that is in flight.
 struct Flying {
     file: Arc<IoFile>,
+    target: Target,
     kind: IoKind,
     offset: u64,
     since: Instant,
@@ -216,13 +217,12 @@ impl<T> Dispatch<T> {
 
     /// Cuts a transfer into requests, which wait from now on.
     pub(super) fn submit(&mut self, transfer: Transfer<T>) {
-        let Transfer { tag, file, kind, offset, buffer, start, len, pad, uncached } = transfer;
+        let Transfer { tag, file, target, kind, offset, buffer, start, len, pad, uncached } = transfer;
         let id = self.next_transfer;
         self.next_transfer += 1;
-        let target = file.target;
         let refused = uncached && self.refused.contains(&target);
         let asked = uncached && !refused;
-        let file_key = (Arc::as_ptr(&file).addr(), kind as u8, asked);
+        let file_key = (Arc::as_ptr(&file).addr(), target, kind as u8, asked);
         let next_file = &mut self.next_file;
         let file_use = self.files.entry(file_key).or_insert_with(|| {
             *next_file += 1;
@@ -247,7 +247,7 @@ impl<T> Dispatch<T> {
             at += part.len();
             self.next_request += 1;
             self.queue.push(request);
-            let ours = Request::new(file.clone(), kind, place, asked, (piece, part));
+            let ours = Request::new((file.clone(), target), kind, place, asked, (piece, part));
             self.waiting.insert(request.id, ours);
         }
         *self.targets.entry(target).or_default() += count;
@@ -302,8 +302,8 @@ impl<T> Dispatch<T> {
     fn may_take(&self, lane: usize) -> bool {
         let state = &self.lanes[lane];
         let share = (self.slots.depth() as usize).div_ceil(self.lanes_used().max(1));
-        // A second target doubles what is in flight in all.
-        let share_max = share * self.targets.len().clamp(1, 2);
+        // Each target has a depth of its own.
+        let share_max = share * self.targets.len().clamp(1, TARGET_DEPTHS as usize);
         let running = state.owed + state.running;
         state.used && running < share_max && running + state.stuck < state.engine_depth
     }
@@ -338,9 +338,10 @@ impl<T> Dispatch<T> {
             written.insert(Arc::as_ptr(&request.file).addr());
         }
         // Joined requests are one from here on.
-        lower(&mut self.targets, request.file.target, ids.len() - 1);
+        lower(&mut self.targets, request.target, ids.len() - 1);
         let flying = Flying {
             file: request.file.clone(),
+            target: request.target,
             kind: request.kind,
             offset: request.offset,
             since: now,
@@ -364,7 +365,7 @@ impl<T> Dispatch<T> {
         let place = |only| self.released.iter().position(|(of, ..)| *of == only);
         let at = place(Some(lane)).or_else(|| place(None))?;
         let (_, id, mut request) = self.released.remove(at).expect("it was just found");
-        if request.uncached && self.refused.contains(&request.file.target) {
+        if request.uncached && self.refused.contains(&request.target) {
             request.uncached = false;
             self.mark_refused(&request);
         }
@@ -407,7 +408,7 @@ impl<T> Dispatch<T> {
             if std::mem::replace(&mut flying.stuck, true) {
                 continue;
             }
-            lower(&mut self.targets, flying.file.target, 1);
+            lower(&mut self.targets, flying.target, 1);
             if let Some(lane) = flying.lane {
                 self.lanes[lane].running -= 1;
                 self.lanes[lane].stuck += 1;
@@ -428,7 +429,7 @@ impl<T> Dispatch<T> {
     /// The request's target refused it, because it was uncached; no other will try.
     pub(super) fn on_refused(&mut self, request: &Request) {
         if self.refused.len() < TARGETS_MAX {
-            self.refused.insert(request.file.target);
+            self.refused.insert(request.target);
         }
         self.mark_refused(request);
     }
@@ -488,7 +489,7 @@ impl<T> Dispatch<T> {
             self.written.remove(&Arc::as_ptr(&flying.file).addr());
         }
         if !flying.stuck {
-            lower(&mut self.targets, flying.file.target, 1);
+            lower(&mut self.targets, flying.target, 1);
         }
         if let Some(lane) = flying.lane {
             match flying.stuck {

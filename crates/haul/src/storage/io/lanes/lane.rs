@@ -196,7 +196,7 @@ fn answer(flying: &mut HashMap<u64, Request>, done: IoDone) -> Answer {
     let parts: Vec<Part> = op.parts;
     let mut settled = Vec::new();
     let next = request.handle(parts, result, &mut settled);
-    let file_target = request.file.target;
+    let file_target = request.target;
     let (next, refused) = match next {
         Next::Over => (None, false),
         Next::Again(pause) => (Some((pause, request)), false),

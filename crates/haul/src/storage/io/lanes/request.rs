@@ -13,7 +13,7 @@ use std::time::Duration;
 use haul_core::io::IoMode;
 use rustix::io::Errno;
 
-use super::super::{IoFile, IoKind, IoOp};
+use super::super::{IoFile, IoKind, IoOp, Target};
 use crate::buffer::Part;
 
 /// What direct I/O may ask of offsets and addresses, bytes; request sizes are multiples of it.
@@ -43,6 +43,7 @@ type Filled = (Piece, Part);
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) file: Arc<IoFile>,
+    pub(super) target: Target,
     pub(super) kind: IoKind,
     pub(super) offset: u64,
     pub(super) uncached: bool,
@@ -83,10 +84,17 @@ pub(super) enum Next {
 }
 
 impl Request {
-    pub(super) fn new(file: Arc<IoFile>, kind: IoKind, offset: u64, uncached: bool, only: Filled) -> Request {
+    pub(super) fn new(
+        (file, target): (Arc<IoFile>, Target),
+        kind: IoKind,
+        offset: u64,
+        uncached: bool,
+        only: Filled,
+    ) -> Request {
         let (piece, part) = only;
         Request {
             file,
+            target,
             kind,
             offset,
             uncached,

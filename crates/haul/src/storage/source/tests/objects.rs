@@ -49,7 +49,8 @@ impl Bench {
         for &offset in &offsets {
             let len = (size - offset).min(OBJECT) as u32;
             let tail = offset + u64::from(len) == size;
-            let op = SourceOp::Read { id, generation: G0, offset, len, tail, whole: false };
+            let op =
+                SourceOp::Read { id, generation: G0, offset, len, tail, whole: false, target: TargetId(0) };
             let buffer = Some(self.pool.take(len as usize).expect("room"));
             self.engine.submit(SourceJob { op, buffer });
         }

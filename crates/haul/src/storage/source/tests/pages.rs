@@ -151,6 +151,7 @@ fn a_large_file_leaves_nothing_behind() {
                 len: 4 << 20,
                 tail: offset + (4 << 20) == size,
                 whole: false,
+                target: TargetId(0),
             };
             let buffer = Some(bench.pool.take(4 << 20).expect("room"));
             bench.engine.submit(SourceJob { op, buffer });

@@ -1,0 +1,127 @@
+//! Credit by the sink's targets: an object goes only where there is room, and what does not go is given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_core::digest::DigestKind;
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
+use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::layout::{Component, Layout};
+use haul_core::schedule::Policy;
+use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
+use haul_core::wire::{Announced, Message, credit_cost};
+
+const OBJECT: u32 = 1 << 20;
+const FILE: FileId = FileId(1);
+const G0: Generation = Generation(0);
+
+/// A source with a file of twelve objects and one data stream; even objects go to class 1, odd ones to class 2.
+fn source(targets: bool) -> Source {
+    let mut source = Source::new(SourceConfig {
+        entries_max: 100,
+        memory: 1 << 30,
+        reads_max: 64,
+        reads_total: 64,
+        policy: Policy::Adaptive,
+        wait: false,
+        holes: false,
+        digest: DigestKind::Blake3,
+        targets,
+        verify: false,
+        patience: Duration::from_secs(60),
+    });
+    source.handle_stream_up(StreamId(1));
+    let fingerprint = Fingerprint { size: 12 * u64::from(OBJECT), ..Fingerprint::default() };
+    let entry = Announced {
+        id: FILE,
+        generation: G0,
+        parent: DirId::ROOT,
+        name: Name::new(b"file").expect("legal"),
+        meta: Meta::default(),
+        kind: EntryKind::File { fingerprint, object_size: OBJECT, sparse: false },
+    };
+    source.handle_entry(entry, Lies::At(TargetId(0)));
+    source
+}
+
+fn tell_layout(source: &mut Source) {
+    let targets = vec![Class(1), Class(2)];
+    let layout = Layout::new(vec![Component { start: 0, stripe_size: OBJECT.into(), targets }]);
+    source.handle_file_targets(FILE, G0, Arc::new(layout.expect("a layout")));
+}
+
+/// The objects that are read now, by number.
+fn reads(source: &mut Source) -> Vec<u64> {
+    let ask = std::iter::from_fn(|| source.poll_action()).filter_map(|action| match action {
+        SourceAction::Submit(SourceOp::Read { offset, .. }) => Some(offset / u64::from(OBJECT)),
+        _ => None,
+    });
+    ask.collect()
+}
+
+fn done(source: &mut Source, object: u64) {
+    let (buffer, offset) = (BufferId(object as u32), object * u64::from(OBJECT));
+    let result = Ok(ReadOk { buffer, cvs: vec![[7; 32]; 16] });
+    let (target, service) = (TargetId(0), Some(Duration::from_millis(1)));
+    let done = SourceDone::Read { id: FILE, generation: G0, offset, len: OBJECT, target, service, result };
+    source.handle_done(done, Time(1_000_000));
+}
+
+fn grant(source: &mut Source, class: u16, objects: u64) {
+    let total = objects * credit_cost(OBJECT.into());
+    source.handle_message(Message::Grant { class, total });
+}
+
+/// Goal: an object needs credit of its class and the general one; each object is read once, also those that wait when the
+/// sink says where the file goes.
+#[test]
+fn objects_go_where_there_is_room() {
+    let mut source = source(true);
+    grant(&mut source, 0, 2);
+    assert_eq!(reads(&mut source), [0, 1], "before the sink said where it goes");
+    tell_layout(&mut source);
+    grant(&mut source, 0, 100);
+    assert_eq!(reads(&mut source), [0; 0], "nothing is granted for either");
+    grant(&mut source, 2, 2);
+    assert_eq!(reads(&mut source), [3, 5]);
+    grant(&mut source, 1, 1);
+    assert_eq!(reads(&mut source), [2]);
+    grant(&mut source, 2, 3);
+    grant(&mut source, 1, 9);
+    assert_eq!(
+        {
+            let mut all = reads(&mut source);
+            all.sort_unstable();
+            all
+        },
+        [4, 6, 7, 8, 10]
+    );
+    grant(&mut source, 2, 9);
+    assert_eq!(reads(&mut source), [9, 11]);
+}
+
+/// Goal: what a stream lost gives its credit back, to its class and once.
+#[test]
+fn credit_of_lost_frames_comes_back() {
+    let mut source = source(true);
+    tell_layout(&mut source);
+    grant(&mut source, 0, 100);
+    grant(&mut source, 1, 1);
+    assert_eq!(reads(&mut source), [0]);
+    done(&mut source, 0);
+    assert_eq!(reads(&mut source), [0; 0]);
+    source.handle_message(Message::StreamClosed { stream: StreamId(1), frames: 0 });
+    source.handle_stream_up(StreamId(2));
+    assert_eq!(reads(&mut source), [0], "the lost one, with what it gave back");
+    assert_eq!(reads(&mut source), [0; 0]);
+}
+
+/// Goal: without the capability grants are what they always were.
+#[test]
+fn without_targets_every_grant_is_general() {
+    let mut source = source(false);
+    tell_layout(&mut source);
+    grant(&mut source, 3, 4);
+    assert_eq!(reads(&mut source), [0, 1, 2, 3]);
+}
