@@ -250,9 +250,10 @@ impl Schedule {
         self.queues.forget(file);
     }
 
-    /// Something waits of a class of the sink, besides [`Class::ANY`].
+    /// Something waits of a class of the sink, besides [`Class::ANY`], and could go before what is of that one. Where one file
+    /// goes after another nothing can.
     pub fn has_placed(&self) -> bool {
-        self.queues.has_placed()
+        self.heads.is_none() && self.queues.has_placed()
     }
 
     /// Whether a class of the sink has no room. `false` at first.
