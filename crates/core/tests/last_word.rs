@@ -1,14 +1,16 @@
-//! How a source ends when its data streams are gone: the sink's last word counts, if it comes in time.
+//! How a source ends when its data streams are gone: the sink's last word counts, if it comes in time; and what a sink says last.
 
 use std::time::Duration;
 
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::journal::{Log, Replayed};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Announced, Failure, Message, Stage};
+use haul_core::wire::{Announced, Failure, Message, Policy as Wishes, Stage, Totals};
 
 /// A source with a file to send and one data stream, which is lost.
 fn cut_off() -> Source {
@@ -116,4 +118,44 @@ fn streams_are_parked_and_unparked() {
     source.use_streams(1);
     source.handle_stream_lost(StreamId(2));
     assert_eq!(source.streams(), (3, 2), "another takes its place");
+}
+
+/// Goal: a sink that stops says why it does, and not that the rest of what was on its way does not fit any more.
+/// Method: an END with an open directory, to a sink that works and to one that stops already.
+#[test]
+fn a_sink_that_stops_finds_no_other_reason() {
+    let wishes = Wishes {
+        durable: true,
+        force: false,
+        no_clobber: false,
+        update: false,
+        owner: false,
+        times: true,
+        verify: false,
+    };
+    let aborts = |stops: bool| {
+        let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
+        let config = SinkConfig {
+            policy: wishes,
+            memory: 1 << 24,
+            entries_max: 100,
+            wait: false,
+            files_open_max: 100,
+            tag: 1,
+            holes: false,
+            digest: DigestKind::Blake3,
+            targets: None,
+            names: None,
+        };
+        let mut sink = Sink::new(config, resume);
+        if stops {
+            sink.handle_control_lost("it is gone");
+        }
+        for _ in 0..2 {
+            sink.handle_message(Message::End(Totals::default()), Time(1));
+        }
+        std::iter::from_fn(|| sink.poll_action())
+            .any(|action| matches!(action, SinkAction::Send(Message::Abort(why)) if why.text.contains("END")))
+    };
+    assert_eq!((aborts(false), aborts(true)), (true, false));
 }

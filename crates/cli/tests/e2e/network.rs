@@ -16,7 +16,7 @@ const HOST: &str = "127.0.0.1";
 
 /// A small probe, with its state in the room.
 fn probe(room: &Room, sshd: &Sshd, host: &str) -> Haul {
-    let few = ["--time", "16s", "--streams", "1,2", "--congestion", "reno"];
+    let few = ["--time", "30s", "--streams", "1,2", "--congestion", "reno"];
     let haul = Haul::new(["probe", "network"]).by(sshd).args([host]).args(few);
     haul.env("XDG_STATE_HOME", room.at("state"))
 }
@@ -48,7 +48,7 @@ fn a_network_is_measured() {
     let events = outcome.events();
     assert_eq!((&events[0]["event"], &events[0]["address"]), (&"network_started".into(), &HOST.into()));
     let points: Vec<&Value> = events.iter().filter(|event| event["event"] == "network_point").collect();
-    assert!((2..=5).contains(&points.len()), "{}", outcome.describe());
+    assert!((2..=8).contains(&points.len()), "{}", outcome.describe());
     let number = |value: &Value| value.as_f64().expect("a number");
     for point in &points {
         assert!(
@@ -63,7 +63,7 @@ fn a_network_is_measured() {
         assert!(number(&point["rtt_median"]) > 0.0, "{point}");
     }
     let seconds: f64 = points.iter().map(|point| number(&point["seconds"])).sum();
-    assert!(seconds < 16.0, "{seconds}");
+    assert!(seconds < 30.0, "{seconds}");
     let summary = last(&outcome);
     let (status, chosen) = (&summary["status"], &summary["recommended"]);
     assert!(status == "complete" && points.iter().any(|p| p["streams"] == chosen["streams"]), "{summary}");

@@ -281,6 +281,10 @@ impl Sink {
     }
 
     fn violation(&mut self, text: &str) {
+        // What comes while this end stops, half of it ignored, need not fit, and is not why it stops.
+        if self.stop.is_some() {
+            return;
+        }
         let failure = protocol(text);
         self.actions.push_back(SinkAction::Send(Message::Abort(failure.clone())));
         self.begin_stop(SessionEnd::Failed(failure));
