@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::ids::StreamId;
+use haul_core::schedule::table::{Unwell, UnwellTargets};
 use haul_core::stage::{StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, NotKept, RATE_UNLIMITED, STREAMS_MAX, SourceRoot};
 
-use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
+use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, SlowTarget, Status, Summary};
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
 use crate::driver::{
@@ -121,6 +122,7 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
         control: control.clone(),
         verbose: request.verbose,
         manifest,
+        targets: request.targets,
     };
     let joined = run_ends(request, observer, &watch);
     drop(watch);
@@ -636,6 +638,18 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
         (what.name().to_owned(), count)
     });
     let tally = near.tally;
+    let slow = |(end, unwell): &(Role, UnwellTargets)| {
+        let end = *end;
+        let slow = |target: &Unwell| SlowTarget {
+            end,
+            name: target.name.to_string(),
+            congested: target.congested,
+            hung: target.hung,
+        };
+        unwell.named.iter().map(slow).collect::<Vec<_>>()
+    };
+    let slow_targets = near.unwell.iter().flat_map(slow).collect();
+    let slow_others = near.unwell.iter().map(|(_, unwell)| u64::from(unwell.others)).sum();
     let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
         (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
         (end, _) => end.clone(),
@@ -684,5 +698,7 @@ fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
         rate_limited,
         memory_limited: memory_limited(&stages) && !rate_limited,
         chosen,
+        slow_targets,
+        slow_others,
     }
 }
