@@ -467,6 +467,7 @@ impl Session {
         let Some((stream, epoch, link)) = joined else { return };
         let closer = link.closer.clone();
         self.receive.add(link.socket.as_deref());
+        self.machine.set_round_trip(self.receive.round_trip());
         let started = match self.machine.handle_stream_up(stream) {
             true => start_receiver(link, (stream, epoch), &self.pool, &self.meter, &self.sender).ok(),
             false => None,
