@@ -19,6 +19,7 @@ pub mod probe;
 pub mod protect;
 mod rate;
 pub mod storage;
+pub mod top;
 
 /// Most data streams.
 const STREAMS_MAX: i64 = 64;
@@ -53,6 +54,8 @@ pub enum Command {
     },
     /// Look at copies that run on this host, pause them, turn their knobs
     Ctl(ctl::Ctl),
+    /// Watch the storage targets of a copy that runs on this host
+    Top(top::Top),
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
     /// Show on which storage targets files lie
@@ -223,6 +226,12 @@ pub struct Cp {
     /// The schema is docs/events.schema.json. Texts for people stay on stderr; -q silences those.
     #[arg(long)]
     pub json: bool,
+
+    /// Show how the storage targets of both ends stand, below the progress line
+    ///
+    /// Needs a terminal; from another one `haul top` shows the same. Matters where files lie on several storage targets.
+    #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
+    pub watch: bool,
 
     /// Stop after this time, as 3h50m, as Ctrl-C would; the same command goes on later
     ///
