@@ -1,4 +1,4 @@
-//! A copy from end to end: which end runs where, how they are joined, and the summary of both.
+//! A copy from end to end: which end runs where, and how they are joined.
 //!
 //! In: a `CopyRequest`. Out: a `Summary`. Local to local, both ends run in this process over memory links;
 //! else one end runs here and the other as an agent that ssh started.
@@ -14,40 +14,39 @@ use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::unbounded;
 use haul_core::ids::StreamId;
-use haul_core::schedule::table::{Unwell, UnwellTargets};
-use haul_core::stage::{StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
-use haul_core::wire::{EndReport, NotKept, RATE_UNLIMITED, STREAMS_MAX, SourceRoot};
+use haul_core::wire::{RATE_UNLIMITED, STREAMS_MAX};
 
-use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, SlowTarget, Status, Summary};
+use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
-use crate::driver::source::SourceRequest;
-use crate::driver::{
-    Links, PATIENCE, Protection, Report, Watch, cpu_time, dry, merge_stages, policy, rss_max, sink, source,
-};
+use crate::driver::{Links, Protection, Report, Watch, dry, policy, sink, source};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null::{self, Made};
-use crate::storage::source::roots::{RootTarget, is_inside, resolve_sources};
-use crate::storage::source::wall_clock;
+use crate::storage::source::roots::{is_inside, resolve_sources};
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::pace::Pacer;
 use crate::transport::path::{self, EndFacts, Plan};
 use crate::transport::rejoin::Joins;
 use crate::transport::{memory, tcp};
 
+mod ends;
+mod manifest;
 mod passport;
 mod policy;
+mod summary;
 pub(crate) mod trial;
+
+use ends::{memory, patience, sink_request, source_request};
+use manifest::hash_unchanged;
+use summary::{Joined, summarise};
 
 /// Bytes that may lie in a memory link.
 const PIPE_LEN: usize = 1024 * 1024;
-/// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
-const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 /// Streams that waited for `--rate` for this share of their time were limited by it.
 const RATE_WAITS: f64 = 0.2;
 /// And so was a transfer that reached this share of it, where nobody here saw the streams wait.
@@ -74,33 +73,6 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
     let mut summary = summarise(request, joined, start);
     passport::explain(&mut summary.chosen, adopted);
     summary
-}
-
-/// A session that is over.
-struct Joined {
-    near: Report,
-    /// The other end ran in this process.
-    local: Option<Report>,
-    protect: String,
-    path: String,
-    streams: Choice<u16>,
-    /// The setting of the system that would help.
-    advice: Option<String>,
-    rate_limited: bool,
-}
-
-impl Joined {
-    fn local(near: Report, far: Report, rate_limited: bool) -> Joined {
-        Joined {
-            near,
-            local: Some(far),
-            protect: "local".into(),
-            path: "local".into(),
-            streams: Choice { value: LOCAL_STREAMS, why: "both ends are in one process".into() },
-            advice: None,
-            rate_limited,
-        }
-    }
 }
 
 /// Data streams of a copy within one process.
@@ -406,84 +378,6 @@ fn adopt_passport(request: &mut AgentRequest, home: Option<&Path>) {
     }
 }
 
-fn source_request(
-    sources: Vec<PathBytes>,
-    options: &Options,
-    home: Option<PathBuf>,
-    memory: Choice<u64>,
-    pacer: &Arc<Pacer>,
-) -> SourceRequest {
-    let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
-    let (pacer, clock) = (pacer.clone(), wall_clock());
-    let Choice { value: memory, why: memory_why } = memory;
-    SourceRequest {
-        sources,
-        options: options.clone(),
-        home,
-        memory,
-        memory_why,
-        readers,
-        pacer,
-        clock,
-        trial: None,
-    }
-}
-
-fn sink_request(
-    destination: PathBytes,
-    options: &Options,
-    home: Option<PathBuf>,
-    memory: u64,
-    what: String,
-) -> SinkRequest {
-    // More writers than processors: most of their time goes into waiting for syncs.
-    let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, 32));
-    SinkRequest {
-        destination,
-        state_dir: options.state_dir.clone(),
-        home,
-        memory,
-        writers,
-        window: options.window,
-        storage: options.sink_storage.clone(),
-        what,
-        asked: None,
-        hears: None,
-    }
-}
-
-/// Processors that this process may use.
-fn cpus() -> u16 {
-    thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16)
-}
-
-fn patience(options: &Options) -> Duration {
-    options.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
-}
-
-/// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects, an eighth of
-/// RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload comes.
-fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
-    if let Some(asked) = options.memory {
-        return Choice { value: asked.max(MEMORY_MIN), why: "as asked".into() };
-    }
-    let ram = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let ram = ram.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let ram = ram.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).map(|kib| kib * 1024);
-    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let known = options.start.as_ref().map(|start| start.rate);
-    let Choice { value: wanted, why } = path::memory(rtt, known);
-    let limits = [
-        (wanted, why),
-        (ram.map_or(u64::MAX, |ram| ram / 8), "an eighth of the memory".to_owned()),
-        (group.map_or(u64::MAX, |max| max / 4), "a quarter of the cgroup's limit".to_owned()),
-    ];
-    let least = limits.into_iter().min_by_key(|(bytes, _)| *bytes);
-    let (value, why) = least.unwrap_or((MEMORY_MIN, String::new()));
-    Choice { value: value.max(MEMORY_MIN), why }
-}
-
 /// What this end's hello says of it.
 fn protection(options: &Options, protect: &str) -> Protection {
     Protection { digest: options.digest.kind(), auth_only: protect == bootstrap::INTEGRITY }
@@ -561,144 +455,5 @@ fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String
         )),
         // A loop of directories or one that cannot be looked at will be named by the walk.
         Ok(None) | Err(_) => Ok(()),
-    }
-}
-
-/// Hashes the near end's copy of files that were not moved, for the manifest.
-fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &dyn Observer) {
-    let candidates = |path: &[u8]| -> Vec<PathBuf> {
-        let below = |base: &Path, rest: &[u8]| base.join(OsStr::from_bytes(rest));
-        match &request.destination {
-            Endpoint::Local(destination) => {
-                let sources: Vec<SourceRoot> = Vec::new();
-                let root = sink::destination(destination, &sources, None);
-                let whole = PathBuf::from(OsStr::from_bytes(destination));
-                root.map(|(root, _)| below(&root, path)).into_iter().chain([whole]).collect()
-            }
-            Endpoint::Remote { .. } => {
-                let typed: Vec<Vec<u8>> =
-                    request.sources.iter().map(|source| path_of(source).to_vec()).collect();
-                let specs = resolve_sources(&typed, true, None).unwrap_or_default();
-                let single = specs.len() == 1;
-                let found = specs.into_iter().filter_map(|spec| match &spec.target {
-                    RootTarget::Contents => Some(below(&spec.path, path)),
-                    RootTarget::Named(name) => {
-                        let rest = path.strip_prefix(name.as_bytes());
-                        match rest.and_then(|rest| rest.strip_prefix(b"/")) {
-                            Some(rest) => Some(below(&spec.path, rest)),
-                            None if rest == Some(b"") || single => Some(spec.path),
-                            None => None,
-                        }
-                    }
-                });
-                found.collect()
-            }
-        }
-    };
-    for path in paths {
-        let hashed = candidates(&path).into_iter().find(|path| path.is_file()).map(|file| {
-            let mut hasher = blake3::Hasher::new();
-            File::open(&file).and_then(|file| hasher.update_reader(file).map(|h| *h.finalize().as_bytes()))
-        });
-        match hashed {
-            Some(Ok(root)) => observer.event(Event::Digest { path, root }),
-            Some(Err(e)) => {
-                let (stage, errno) = ("read".to_owned(), e.raw_os_error().unwrap_or(0));
-                observer.event(Event::Failed {
-                    path,
-                    stage,
-                    errno,
-                    text: format!("hashing for the manifest: {e}"),
-                });
-            }
-            None => {
-                let text = "the file is gone, it is not in the manifest".to_owned();
-                observer.event(Event::Failed { path, stage: "read".into(), errno: 2, text });
-            }
-        }
-    }
-}
-
-/// Buffers, and so grants, held the rate down: the source waited most of the time, but nobody behind it was busy.
-fn memory_limited(stages: &[StageTime; 5]) -> bool {
-    let (_, _, blocked) = stages[0].shares();
-    blocked > 0.5 && stages[1..].iter().all(|stage| stage.shares().0 < 0.5)
-}
-
-fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
-    let Joined { near, local, protect, path, streams, advice, rate_limited } = joined;
-    let far: EndReport = match (&local, near.far) {
-        (Some(far), _) => far.own,
-        (None, Some(far)) => far,
-        (None, None) => EndReport::default(),
-    };
-    let stages = merge_stages(&near.own.stages, &far.stages);
-    let not_kept = NotKept::ALL.iter().map(|what| {
-        let count = near.own.not_kept[*what as usize] + far.not_kept[*what as usize];
-        (what.name().to_owned(), count)
-    });
-    let tally = near.tally;
-    let slow = |(end, unwell): &(Role, UnwellTargets)| {
-        let end = *end;
-        let slow = |target: &Unwell| SlowTarget {
-            end,
-            name: target.name.to_string(),
-            congested: target.congested,
-            hung: target.hung,
-        };
-        unwell.named.iter().map(slow).collect::<Vec<_>>()
-    };
-    let slow_targets = near.unwell.iter().flat_map(slow).collect();
-    let slow_others = near.unwell.iter().map(|(_, unwell)| u64::from(unwell.others)).sum();
-    let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
-        (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
-        (end, _) => end.clone(),
-    };
-    let (status, error) = match end {
-        SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
-        SessionEnd::Complete => (Status::Complete, None),
-        SessionEnd::Stopped => (Status::Interrupted, None),
-        SessionEnd::Failed(failure) => (Status::Failed, Some(failure.text.to_string())),
-    };
-    let is_remote = local.is_none();
-    let mut chosen = near.chosen;
-    chosen.extend(local.map(|far| far.chosen).unwrap_or_default());
-    let Choice { value: streams, why } = streams;
-    chosen.push(("streams".into(), format!("{streams} ({why})")));
-    chosen.extend(advice.map(|advice| ("would help".into(), advice)));
-    Summary {
-        status,
-        files: tally.files,
-        dirs: tally.dirs,
-        symlinks: tally.symlinks,
-        unchanged: tally.unchanged,
-        skipped: tally.skipped,
-        failed: tally.failed,
-        bytes: tally.bytes,
-        bytes_sent: near.own.payload.max(far.payload),
-        objects_resent: near.own.objects_resent.max(far.objects_resent),
-        seconds: start.elapsed().as_secs_f64(),
-        cpu_seconds_near: cpu_time().as_secs_f64(),
-        cpu_seconds_far: near.far.filter(|_| is_remote).map(|far| far.cpu as f64 / 1e9),
-        rss_near: rss_max(),
-        rss_far: near.far.filter(|_| is_remote).map(|far| far.rss_max),
-        streams,
-        protect,
-        digest: request.options.digest,
-        verify: request.options.verify,
-        rewritten: 0,
-        path,
-        durability: request.options.durability,
-        stages,
-        limited_by: verdict(&stages),
-        not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
-        strays: near.own.strays + far.strays,
-        resumed: near.resumed,
-        error,
-        rate_limited,
-        memory_limited: memory_limited(&stages) && !rate_limited,
-        chosen,
-        slow_targets,
-        slow_others,
     }
 }

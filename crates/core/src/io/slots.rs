@@ -4,17 +4,17 @@
 //! past their deadline. Such a request no longer counts at its target, so that others of that target and
 //! of the rest go on; but the stuck ones together are bounded, for each holds a buffer and perhaps a thread.
 //!
-//! Invariant: no target holds more than `depth`, all targets together at most [`TARGET_DEPTHS`] times that which are not
+//! Invariant: no target holds more than `depth`, all targets together at most `depths` times that which are not
 //! stuck, and at most `stuck_max` are stuck at a time before their targets rest. Requests
 //! of other targets that were in flight by then may get stuck too; with all of them it is never more than
-//! `TARGET_DEPTHS * depth + stuck_max` in flight. (A depth that is lowered takes hold as requests end.)
+//! `depths * depth + stuck_max` in flight. (A depth that is lowered takes hold as requests end.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::ids::Time;
 
-/// All targets together have at most so many depths in flight: what storage with many targets wants, and engines and
+/// So many depths all targets of a lane together have in flight: what storage with many targets wants, and engines and
 /// buffers can have.
 pub const TARGET_DEPTHS: u32 = 8;
 
@@ -22,6 +22,7 @@ pub const TARGET_DEPTHS: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct Slots {
     depth: u32,
+    depths: u32,
     stuck_max: u32,
     in_flight: HashMap<u64, Held>,
     targets: HashMap<u64, Load>,
@@ -69,10 +70,11 @@ pub struct Stuck {
 }
 
 impl Slots {
-    /// `depth` (at least 1 is taken) for each target, [`TARGET_DEPTHS`] times as many for all.
-    pub fn new(depth: u32, stuck_max: u32) -> Slots {
+    /// `depth` for each target, `depths` times as many for all; of both at least 1 is taken.
+    pub fn new(depth: u32, depths: u32, stuck_max: u32) -> Slots {
         Slots {
             depth: depth.max(1),
+            depths: depths.max(1),
             stuck_max,
             in_flight: HashMap::new(),
             targets: HashMap::new(),
@@ -100,7 +102,7 @@ impl Slots {
     pub fn may_start(&self, target: u64) -> bool {
         let load = self.targets.get(&target).copied().unwrap_or_default();
         let stuck = self.stuck.len() as u64;
-        let running_max = u64::from(TARGET_DEPTHS) * u64::from(self.depth);
+        let running_max = u64::from(self.depths) * u64::from(self.depth);
         let rests = load.stuck > 0 && stuck >= u64::from(self.stuck_max);
         load.running < self.depth
             && u64::from(self.running) < running_max

@@ -4,6 +4,7 @@ use super::*;
 #[derive(Default)]
 struct Model {
     depth: u32,
+    depths: u32,
     stuck_max: u32,
     /// Id, target, start or last renewal, deadline, stuck, first start.
     all: Vec<(u64, u64, u64, u64, bool, u64)>,
@@ -19,8 +20,8 @@ impl Model {
         let stuck = self.count(true, None);
         let rests = self.count(true, Some(target)) > 0 && stuck >= self.stuck_max;
         self.count(false, Some(target)) < self.depth
-            && self.count(false, None) < TARGET_DEPTHS * self.depth
-            && self.all.len() < (TARGET_DEPTHS * self.depth + self.stuck_max) as usize
+            && self.count(false, None) < self.depths * self.depth
+            && self.all.len() < (self.depths * self.depth + self.stuck_max) as usize
             && !rests
     }
 }
@@ -34,8 +35,9 @@ fn slots_agree_with_a_list() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let depth = rng.u32(1..5);
-        let mut model = Model { depth, stuck_max: rng.u32(0..6), all: Vec::new() };
-        let mut slots = Slots::new(depth, model.stuck_max);
+        let depths = if rng.bool() { 2 } else { TARGET_DEPTHS };
+        let mut model = Model { depth, depths, stuck_max: rng.u32(0..6), all: Vec::new() };
+        let mut slots = Slots::new(depth, depths, model.stuck_max);
         let mut now = 0;
         let mut lowered = false;
         for id in 0..400 {
@@ -88,8 +90,8 @@ fn slots_agree_with_a_list() {
                 assert_eq!(slots.running_at(target), model.count(false, Some(target)));
                 assert!(lowered || slots.running_at(target) <= depth);
             }
-            assert!(lowered || slots.running() <= TARGET_DEPTHS * depth);
-            assert!(lowered || slots.in_flight() as u32 <= TARGET_DEPTHS * depth + model.stuck_max);
+            assert!(lowered || slots.running() <= depths * depth);
+            assert!(lowered || slots.in_flight() as u32 <= depths * depth + model.stuck_max);
             let first = model.all.iter().filter(|held| !held.4).map(|held| Time(held.3)).min();
             assert_eq!(slots.next_deadline(), first);
             let mut stuck: Vec<_> = model.all.iter().filter(|held| held.4).collect();
@@ -109,7 +111,7 @@ fn slots_agree_with_a_list() {
 /// Method: a target of which nothing ever ends, beside one where all goes well.
 #[test]
 fn a_hung_target_rests_and_the_other_goes_on() {
-    let mut slots = Slots::new(4, 10);
+    let mut slots = Slots::new(4, 2, 10);
     let (mut hung, mut id) = (0, 0);
     for step in 0..100 {
         let now = Time(step * 1000);
@@ -138,7 +140,7 @@ fn a_hung_target_rests_and_the_other_goes_on() {
 /// Goal: each target has its depth, as far as all together go.
 #[test]
 fn targets_have_their_depths_within_the_whole() {
-    let mut slots = Slots::new(3, 0);
+    let mut slots = Slots::new(3, TARGET_DEPTHS, 0);
     let mut started = [0; TARGET_DEPTHS as usize + 2];
     for id in 0..100 {
         let target = id % started.len() as u64;

@@ -5,7 +5,7 @@
 //! Names of directories are registered with the engine's tree when they are announced or walked; the
 //! operations speak of ids.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::{Cv, DigestKind, Root, Subtree};

@@ -7,8 +7,8 @@
 //! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`; frames that
 //! wait on flash (`spill`).
 
+use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::{DigestKind, SubtreeSet};

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use haul_core::transfer::SessionEnd;
 
-use super::{Remote, memory_links, sink_request, source_request};
+use super::ends::{memory, sink_request, source_request};
+use super::{Remote, memory_links};
 use crate::api::{Control, CopyRequest, Endpoint, Observer, RemoteOptions};
 use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
@@ -108,7 +109,7 @@ fn controls(links: &Links) -> Vec<String> {
 fn source(links: &Links, rtt: Option<Duration>, trial: SharedTrial) -> source::SourceRequest {
     // The trial turns what this end would look for by itself.
     let pinned = Options { streams: Some(STREAMS_FIRST), ..options() };
-    let memory = super::memory(&options(), rtt);
+    let memory = memory(&options(), rtt);
     let pacer = Arc::new(Pacer::new(None));
     debug_assert!(!links.data.is_empty());
     let mut from = source_request(endless(), &pinned, None, memory, &pacer);
@@ -183,7 +184,7 @@ pub(crate) fn run_back(
     let rmem_fixed = HostLimits::here().rmem_fixed;
     ask.trial = Some(NetworkTrial { rmem_fixed, ..trial });
     let (links, remote) = call.connect(ask, observer)?;
-    let memory = super::memory(&options(), path::rtt(&links.control)).value;
+    let memory = memory(&options(), path::rtt(&links.control)).value;
     let hears = met(met_by(&remote, &links))?;
     let destination = PathBytes(null::SINK.to_vec());
     let to = sink_request(destination, &options(), None, memory, "a probe of the network".into());
@@ -217,7 +218,7 @@ pub(crate) fn run_local(
         controls: Vec::new(),
     };
     let from = source(&near, None, make(&met)?);
-    let memory = super::memory(&options(), None).value;
+    let memory = memory(&options(), None).value;
     let to = sink_request(PathBytes(null::SINK.to_vec()), &options(), None, memory, "a probe".into());
     let watch = watch(observer, control);
     let ran = thread::scope(|scope| {

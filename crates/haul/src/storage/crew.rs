@@ -168,7 +168,7 @@ impl<J: Send + 'static> Crew<J> {
         let deadline = config.deadline.max(DEADLINE_MIN);
         let config = CrewConfig { threads, threads_max, deadline, ..config };
         // A stuck job holds a thread, so together with the running ones they are as many as there may be.
-        let slots = Slots::new(threads as u32, (threads_max - 2 * threads) as u32);
+        let slots = Slots::new(threads as u32, 2, (threads_max - 2 * threads) as u32);
         let state = State {
             slots,
             threads_each: threads,

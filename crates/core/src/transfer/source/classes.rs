@@ -9,8 +9,8 @@
 //! there are no classes.
 //! Left out: bundles, which are of no class.
 
+use alloc::sync::Arc;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::Source;
 use crate::ids::{Class, FileId, Generation};

@@ -5,9 +5,9 @@
 //! its id is passed over wherever else it is left; `left` objects of it are in the schedule or waiting for room there.
 //! Left out: the steps from phase to phase, which are beside their events.
 
+use alloc::sync::Arc;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};

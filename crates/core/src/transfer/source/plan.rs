@@ -9,8 +9,8 @@
 //! what goes again by what was sent.
 //! Left out: whether a grant and a buffer can be had (`read`).
 
+use alloc::sync::Arc;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::file::{File, Phase};
 use super::{Source, SourceAction};

@@ -118,7 +118,7 @@ impl<T> Dispatch<T> {
             deadline,
             started: Instant::now(),
             queue,
-            slots: Slots::new(u32::try_from(depth).unwrap_or(u32::MAX), 0),
+            slots: Slots::new(u32::try_from(depth).unwrap_or(u32::MAX), TARGET_DEPTHS, 0),
             lanes: Vec::new(),
             lanes_wanted: usize::MAX,
             files: HashMap::new(),

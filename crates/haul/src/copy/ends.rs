@@ -1,0 +1,100 @@
+//! What each end is asked for, and the defaults of what nobody asked.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use haul_core::tune::Choice;
+
+use crate::driver::PATIENCE;
+use crate::driver::sink::SinkRequest;
+use crate::driver::source::SourceRequest;
+use crate::job::{Options, PathBytes};
+use crate::storage::source::wall_clock;
+use crate::transport::pace::Pacer;
+use crate::transport::path;
+
+/// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
+const MEMORY_MIN: u64 = 8 * 1024 * 1024;
+
+/// A source of `sources`, paths as typed, whose relative ones begin at `home`.
+pub(super) fn source_request(
+    sources: Vec<PathBytes>,
+    options: &Options,
+    home: Option<PathBuf>,
+    memory: Choice<u64>,
+    pacer: &Arc<Pacer>,
+) -> SourceRequest {
+    let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
+    let (pacer, clock) = (pacer.clone(), wall_clock());
+    let Choice { value: memory, why: memory_why } = memory;
+    SourceRequest {
+        sources,
+        options: options.clone(),
+        home,
+        memory,
+        memory_why,
+        readers,
+        pacer,
+        clock,
+        trial: None,
+    }
+}
+
+/// A sink below `destination` with so many bytes of buffers; `what` is what the owner file says of it.
+pub(super) fn sink_request(
+    destination: PathBytes,
+    options: &Options,
+    home: Option<PathBuf>,
+    memory: u64,
+    what: String,
+) -> SinkRequest {
+    // More writers than processors: most of their time goes into waiting for syncs.
+    let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, 32));
+    SinkRequest {
+        destination,
+        state_dir: options.state_dir.clone(),
+        home,
+        memory,
+        writers,
+        window: options.window,
+        storage: options.sink_storage.clone(),
+        what,
+        asked: None,
+        hears: None,
+    }
+}
+
+/// Processors that this process may use.
+fn cpus() -> u16 {
+    thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16)
+}
+
+/// How long a broken network is waited out.
+pub(super) fn patience(options: &Options) -> Duration {
+    options.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
+}
+
+/// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects, an eighth of
+/// RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload comes.
+pub(super) fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
+    if let Some(asked) = options.memory {
+        return Choice { value: asked.max(MEMORY_MIN), why: "as asked".into() };
+    }
+    let ram = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let ram = ram.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let ram = ram.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).map(|kib| kib * 1024);
+    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    let known = options.start.as_ref().map(|start| start.rate);
+    let Choice { value: wanted, why } = path::memory(rtt, known);
+    let limits = [
+        (wanted, why),
+        (ram.map_or(u64::MAX, |ram| ram / 8), "an eighth of the memory".to_owned()),
+        (group.map_or(u64::MAX, |max| max / 4), "a quarter of the cgroup's limit".to_owned()),
+    ];
+    let least = limits.into_iter().min_by_key(|(bytes, _)| *bytes);
+    let (value, why) = least.unwrap_or((MEMORY_MIN, String::new()));
+    Choice { value: value.max(MEMORY_MIN), why }
+}

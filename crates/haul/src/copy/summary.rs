@@ -1,0 +1,126 @@
+//! What is told of a copy when it is over, from the reports of both ends.
+
+use std::time::Instant;
+
+use haul_core::schedule::table::{Unwell, UnwellTargets};
+use haul_core::stage::{StageTime, verdict};
+use haul_core::transfer::SessionEnd;
+use haul_core::tune::Choice;
+use haul_core::wire::{EndReport, NotKept};
+
+use super::LOCAL_STREAMS;
+use crate::api::{CopyRequest, SlowTarget, Status, Summary};
+use crate::driver::{Report, cpu_time, merge_stages, rss_max};
+use crate::job::Role;
+
+/// A session that is over.
+pub(super) struct Joined {
+    pub near: Report,
+    /// The other end ran in this process.
+    pub local: Option<Report>,
+    pub protect: String,
+    pub path: String,
+    pub streams: Choice<u16>,
+    /// The setting of the system that would help.
+    pub advice: Option<String>,
+    pub rate_limited: bool,
+}
+
+impl Joined {
+    pub fn local(near: Report, far: Report, rate_limited: bool) -> Joined {
+        Joined {
+            near,
+            local: Some(far),
+            protect: "local".into(),
+            path: "local".into(),
+            streams: Choice { value: LOCAL_STREAMS, why: "both ends are in one process".into() },
+            advice: None,
+            rate_limited,
+        }
+    }
+}
+
+/// Buffers, and so grants, held the rate down: the source waited most of the time, but nobody behind it was busy.
+fn memory_limited(stages: &[StageTime; 5]) -> bool {
+    let (_, _, blocked) = stages[0].shares();
+    blocked > 0.5 && stages[1..].iter().all(|stage| stage.shares().0 < 0.5)
+}
+
+/// The summary of a copy that began at `start`.
+pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
+    let Joined { near, local, protect, path, streams, advice, rate_limited } = joined;
+    let far: EndReport = match (&local, near.far) {
+        (Some(far), _) => far.own,
+        (None, Some(far)) => far,
+        (None, None) => EndReport::default(),
+    };
+    let stages = merge_stages(&near.own.stages, &far.stages);
+    let not_kept = NotKept::ALL.iter().map(|what| {
+        let count = near.own.not_kept[*what as usize] + far.not_kept[*what as usize];
+        (what.name().to_owned(), count)
+    });
+    let tally = near.tally;
+    let slow_targets = near.unwell.iter().flat_map(|(end, unwell)| slow_targets(*end, unwell)).collect();
+    let slow_others = near.unwell.iter().map(|(_, unwell)| u64::from(unwell.others)).sum();
+    let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
+        (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
+        (end, _) => end.clone(),
+    };
+    let (status, error) = match end {
+        SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
+        SessionEnd::Complete => (Status::Complete, None),
+        SessionEnd::Stopped => (Status::Interrupted, None),
+        SessionEnd::Failed(failure) => (Status::Failed, Some(failure.text.to_string())),
+    };
+    let is_remote = local.is_none();
+    let mut chosen = near.chosen;
+    chosen.extend(local.map(|far| far.chosen).unwrap_or_default());
+    let Choice { value: streams, why } = streams;
+    chosen.push(("streams".into(), format!("{streams} ({why})")));
+    chosen.extend(advice.map(|advice| ("would help".into(), advice)));
+    Summary {
+        status,
+        files: tally.files,
+        dirs: tally.dirs,
+        symlinks: tally.symlinks,
+        unchanged: tally.unchanged,
+        skipped: tally.skipped,
+        failed: tally.failed,
+        bytes: tally.bytes,
+        bytes_sent: near.own.payload.max(far.payload),
+        objects_resent: near.own.objects_resent.max(far.objects_resent),
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_seconds_near: cpu_time().as_secs_f64(),
+        cpu_seconds_far: near.far.filter(|_| is_remote).map(|far| far.cpu as f64 / 1e9),
+        rss_near: rss_max(),
+        rss_far: near.far.filter(|_| is_remote).map(|far| far.rss_max),
+        streams,
+        protect,
+        digest: request.options.digest,
+        verify: request.options.verify,
+        rewritten: 0,
+        path,
+        durability: request.options.durability,
+        stages,
+        limited_by: verdict(&stages),
+        not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
+        strays: near.own.strays + far.strays,
+        resumed: near.resumed,
+        error,
+        rate_limited,
+        memory_limited: memory_limited(&stages) && !rate_limited,
+        chosen,
+        slow_targets,
+        slow_others,
+    }
+}
+
+/// The storage targets of one end that were unwell.
+fn slow_targets(end: Role, unwell: &UnwellTargets) -> impl Iterator<Item = SlowTarget> {
+    unwell.named.iter().map(move |Unwell { name, congested, hung }| SlowTarget {
+        end,
+        name: name.to_string(),
+        congested: *congested,
+        hung: *hung,
+    })
+}
