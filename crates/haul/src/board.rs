@@ -136,7 +136,7 @@ impl Board {
             let before = kept.before.get(&row.name);
             let measured = measure(before, row.bytes, now);
             seen.insert(row.name.clone(), measured);
-            let time = |time: Duration| (!time.is_zero()).then(|| time.as_secs_f64());
+            let time = |time: Duration| (!time.is_zero()).then_some(time.as_secs_f64());
             TargetRow {
                 // The far end's may be anything.
                 name: TargetName::new(&row.name).to_string(),

@@ -218,8 +218,10 @@ mod tests {
             assert_eq!(table.targets() as usize, crowd);
             assert_eq!(table.rows.len(), crowd.min(ROWS_MAX));
             assert!(table.is_sound());
-            let interest =
-                |health: Health, waiting: u64, in_flight: u32| (rank(health), waiting + u64::from(in_flight));
+            let interest = |health: Health, waiting: u64, in_flight: u32| {
+                // In the order of `Health::ALL`.
+                ([0, 1, 1, 2][health as usize], waiting + u64::from(in_flight))
+            };
             let rows: Vec<_> =
                 table.rows.iter().map(|r| interest(r.health, r.waiting.into(), r.in_flight)).collect();
             assert!(rows.is_sorted_by(|a, b| a >= b), "{rows:?}");
