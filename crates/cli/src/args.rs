@@ -4,7 +4,6 @@
 //! `command::copy`. Left out: endpoints, see `endpoint`.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ pub mod probe;
 pub mod protect;
 mod rate;
 pub mod storage;
+pub mod top;
 
 /// Most data streams.
 const STREAMS_MAX: i64 = 64;
@@ -30,9 +30,6 @@ pub const OBJECT_SIZE_MIN: u64 = 64 << 10;
 pub const OBJECT_SIZE_MAX: u64 = 64 << 20;
 /// The object size when none is given, bytes.
 pub const OBJECT_SIZE_DEFAULT: u64 = 4 << 20;
-/// Longest remote shell command, words.
-const SSH_WORDS_MAX: usize = 256;
-
 /// Moves data between storage systems, fast, durably and resumably
 #[derive(Parser, Debug)]
 #[command(name = "haul", version, subcommand_required = true, arg_required_else_help = true)]
@@ -57,6 +54,8 @@ pub enum Command {
     },
     /// Look at copies that run on this host, pause them, turn their knobs
     Ctl(ctl::Ctl),
+    /// Watch the storage targets of a copy that runs on this host
+    Top(top::Top),
     /// List and delete what dead jobs left below a destination
     Clean(Clean),
     /// Show on which storage targets files lie
@@ -228,6 +227,12 @@ pub struct Cp {
     #[arg(long)]
     pub json: bool,
 
+    /// Show how the storage targets of both ends stand, below the progress line
+    ///
+    /// Needs a terminal; from another one `haul top` shows the same. Matters where files lie on several storage targets.
+    #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
+    pub watch: bool,
+
     /// Stop after this time, as 3h50m, as Ctrl-C would; the same command goes on later
     ///
     /// Default: run to the end. Meant for the limits of a batch system.
@@ -318,14 +323,6 @@ pub enum Dial {
     Sink,
 }
 
-/// A remote shell command, split into words; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SshCommand(pub Vec<String>);
-
-/// Ports from first to last, both meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports(pub u16, pub u16);
-
 /// Bytes from `4M`, `64MiB`, `1GB` or a plain number. K, M, G, T and KiB.. are binary, KB.. are decimal.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -366,24 +363,6 @@ fn parse_object_size(text: &str) -> Result<u32, String> {
     u32::try_from(size).map_err(|error| error.to_string())
 }
 
-fn parse_address(text: &str) -> Result<IpAddr, String> {
-    match text.parse::<IpAddr>() {
-        Ok(ip) if !ip.is_unspecified() && !ip.is_multicast() => Ok(ip),
-        _ => {
-            Err("expected an IP address of the far host as 192.0.2.1 or 2001:db8::1, several with commas"
-                .into())
-        }
-    }
-}
-
-fn parse_ports(text: &str) -> Result<Ports, String> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (first.parse(), last.parse()) {
-        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports(first, last)),
-        _ => Err("expected one port, or A-B with A not above B, from 1 to 65535".into()),
-    }
-}
-
 /// Seconds, at most a day.
 fn parse_patience(text: &str) -> Result<u32, String> {
     if text == "0s" {
@@ -401,41 +380,6 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         Ok(Duration::ZERO) => Err("no time at all".into()),
         Ok(time) => Ok(time),
         Err(error) => Err(format!("{error}; write it as 90s, 45m or 3h50m")),
-    }
-}
-
-/// Splits a command into words: single and double quotes and backslashes as in a shell, no expansion.
-fn parse_ssh(text: &str) -> Result<SshCommand, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match (quote, c) {
-            (Some(open), _) if c == open => quote = None,
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None | Some('"'), '\\') => match chars.next() {
-                // Inside double quotes a backslash only guards these two, as in a shell.
-                Some(next) if quote.is_none() || next == '"' || next == '\\' => {
-                    word.get_or_insert_default().push(next)
-                }
-                Some(next) => word.get_or_insert_default().extend(['\\', next]),
-                None => return Err("the command ends in a backslash".into()),
-            },
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            _ => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    match words.first() {
-        _ if quote.is_some() => Err("a quote is not closed".into()),
-        None => Err("the command is empty".into()),
-        Some(program) if program.is_empty() => Err("the program's name is empty".into()),
-        _ if words.len() > SSH_WORDS_MAX => Err(format!("more than {SSH_WORDS_MAX} words")),
-        _ => Ok(SshCommand(words)),
     }
 }
 
@@ -500,34 +444,6 @@ mod tests {
         }
     }
 
-    /// Goal: a port or a range, in order and never zero.
-    #[test]
-    fn ports_are_ranges() {
-        assert_eq!(parse_ports("7000"), Ok(Ports(7000, 7000)));
-        assert_eq!(parse_ports("7000-7010"), Ok(Ports(7000, 7010)));
-        for text in ["", "-", "0", "0-5", "7-6", "1-65536", "a-b", "1-2-3", "5-"] {
-            assert!(parse_ports(text).is_err(), "{text}");
-        }
-    }
-
-    /// Goal: the remote shell is split as a shell would, and nothing is expanded.
-    #[test]
-    fn ssh_words_are_split_as_in_a_shell() {
-        for (text, words) in [
-            ("ssh", &["ssh"][..]),
-            ("  ssh  -p 2222 ", &["ssh", "-p", "2222"]),
-            ("ssh -i 'my key' -o \"A B\"", &["ssh", "-i", "my key", "-o", "A B"]),
-            (r#"ssh a\ b "c\"d" 'e\f' "g\h""#, &["ssh", "a b", "c\"d", "e\\f", "g\\h"]),
-            ("ssh '' x''y", &["ssh", "", "xy"]),
-            ("ssh $HOME *", &["ssh", "$HOME", "*"]),
-        ] {
-            assert_eq!(parse_ssh(text).unwrap().0, words, "{text}");
-        }
-        for text in ["", "  ", "ssh 'a", "ssh \"a", "ssh \\", "''"] {
-            assert!(parse_ssh(text).is_err(), "{text}");
-        }
-    }
-
     /// Goal: the letters mean what they mean to rsync users, and contradictions are refused.
     #[test]
     fn options_are_understood_and_contradictions_refused() {
@@ -536,7 +452,7 @@ mod tests {
         assert!(got.archive && got.dry_run && !got.recursive && got.verbose == 1);
         assert_eq!(got.far.ssh.0, ["ssh", "-p", "2"]);
         assert_eq!(got.stop_after, Some(Duration::from_secs(3 * 3600 + 50 * 60)));
-        assert_eq!(got.far.port, Some(Ports(1, 2)));
+        assert_eq!(got.far.port, Some(far::Ports(1, 2)));
         assert_eq!(got.paths, ["a", "b", "h:c"]);
         assert_eq!(cp(&["--rsh=x y", "a", "b"]).unwrap().far.ssh.0, ["x", "y"]);
         for line in [

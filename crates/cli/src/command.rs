@@ -13,6 +13,7 @@ mod layout;
 mod man;
 mod probe;
 mod surroundings;
+mod top;
 
 /// A run that failed.
 pub const FAILED: i32 = 1;
@@ -25,6 +26,7 @@ pub fn run(command: Command) -> i32 {
         Command::Cp(args) => copy::run(&args),
         Command::Agent { protocol, channel } => agent::run(protocol, channel),
         Command::Ctl(args) => ctl::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Probe(args) => probe::run(&args),

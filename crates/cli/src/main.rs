@@ -7,11 +7,13 @@ mod args;
 mod command;
 mod endpoint;
 mod escape;
+mod live;
 mod manifest;
 mod output;
 mod progress;
 mod report;
 mod signals;
+mod table;
 
 use clap::Parser;
 

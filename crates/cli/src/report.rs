@@ -15,10 +15,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use haul::api::{CopyRequest, Event, Observer, Status, Summary};
+use haul::api::{CopyRequest, Event, Observer, Side, Sides, Status, Summary, TargetTable};
+use haul::job::Role;
 
+use crate::live::Block;
 use crate::manifest::{Counts, Manifest};
 use crate::progress::Tracker;
+use crate::table;
 
 pub mod html;
 pub mod human;
@@ -39,8 +42,9 @@ const FAILED_SHOWN_MAX: u64 = 20;
 pub const REDRAW: Duration = Duration::from_millis(200);
 /// Without a terminal there is a line this often.
 pub const LOG_EVERY: Duration = Duration::from_secs(60);
-/// The width of a terminal that does not say.
+/// The width and the height of a terminal that does not say.
 const WIDTH_DEFAULT: usize = 80;
+const HEIGHT_DEFAULT: usize = 24;
 
 /// What to tell, and how.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +54,8 @@ pub struct Settings {
     pub json: bool,
     /// stderr is a terminal that can redraw a line.
     pub live: bool,
+    /// The table of storage targets stands below that line.
+    pub watch: bool,
     pub manifest: Option<PathBuf>,
     pub failures: Option<PathBuf>,
 }
@@ -158,8 +164,8 @@ impl Reporter {
     }
 
     fn post(&self, message: ToScreen) {
-        let countable = !matches!(message, ToScreen::Event(Event::Progress(_)));
-        // A dropped progress is made good by the next.
+        let countable = !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Targets(_)));
+        // A dropped one is made good by the next.
         if self.screen.try_send(message).is_err() && countable {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -299,9 +305,13 @@ struct Screen<O: Write, E: Write> {
     manner: Manner,
     quiet: bool,
     live: bool,
+    watch: bool,
     tracker: Tracker,
-    /// A live line stands there, to be erased before anything else is written.
-    drawn: bool,
+    targets: Sides,
+    /// When each end's table came, in the run's own time.
+    tables_at: [Duration; 2],
+    /// The live lines, to be erased before anything else is written.
+    block: Block,
     /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
     slot: u128,
     failed_shown: u64,
@@ -315,8 +325,11 @@ impl<O: Write, E: Write> Screen<O, E> {
             manner: settings.manner,
             quiet: settings.quiet,
             live: settings.live,
+            watch: settings.watch,
             tracker: Tracker::default(),
-            drawn: false,
+            targets: Sides::default(),
+            tables_at: [Duration::ZERO; 2],
+            block: Block::default(),
             slot: 0,
             failed_shown: 0,
         }
@@ -365,7 +378,19 @@ impl<O: Write, E: Write> Screen<O, E> {
             }
             Event::Failed { path, stage, text, .. } => self.failed(path, stage, text),
             Event::Progress(_) if !self.quiet => self.progress(),
+            Event::Targets(table) => {
+                self.tables_at[table.end as usize] = self.tracker.shown().elapsed;
+                self.side(table.end).table = Some(TargetTable::clone(table));
+            }
+            Event::NoTargets { end, why } => self.side(*end).why_not = Some(why.clone()),
             _ => {}
+        }
+    }
+
+    fn side(&mut self, end: Role) -> &mut Side {
+        match end {
+            Role::Source => &mut self.targets.source,
+            Role::Sink => &mut self.targets.sink,
         }
     }
 
@@ -396,9 +421,17 @@ impl<O: Write, E: Write> Screen<O, E> {
         self.slot = slot;
         if self.live {
             // One column stays free: a full line would wrap on some terminals.
-            let line = self.tracker.line(width().saturating_sub(1));
-            let _ = write!(self.err, "\r{line}\x1b[K").and_then(|()| self.err.flush());
-            self.drawn = true;
+            let width = width().saturating_sub(1);
+            let mut lines = vec![self.tracker.line(width)];
+            if self.watch {
+                for end in [Role::Source, Role::Sink] {
+                    let age = self.tracker.shown().elapsed.saturating_sub(self.tables_at[end as usize]);
+                    self.side(end).age = Some(age.as_secs_f64());
+                }
+                lines.extend(table::lines(&self.targets, width, height().saturating_sub(2)));
+            }
+            let drawn = self.block.draw(&lines);
+            let _ = self.err.write_all(drawn.as_bytes()).and_then(|()| self.err.flush());
         } else {
             let line = self.tracker.line(usize::MAX);
             let _ = writeln!(self.err, "{} {line}", now());
@@ -423,7 +456,7 @@ impl<O: Write, E: Write> Screen<O, E> {
 
     /// A line on stderr. Errors there are not worth a copy.
     fn say(&mut self, text: &str) {
-        let erase = if std::mem::take(&mut self.drawn) { "\r\x1b[K" } else { "" };
+        let erase = self.block.erase();
         let _ = self.err.write_all(format!("{erase}{text}\n").as_bytes()).and_then(|()| self.err.flush());
     }
 
@@ -445,6 +478,14 @@ pub fn width() -> usize {
     match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
         _ => WIDTH_DEFAULT,
+    }
+}
+
+/// Rows of the same.
+fn height() -> usize {
+    match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
+        Ok(size) if size.ws_row > 0 => usize::from(size.ws_row),
+        _ => HEIGHT_DEFAULT,
     }
 }
 

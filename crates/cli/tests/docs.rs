@@ -84,7 +84,7 @@ fn options_exist() {
             let code = code.trim_start_matches("$ ");
             if let Some(rest) = code.strip_prefix("haul ") {
                 let command = rest.split_whitespace().next().unwrap_or_default();
-                if !["cp", "ctl", "clean", "layout", "probe", "man", "completions", "agent"]
+                if !["cp", "ctl", "top", "clean", "layout", "probe", "man", "completions", "agent"]
                     .contains(&command)
                 {
                     wrong.push(format!("{page}: no command in `{code}`"));

@@ -4,7 +4,7 @@
 //! In: what waits at each target, by ranges of objects; how long each request took there; how the sink's targets fare;
 //! limits; the time. Out: the next object, how each target fares, and when to ask again although nothing happened.
 //! Reading order: `words`, this file, then [`queue`] (what waits), `history` (how long things take), the policies
-//! `file`, `round_robin`, `lads` and `adaptive`, each in its file; [`share`] stands alone.
+//! `file`, `round_robin`, `lads` and `adaptive`, each in its file; [`share`] and [`table`] stand alone.
 //!
 //! The source's machine asks for reads, the sink's for writes: the same type, one at each end. At the sink all that waits
 //! has its buffer and is of class [`Class::ANY`].
@@ -31,12 +31,13 @@ pub mod queue;
 mod round_robin;
 pub mod share;
 mod standing;
+pub mod table;
 mod words;
 
 use adaptive::Adaptive;
 use bits::Bits;
 use file::Heads;
-use history::History;
+use history::{History, Told};
 use lads::Lads;
 use queue::{Queues, Way};
 use round_robin::RoundRobin;
@@ -506,10 +507,22 @@ impl Schedule {
         Some((TargetId(u16::try_from(t).expect("a target")), self.health[t]))
     }
 
+    /// Targets that have something to do and are not healthy.
+    pub fn unwell(&self) -> impl Iterator<Item = (TargetId, Health)> + '_ {
+        self.sick().filter(|(target, _)| self.busy.contains(usize::from(target.0)))
+    }
+
+    /// Targets that are not healthy, whether or not they have something to do.
+    pub fn sick(&self) -> impl Iterator<Item = (TargetId, Health)> + '_ {
+        let all = self.health.iter().enumerate().filter(|(_, health)| **health != Health::Healthy);
+        all.map(|(t, health)| (TargetId(u16::try_from(t).expect("a target")), *health))
+    }
+
     /// All targets that ever had something.
     pub fn targets(&self) -> impl Iterator<Item = TargetState> + '_ {
-        self.in_flight.iter().enumerate().map(|(t, in_flight)| {
-            let (service, best, done) = self.rule.history().told(t);
+        let known = |(t, _): &(usize, &u32)| self.known.contains(*t);
+        self.in_flight.iter().enumerate().filter(known).map(|(t, in_flight)| {
+            let Told { service, best, done, bytes } = self.rule.history().told(t);
             TargetState {
                 target: TargetId(u16::try_from(t).expect("a target")),
                 health: self.health[t],
@@ -519,6 +532,7 @@ impl Schedule {
                 service,
                 best,
                 done,
+                bytes,
             }
         })
     }

@@ -7,7 +7,7 @@
 //! streams and to the session machines.
 //!
 //! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection begins; `encode` and `decode`
-//! the control messages; `data` the data frames; `negotiate` what two hellos agree on.
+//! the control messages (`tables` those for people); `data` the data frames; `negotiate` what two hellos agree on.
 
 mod codec;
 mod data;
@@ -18,6 +18,7 @@ mod frame;
 mod join;
 mod message;
 mod negotiate;
+mod tables;
 
 pub use data::*;
 pub use decode::*;
@@ -27,3 +28,4 @@ pub use frame::*;
 pub use join::*;
 pub use message::*;
 pub use negotiate::*;
+pub use tables::TABLE_LEN_MAX;

@@ -14,6 +14,7 @@ use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::journal::{Log, Replayed};
 use haul_core::layout::{Component, Layout};
+use haul_core::schedule::table::{Table, Troubles};
 use haul_core::schedule::{Health, Limits, Policy as Choice, Run, Schedule};
 use haul_core::transfer::op::{SinkDone, SinkOp, Took};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig, TargetsConfig};
@@ -24,6 +25,7 @@ use haul_core::wire::{
 };
 
 const OBJECT: u64 = 1 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 const HALF_TRIP: Duration = Duration::from_millis(5);
 
 /// Everything about a run.
@@ -90,6 +92,9 @@ struct Told {
     healths: Vec<(Time, TargetHealth)>,
     held_max: u64,
     end: Time,
+    /// The targets as people would see them, about five times a second; and which were unwell.
+    tables: Vec<(Time, Table)>,
+    troubles: Troubles,
 }
 
 fn cv(file: u64, object: u64) -> [u8; 32] {
@@ -168,6 +173,10 @@ fn announced(id: u64, size: u64) -> Announced {
     }
 }
 
+fn name(target: TargetId) -> String {
+    format!("t{target}")
+}
+
 fn run(s: &Setting) -> Told {
     let mut world = World {
         s: s.clone(),
@@ -198,6 +207,7 @@ fn run(s: &Setting) -> Told {
         world.now = time;
         let event = world.what[at].take().expect("each comes once");
         world.handle(event);
+        world.look();
         steps += 1;
         assert!(steps < 2_000_000, "it ends");
     }
@@ -221,6 +231,15 @@ impl World {
         self.what.push(Some(event));
         let number = self.what.len();
         self.events.push((Reverse((time, number as u64)), number - 1));
+    }
+
+    /// What is shown of the sink's targets.
+    fn look(&mut self) {
+        let (now, out) = (self.now, &mut self.out);
+        if out.tables.last().is_none_or(|(last, _)| now.since(*last) >= LOOK_EVERY) {
+            out.troubles.note(self.sink.unwell(), now);
+            out.tables.push((now, Table::of(self.sink.targets(), name)));
+        }
     }
 
     fn size(&self) -> u64 {
@@ -493,6 +512,37 @@ fn a_frozen_target_costs_its_own() {
     assert!((SECOND..6 * SECOND + SECOND / 2).contains(&hung.0), "hung at {hung:?}");
     assert!(last(&after, |health| health == Health::Healthy) > Some(hung), "and that it recovered");
     assert!(last(&before, |health| health == Health::Hung).is_none());
+}
+
+/// Goal: who looks sees which target it is that hangs, above all others, with what it has in flight; and in the end is told for
+/// how long, of that one alone. Where all are well nothing is said.
+/// Method: the tables of the same runs; the target is frozen for five seconds and hangs from the third on at the latest.
+#[test]
+fn a_frozen_target_is_seen() {
+    let frozen = Setting { frozen: Some((2, Time(SECOND), Time(6 * SECOND))), ..eight() };
+    let told = run(&frozen);
+    let during: Vec<&Table> = told
+        .tables
+        .iter()
+        .filter(|(time, _)| (4 * SECOND..6 * SECOND).contains(&time.0))
+        .map(|(_, table)| table)
+        .collect();
+    assert!(during.len() > 5);
+    for table in during {
+        assert_eq!((table.targets(), table.counts[Health::Hung as usize]), (8, 1), "{table:?}");
+        let first = &table.rows[0];
+        assert_eq!((&*first.name, first.health, first.in_flight > 0), ("t2", Health::Hung, true));
+        assert!(table.rows[1..].iter().all(|row| row.health != Health::Hung && row.done > 0));
+    }
+    let (_, last) = told.tables.last().expect("some");
+    let bytes: u64 = last.rows.iter().map(|row| row.bytes).sum();
+    assert!(bytes > frozen.files * (frozen.file_objects - 1) * OBJECT, "{last:?}");
+    let worst = told.troubles.worst(Duration::from_nanos(told.end.0), name);
+    let [only] = &worst.named[..] else { panic!("{worst:?}") };
+    assert_eq!((&*only.name, worst.others), ("t2", 0));
+    assert!((1..=5).contains(&only.hung.as_secs()) && only.congested + only.hung <= Duration::from_secs(6));
+    let quiet = run(&eight());
+    assert_eq!(quiet.troubles.worst(Duration::from_nanos(quiet.end.0), name), Default::default());
 }
 
 /// Goal: a target of a fifteenth of the speed keeps the others from nothing: their last object is written as early as if it

@@ -1,5 +1,7 @@
 //! The wire format as an independent peer sees it: only the public interface is used.
 
+use std::time::Duration;
+
 use fastrand::Rng;
 use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
@@ -7,11 +9,14 @@ use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::layout::{Component, Layout, STRIPES_MAX};
 use haul_core::schedule::Health;
+use haul_core::schedule::table::{
+    NAME_LEN_MAX as TARGET_NAME_MAX, ROWS_MAX, Row, Table, UNWELL_MAX, Unwell, UnwellTargets,
+};
 use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 31;
+const MESSAGES: usize = 34;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -47,6 +52,9 @@ fn index_of(message: &Message) -> usize {
         Message::Knobs(_) => 28,
         Message::FileTargets { .. } => 29,
         Message::Trial(_) => 30,
+        Message::AskTable => 31,
+        Message::TargetTable(_) => 32,
+        Message::UnwellTargets(_) => 33,
     }
 }
 
@@ -193,6 +201,32 @@ fn target_health(r: &mut Rng) -> TargetHealth {
     }
 }
 
+fn span(r: &mut Rng) -> Duration {
+    Duration::from_nanos(number(r))
+}
+
+fn target_name(r: &mut Rng) -> Box<str> {
+    let len = if r.u8(..8) == 0 { TARGET_NAME_MAX } else { r.usize(1..40) };
+    (0..len).map(|_| char::from(r.u8(..128))).collect::<String>().into()
+}
+
+/// Rows, and at least as many targets.
+fn table(r: &mut Rng) -> Table {
+    let rows = list(r, ROWS_MAX, |r| Row {
+        name: target_name(r),
+        health: Health::ALL[r.usize(..4)],
+        waiting: r.u32(..),
+        in_flight: r.u32(..),
+        service: span(r),
+        best: span(r),
+        done: number(r),
+        bytes: number(r),
+    });
+    let mut counts = [0; 4].map(|_: u16| r.u16(..1000));
+    rows.iter().for_each(|row| counts[row.health as usize] += 1);
+    Table { counts, rows }
+}
+
 /// Components that rise from 0.
 fn layout(r: &mut Rng) -> Layout<Class> {
     let mut start = 0;
@@ -291,6 +325,16 @@ fn message(index: usize, r: &mut Rng) -> Message {
             writers: r.u16(..=KNOB_THREADS_MAX),
         }),
         30 => Message::Trial(bytes::<20>(r).into()),
+        31 => Message::AskTable,
+        32 => Message::TargetTable(table(r)),
+        33 => Message::UnwellTargets(UnwellTargets {
+            named: list(r, UNWELL_MAX, |r| Unwell {
+                name: target_name(r),
+                congested: span(r),
+                hung: span(r),
+            }),
+            others: r.u16(..=4096),
+        }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -545,6 +589,8 @@ fn lists_over_their_maximum_are_refused() {
         (kind::HOLES, 13, ITEMS_MAX),
         (kind::FILE_TARGETS, 12, TARGET_COMPONENTS_MAX),
         (kind::FILE_TARGETS, 30, TARGET_CLASSES_MAX),
+        (kind::TARGET_TABLE, 8, ROWS_MAX),
+        (kind::UNWELL_TARGETS, 0, UNWELL_MAX),
     ];
     for (kind, before, max) in lists {
         let mut body = vec![0; 512 * 1024];
@@ -625,6 +671,58 @@ fn senseless_targets_are_refused() {
     assert_eq!(decode_data(&frame).map(|header| header.class), Ok(Class(last)));
     frame[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&CLASSES_MAX.to_le_bytes());
     assert!(matches!(decode_data(&frame), Err(WireError::TooLong { .. })));
+}
+
+/// Goal: no table claims what cannot be: names that are none, too long or no text, unknown states, more rows of a state than
+/// targets, more targets than an end can have.
+/// Method: legal bodies, changed in one way each; the largest table fits its bound.
+#[test]
+fn senseless_tables_are_refused() {
+    let body = |counts: [u16; 4], rows: &[(&[u8], u8)]| {
+        let mut body = counts.map(u16::to_le_bytes).concat();
+        body.extend((rows.len() as u16).to_le_bytes());
+        for (name, state) in rows {
+            body.extend((name.len() as u16).to_le_bytes());
+            body.extend(*name);
+            body.push(*state);
+            body.extend([0xff; 40]);
+        }
+        body
+    };
+    let table = |counts, rows: &[(&[u8], u8)]| decode_message(kind::TARGET_TABLE, &body(counts, rows));
+    let long = [b'x'; TARGET_NAME_MAX + 1];
+    let longest = &long[1..];
+    type Rows<'a> = &'a [(&'a [u8], u8)];
+    let good: [([u16; 4], Rows); 3] =
+        [([0; 4], &[]), ([4095, 0, 0, 1], &[(longest, 3)]), ([0, 2, 0, 0], &[(b"a", 1), (b"\x1b[2J", 1)])];
+    for (counts, rows) in good {
+        assert!(table(counts, rows).is_ok(), "{counts:?}");
+    }
+    let most = body([32, 0, 0, 0], &[(longest, 0); ROWS_MAX]);
+    assert!(decode_message(kind::TARGET_TABLE, &most).is_ok() && most.len() == TABLE_LEN_MAX);
+    let bad: [([u16; 4], Rows); 8] = [
+        ([4096, 0, 0, 1], &[]),
+        ([u16::MAX; 4], &[]),
+        ([9, 0, 0, 0], &[(b"a", 1)]),
+        ([1, 0, 0, 0], &[(b"a", 0), (b"b", 0)]),
+        ([9; 4], &[(b"a", 4)]),
+        ([9; 4], &[(b"", 0)]),
+        ([9; 4], &[(&long, 0)]),
+        ([9; 4], &[(b"\xff", 0)]),
+    ];
+    for (counts, rows) in bad {
+        assert!(table(counts, rows).is_err(), "{counts:?} {rows:?}");
+    }
+    let unwell = |name: &[u8], others: u16| {
+        let mut body = vec![1, 0];
+        body.extend((name.len() as u16).to_le_bytes());
+        body.extend([name, &[0xff; 16]].concat());
+        body.extend(others.to_le_bytes());
+        decode_message(kind::UNWELL_TARGETS, &body)
+    };
+    assert!(unwell(longest, 4096).is_ok());
+    assert!(unwell(b"", 0).is_err() && unwell(&long, 0).is_err() && unwell(b"\xff", 0).is_err());
+    assert!(unwell(b"a", 4097).is_err());
 }
 
 /// Goal: knobs beyond what can be asked for are refused, each by its name.
@@ -1261,6 +1359,7 @@ fn negotiation_finds_the_common_ground() {
             holes: false,
             targets: false,
             knobs: false,
+            tables: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         })
@@ -1315,6 +1414,13 @@ fn negotiation_finds_the_common_ground() {
     assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
     assert_eq!(agreed(&base, &knobs), Ok((false, false)));
     assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
+    let tables = Hello {
+        capabilities: vec![Capability { kind: capability::TABLES, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.tables, agreed.knobs));
+    assert_eq!(agreed(&tables, &tables), Ok((true, false)), "both know tables");
+    assert_eq!(agreed(&tables, &knobs), Ok((false, false)), "one knows the one, one the other");
     // What protects data is never one end's alone.
     for kind in [capability::XXH3, capability::AUTH_ONLY] {
         for required in [false, true] {
@@ -1531,6 +1637,28 @@ fn golden_message(index: usize) -> Message {
             .expect("it is one"),
         },
         30 => Message::Trial(b"{}".as_slice().into()),
+        31 => Message::AskTable,
+        32 => Message::TargetTable(Table {
+            counts: [9, 0, 0, 1],
+            rows: vec![Row {
+                name: "OST0001".into(),
+                health: Health::Hung,
+                waiting: 2,
+                in_flight: 3,
+                service: Duration::from_nanos(4),
+                best: Duration::from_nanos(5),
+                done: 6,
+                bytes: 7,
+            }],
+        }),
+        33 => Message::UnwellTargets(UnwellTargets {
+            named: vec![Unwell {
+                name: "OST0001".into(),
+                congested: Duration::from_nanos(8),
+                hung: Duration::from_nanos(9),
+            }],
+            others: 10,
+        }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use haul_core::layout::{Component, Layout};
+pub use haul_core::schedule::Health;
 pub use haul_core::stage::{Stage, StageTime};
 pub use haul_core::tune::rate::RATE_MIN;
 
+pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
-use crate::job::{Digest, Durability, Options, Verify};
+use crate::job::{Digest, Durability, Options, Role, Verify};
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct CopyRequest {
     pub dry_run: bool,
     /// Send an [`Event::Entry`] for each entry that ended well.
     pub verbose: bool,
+    /// Send [`Event::Targets`].
+    pub targets: bool,
     /// Where storage passports are kept on this host, `~/.local/state/haul` say; `None`: none is looked for.
     pub state_home: Option<PathBuf>,
 }
@@ -83,6 +87,10 @@ pub enum Event {
     Plan { source: Vec<u8>, destination: Vec<u8>, bytes: Option<u64> },
     /// About every 200 ms.
     Progress(Progress),
+    /// Only if [`CopyRequest::targets`]: how the storage targets of one end stand, about twice a second for each end that tells.
+    Targets(TargetTable),
+    /// Only if [`CopyRequest::targets`]: this end will not tell of its targets, and why.
+    NoTargets { end: Role, why: String },
     /// Only if [`CopyRequest::verbose`].
     Entry { path: Vec<u8>, kind: EntryEnd, bytes: u64 },
     /// An entry that was not copied. `errno` is 0 if no system call failed.
@@ -185,6 +193,9 @@ pub struct Summary {
     pub memory_limited: bool,
     /// Values that haul chose, by name, with the reason.
     pub chosen: Vec<(String, String)>,
+    /// Storage targets that were congested or hung for a noticeable time, the worst of each end; and how many more.
+    pub slow_targets: Vec<SlowTarget>,
+    pub slow_others: u64,
 }
 
 impl Default for Summary {
@@ -221,6 +232,8 @@ impl Default for Summary {
             rate_limited: false,
             memory_limited: false,
             chosen: Vec::new(),
+            slow_targets: Vec::new(),
+            slow_others: 0,
         }
     }
 }

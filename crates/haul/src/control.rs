@@ -8,12 +8,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use haul_core::schedule::table::Table;
 use haul_core::tune::rate::RATE_MIN;
 use haul_core::wire::{KNOB_THREADS_MAX, Knobs, RATE_UNLIMITED, STREAMS_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::api::Progress;
+use crate::board::{Board, Sides, TargetTable};
+use crate::job::Role;
 
 /// Why a knob cannot be turned that only the far end could turn.
 pub(crate) const FAR_IS_FIXED: &str = "the other end cannot change this live: its haul is too old for it";
@@ -115,7 +119,13 @@ struct Inner {
     /// Why the copy cannot be paused.
     no_pause: Option<&'static str>,
     progress: Progress,
+    board: Board,
+    /// When somebody last looked at the storage targets.
+    looked: Option<Instant>,
 }
+
+/// For so long somebody who looked is taken to look on.
+const LOOK_LASTS: Duration = Duration::from_secs(5);
 
 impl Control {
     pub fn new() -> Control {
@@ -194,6 +204,30 @@ impl Control {
             fixed: inner.fixed[i].map(str::to_owned),
         });
         State { phase, knobs, progress: inner.progress.clone() }
+    }
+
+    /// The storage targets of both ends, as far as they are known. Whoever asks looks: tables are taken, and asked of the
+    /// other end, from now on for a few seconds.
+    pub fn targets(&self) -> Sides {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        inner.looked = Some(now);
+        inner.board.sides(now)
+    }
+
+    /// Whether somebody looks at the storage targets.
+    pub(crate) fn is_looked_at(&self) -> bool {
+        self.lock().looked.is_some_and(|looked| looked.elapsed() < LOOK_LASTS)
+    }
+
+    /// How the targets of an end stand now; returns them as they are shown.
+    pub(crate) fn note_table(&self, end: Role, table: &Table, now: Instant) -> TargetTable {
+        self.lock().board.take(end, table, now)
+    }
+
+    /// The targets of this end will not be known.
+    pub(crate) fn no_table(&self, end: Role, why: &'static str) {
+        self.lock().board.none(end, why);
     }
 
     /// A number that grows with every wish.

@@ -94,6 +94,7 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
         control: control.clone(),
         verbose: request.verbose,
         manifest,
+        targets: request.targets,
     };
     let joined = run_ends(request, observer, &watch);
     drop(watch);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Control, Knob, Phase, Setting, State};
+use crate::api::{Control, Knob, Phase, Setting, Sides, State};
 
 mod client;
 mod server;
@@ -41,16 +41,24 @@ pub enum Request {
     Show,
     Pause,
     Resume,
-    Set { knob: Knob, value: u64 },
+    Set {
+        knob: Knob,
+        value: u64,
+    },
+    /// How the storage targets of both ends stand. What is not known yet comes with a later reply.
+    Targets,
 }
 
 /// What it says to that.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
     /// Why nothing was done.
     pub error: Option<String>,
     /// How the job stands, if it may be told.
     pub job: Option<Job>,
+    /// Only to [`Request::Targets`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Sides>,
 }
 
 /// A job that runs, as it says of itself.

@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_core::digest::DigestKind;
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
+use haul_core::schedule::table::UnwellTargets;
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
@@ -20,7 +21,7 @@ use haul_core::wire::{
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
-use crate::job::{Durability, Options, Verify};
+use crate::job::{Durability, Options, Role, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
 use crate::transport::Link;
@@ -39,6 +40,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trial;
+mod view;
 
 /// The fencing epoch of a session's start; each time that control joins again it is higher.
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
@@ -93,11 +95,13 @@ pub(crate) struct Watch {
     pub(crate) verbose: bool,
     /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest is asked for.
     pub(crate) manifest: Option<Sender<Vec<u8>>>,
+    /// The observer wants to hear of the storage targets.
+    pub(crate) targets: bool,
 }
 
 impl Watch {
     pub(crate) fn silent() -> Watch {
-        Watch { observer: None, control: Control::new(), verbose: false, manifest: None }
+        Watch { observer: None, control: Control::new(), verbose: false, manifest: None, targets: false }
     }
 
     /// This end is where the user sits, who waits for its end.
@@ -121,6 +125,8 @@ pub(crate) struct Report {
     pub(crate) far: Option<EndReport>,
     pub(crate) resumed: bool,
     pub(crate) chosen: Vec<(String, String)>,
+    /// Storage targets that were unwell, of this end and of the other.
+    pub(crate) unwell: [(Role, UnwellTargets); 2],
 }
 
 impl Report {
@@ -133,8 +139,14 @@ impl Report {
             far: None,
             resumed: false,
             chosen: Vec::new(),
+            unwell: nobody_unwell(),
         }
     }
+}
+
+/// No end told of targets that were unwell.
+pub(crate) fn nobody_unwell() -> [(Role, UnwellTargets); 2] {
+    [Role::Source, Role::Sink].map(|end| (end, UnwellTargets::default()))
 }
 
 /// Entries by how they ended.

@@ -34,6 +34,24 @@ pub enum Role {
     Sink,
 }
 
+impl Role {
+    /// The name in reports and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Source => "source",
+            Role::Sink => "sink",
+        }
+    }
+
+    /// The other one.
+    pub fn other(self) -> Role {
+        match self {
+            Role::Source => Role::Sink,
+            Role::Sink => Role::Source,
+        }
+    }
+}
+
 /// What a finished file is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+mod board;
 pub mod buffer;
 mod clean;
 mod control;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use super::{Ports, SshCommand, parse_address, parse_ports, parse_ssh};
+/// Longest remote shell command, words.
+const SSH_WORDS_MAX: usize = 256;
 
 #[derive(ClapArgs, Debug)]
 pub struct Far {
@@ -43,4 +44,98 @@ pub struct Far {
     /// Default: the one in its PATH, else the pushed one.
     #[arg(long, value_name = "PATH")]
     pub remote_haul: Option<PathBuf>,
+}
+
+/// A remote shell command, split into words; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SshCommand(pub Vec<String>);
+
+/// Ports from first to last, both meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports(pub u16, pub u16);
+
+fn parse_address(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) if !ip.is_unspecified() && !ip.is_multicast() => Ok(ip),
+        _ => {
+            Err("expected an IP address of the far host as 192.0.2.1 or 2001:db8::1, several with commas"
+                .into())
+        }
+    }
+}
+
+fn parse_ports(text: &str) -> Result<Ports, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports(first, last)),
+        _ => Err("expected one port, or A-B with A not above B, from 1 to 65535".into()),
+    }
+}
+
+/// Splits a command into words: single and double quotes and backslashes as in a shell, no expansion.
+fn parse_ssh(text: &str) -> Result<SshCommand, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '\\') => match chars.next() {
+                // Inside double quotes a backslash only guards these two, as in a shell.
+                Some(next) if quote.is_none() || next == '"' || next == '\\' => {
+                    word.get_or_insert_default().push(next)
+                }
+                Some(next) => word.get_or_insert_default().extend(['\\', next]),
+                None => return Err("the command ends in a backslash".into()),
+            },
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    match words.first() {
+        _ if quote.is_some() => Err("a quote is not closed".into()),
+        None => Err("the command is empty".into()),
+        Some(program) if program.is_empty() => Err("the program's name is empty".into()),
+        _ if words.len() > SSH_WORDS_MAX => Err(format!("more than {SSH_WORDS_MAX} words")),
+        _ => Ok(SshCommand(words)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a port or a range, in order and never zero.
+    #[test]
+    fn ports_are_ranges() {
+        assert_eq!(parse_ports("7000"), Ok(Ports(7000, 7000)));
+        assert_eq!(parse_ports("7000-7010"), Ok(Ports(7000, 7010)));
+        for text in ["", "-", "0", "0-5", "7-6", "1-65536", "a-b", "1-2-3", "5-"] {
+            assert!(parse_ports(text).is_err(), "{text}");
+        }
+    }
+
+    /// Goal: the remote shell is split as a shell would, and nothing is expanded.
+    #[test]
+    fn ssh_words_are_split_as_in_a_shell() {
+        for (text, words) in [
+            ("ssh", &["ssh"][..]),
+            ("  ssh  -p 2222 ", &["ssh", "-p", "2222"]),
+            ("ssh -i 'my key' -o \"A B\"", &["ssh", "-i", "my key", "-o", "A B"]),
+            (r#"ssh a\ b "c\"d" 'e\f' "g\h""#, &["ssh", "a b", "c\"d", "e\\f", "g\\h"]),
+            ("ssh '' x''y", &["ssh", "", "xy"]),
+            ("ssh $HOME *", &["ssh", "$HOME", "*"]),
+        ] {
+            assert_eq!(parse_ssh(text).unwrap().0, words, "{text}");
+        }
+        for text in ["", "  ", "ssh 'a", "ssh \"a", "ssh \\", "''"] {
+            assert!(parse_ssh(text).is_err(), "{text}");
+        }
+    }
 }

@@ -17,6 +17,9 @@ use crate::{endpoint, signals};
 
 /// Most characters that a job says of what it copies.
 const WHAT_MAX: usize = 1000;
+/// What to use instead of `--watch`.
+const NO_TERMINAL: &str = "--watch draws on a terminal, and stderr is none here, or --json writes to the same one: `haul top` \
+                           shows the storage targets of this copy from elsewhere, and --json tells of them";
 
 pub fn run(args: &Cp) -> i32 {
     let surroundings = Surroundings::look();
@@ -29,6 +32,9 @@ pub fn run(args: &Cp) -> i32 {
         Ok(reporter) => reporter,
         Err(error) => return complain(&crate::escape::text(&error), FAILED),
     };
+    if settings.watch && !settings.live {
+        reporter.note(NO_TERMINAL.into());
+    }
     let control = Control::new();
     // Removed when it is dropped, after the run.
     let _reachable =
@@ -153,6 +159,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         remote,
         dry_run: args.dry_run,
         verbose: args.verbose > 0,
+        targets: args.json || args.watch,
         state_home: surroundings::state_dir(),
     })
 }
@@ -169,6 +176,7 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
         json: args.json,
         // A line that redraws itself between events on the same terminal would spoil both.
         live: terminal && !(args.json && surroundings.stdout_terminal),
+        watch: args.watch,
         manifest: args.manifest.clone(),
         failures: args.failures.clone(),
     }
@@ -247,7 +255,12 @@ mod tests {
         assert_eq!(got.remote, remote);
         assert_eq!(got.sources, [Endpoint::Local(b"a".into()), Endpoint::Local(b"b".into())]);
         assert_eq!(got.destination, Endpoint::Remote { host: "u@h".into(), path: b"c".into() });
-        assert!(got.verbose && !got.dry_run);
+        assert!(got.verbose && !got.dry_run && !got.targets);
+        assert!(
+            ["--json", "--watch"]
+                .iter()
+                .all(|o| request(&cp(&format!("{o} a b")), &terminal()).unwrap().targets)
+        );
         let plain = request(&cp("-r --no-clobber a b"), &terminal()).unwrap();
         assert_eq!(plain.options, job::Options { recursive: true, no_clobber: true, ..Default::default() });
         assert!(request(&cp("-u a b"), &terminal()).unwrap().options.update);
@@ -291,6 +304,7 @@ mod tests {
         let all = settings(&cp("a b"), &terminal());
         assert!(all.live && all.manner.colour);
         assert!(!settings(&cp("--json a b"), &terminal()).live);
+        assert!(settings(&cp("--watch a b"), &terminal()).watch && !all.watch);
         let piped = Surroundings { stdout_terminal: false, ..terminal() };
         assert!(settings(&cp("--json a b"), &piped).live);
         for dull in [

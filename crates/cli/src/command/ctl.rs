@@ -20,14 +20,14 @@ struct List {
 
 /// A job of the list.
 #[derive(Serialize)]
-struct Listed {
-    pid: u32,
-    name: String,
+pub(super) struct Listed {
+    pub(super) pid: u32,
+    pub(super) name: String,
     /// What it says of itself; `null`: it does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    job: Option<Job>,
+    pub(super) job: Option<Job>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 pub fn run(args: &Ctl) -> i32 {
@@ -49,7 +49,8 @@ pub fn run(args: &Ctl) -> i32 {
     }
 }
 
-fn list(found: &[Found], json: bool) -> Result<String, String> {
+/// The jobs, as `haul ctl list` shows them.
+pub(super) fn list(found: &[Found], json: bool) -> Result<String, String> {
     let listed = found.iter().map(|found| {
         let reply = ctl::ask(found, &Request::Show);
         let (job, error) = match reply {
@@ -69,7 +70,7 @@ fn list(found: &[Found], json: bool) -> Result<String, String> {
 }
 
 /// One line of the list.
-fn line(listed: &Listed, now: u64) -> String {
+pub(super) fn line(listed: &Listed, now: u64) -> String {
     let name = escape::name(listed.name.as_bytes());
     match &listed.job {
         Some(job) => {
@@ -135,7 +136,8 @@ fn knob_of(set: Set) -> (Knob, u64) {
     }
 }
 
-fn lost_text(lost: &Lost, word: &str, found: &[Found]) -> String {
+/// Why no job was found, and which there are.
+pub(super) fn lost_text(lost: &Lost, word: &str, found: &[Found]) -> String {
     let word = escape::name(word.as_bytes());
     let ids = |ids: &mut dyn Iterator<Item = String>| ids.collect::<Vec<_>>().join(", ");
     match lost {
@@ -189,11 +191,11 @@ fn setting(knob: Knob, setting: &Setting, state: Phase) -> String {
     format!("{now}{asked}{fixed}")
 }
 
-fn to_json(value: &impl Serialize) -> Result<String, String> {
+pub(super) fn to_json(value: &impl Serialize) -> Result<String, String> {
     serde_json::to_string(value).map(|line| line + "\n").map_err(|error| error.to_string())
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

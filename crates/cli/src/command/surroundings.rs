@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use haul::api::{Dialler, RemoteOptions};
 
-use crate::args::Ports;
-use crate::args::far::Far;
+use crate::args::far::{Far, Ports};
 
 /// What a command may want to know of the process.
 pub struct Surroundings {

@@ -3,8 +3,9 @@
 //! In: what a run did. Out: text without control characters but line ends; colours only when asked for.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use haul::api::{EntryEnd, Stage, Status, Summary};
+use haul::api::{EntryEnd, SlowTarget, Stage, Status, Summary};
 use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
@@ -123,6 +124,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     if s.stages.iter().any(|stage| stage.shares() != (0.0, 0.0, 0.0)) {
         stages(&mut out, s);
     }
+    slow_targets(&mut out, s);
     if s.memory_limited {
         out += "  memory held the rate down: --memory SIZE allows more\n";
     }
@@ -244,6 +246,27 @@ fn stages(out: &mut String, s: &Summary) {
             Stage::SinkStorage => "writing to the sink's storage",
         };
         let _ = writeln!(out, "  limited by {words}");
+    }
+}
+
+fn slow_targets(out: &mut String, s: &Summary) {
+    for target in &s.slow_targets {
+        let SlowTarget { end, name, congested, hung } = target;
+        let for_so_long = |word: &str, spent: Duration| format!("{word} for {}", time(spent.as_secs_f64()));
+        // Less than a tenth of a second is none.
+        let told = [("hung", *hung), ("was congested", *congested)];
+        let told: Vec<String> = told
+            .into_iter()
+            .filter(|(_, spent)| *spent >= Duration::from_millis(100))
+            .map(|(word, spent)| for_so_long(word, spent))
+            .collect();
+        let (end, name) = (end.name(), escape::name(name.as_bytes()));
+        let _ = writeln!(out, "  the {end}'s storage target {name} {}", told.join(" and "));
+    }
+    match s.slow_others {
+        0 => {}
+        1 => *out += "  and so was one other storage target\n",
+        n => drop(writeln!(out, "  and so were {} other storage targets", count(n))),
     }
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Stage, Status};
+use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Stage, Status, TargetTable};
 use haul::job::{Durability, Verify};
 use serde::Serialize;
 
@@ -95,6 +95,14 @@ struct Chosen<'a> {
 }
 
 #[derive(Serialize)]
+struct SlowTarget<'a> {
+    end: &'static str,
+    name: &'a str,
+    congested_seconds: f64,
+    hung_seconds: f64,
+}
+
+#[derive(Serialize)]
 struct ManifestCounts {
     plain: u64,
     json: u64,
@@ -134,6 +142,11 @@ enum Line<'a> {
         waiting: Option<&'a str>,
         unencrypted: bool,
         paused: bool,
+    },
+    Targets {
+        seconds: f64,
+        #[serde(flatten)]
+        table: &'a TargetTable,
     },
     Entry {
         #[serde(flatten)]
@@ -176,6 +189,8 @@ struct SummaryLine<'a> {
     memory_limited: bool,
     not_kept: Vec<NotKept<'a>>,
     chosen: Vec<Chosen<'a>>,
+    slow_targets: Vec<SlowTarget<'a>>,
+    slow_targets_more: u64,
     manifest: Option<ManifestCounts>,
     events_dropped: u64,
 }
@@ -223,6 +238,9 @@ impl<W: Write> Events<W> {
                 bytes: *bytes,
             },
             Event::Progress(_) => progress(tracker),
+            // A lone target is no choice, and none is less.
+            Event::Targets(table) if table.targets < 2 => return Ok(()),
+            Event::Targets(table) => Line::Targets { seconds: tracker.shown().elapsed.as_secs_f64(), table },
             Event::Entry { path, kind, bytes } => {
                 let kind = match kind {
                     EntryEnd::Copied => "copied",
@@ -234,8 +252,8 @@ impl<W: Write> Events<W> {
             Event::Failed { path, stage, errno, text } => {
                 Line::Failed(Failure::new(path, stage, *errno, text))
             }
-            // For the manifest only.
-            Event::Digest { .. } => return Ok(()),
+            // For the manifest and the screen only.
+            Event::Digest { .. } | Event::NoTargets { .. } => return Ok(()),
         };
         self.write(&line)
     }
@@ -291,6 +309,15 @@ fn progress(tracker: &Tracker) -> Line<'_> {
     }
 }
 
+fn slow_target(target: &haul::api::SlowTarget) -> SlowTarget<'_> {
+    SlowTarget {
+        end: target.end.name(),
+        name: &target.name,
+        congested_seconds: target.congested.as_secs_f64(),
+        hung_seconds: target.hung.as_secs_f64(),
+    }
+}
+
 fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
     let s = &ending.summary;
     SummaryLine {
@@ -336,6 +363,8 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         memory_limited: s.memory_limited,
         not_kept: s.not_kept.iter().map(|(what, count)| NotKept { what, count: *count }).collect(),
         chosen: s.chosen.iter().map(|(name, value)| Chosen { name, value }).collect(),
+        slow_targets: s.slow_targets.iter().map(slow_target).collect(),
+        slow_targets_more: s.slow_others,
         manifest: ending
             .lists
             .manifest

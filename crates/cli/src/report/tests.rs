@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use haul::api::{Endpoint, EntryEnd, Progress, RemoteOptions, Stage, StageTime};
+use haul::api::{
+    Endpoint, EntryEnd, Health, Progress, RemoteOptions, SlowTarget, Stage, StageTime, TargetRow,
+};
 use haul::job::{Durability, Options};
 use serde_json::Value;
 
@@ -58,6 +60,7 @@ fn request() -> CopyRequest {
         },
         dry_run: false,
         verbose: true,
+        targets: true,
         state_home: None,
     }
 }
@@ -73,6 +76,32 @@ fn progress(ms: u64, counting: bool) -> Event {
         bytes_sent: ms * 100_000,
         ..Progress::default()
     })
+}
+
+/// A table of so many targets, the first of which hangs.
+fn targets(end: Role, targets: u32) -> Event {
+    let first = TargetRow {
+        name: "OST0000\x1b[2J".into(),
+        state: Health::Hung,
+        queue: 12,
+        in_flight: 3,
+        service_seconds: Some(0.004),
+        best_seconds: None,
+        done: 98,
+        bytes: 98 << 20,
+        bytes_per_second: None,
+    };
+    let second = TargetRow {
+        name: "OST0001".into(),
+        state: Health::Healthy,
+        best_seconds: Some(0.003),
+        bytes_per_second: Some(1.5),
+        ..first.clone()
+    };
+    let shown = if targets > 1 { vec![first, second] } else { vec![second] };
+    let hung = u32::from(targets > 1);
+    let (healthy, congested, resting) = (targets - hung, 0, 0);
+    Event::Targets(TargetTable { end, targets, healthy, congested, resting, hung, shown })
 }
 
 /// Every kind of event.
@@ -93,6 +122,10 @@ fn script() -> Vec<Event> {
             text: "Permission denied".into(),
         },
         Event::Digest { path: b"new".to_vec(), root: [7; 32] },
+        targets(Role::Source, 9),
+        // Nothing to choose between.
+        targets(Role::Sink, 1),
+        Event::NoTargets { end: Role::Sink, why: "too old".into() },
         progress(3000, false),
         progress(6000, false),
     ]
@@ -126,6 +159,21 @@ fn ending(status: Status) -> Ending {
         resumed: true,
         memory_limited: true,
         chosen: vec![("streams".into(), "4 (2 processors)".into())],
+        slow_targets: vec![
+            SlowTarget {
+                end: Role::Source,
+                name: "OST0003\x1b".into(),
+                congested: Duration::from_secs(4),
+                hung: Duration::from_secs(32),
+            },
+            SlowTarget {
+                end: Role::Sink,
+                name: "osd.7".into(),
+                congested: Duration::from_millis(14_000),
+                hung: Duration::ZERO,
+            },
+        ],
+        slow_others: 2,
         ..Summary::default()
     };
     let lists = Lists { manifest: Some(Counts { plain: 999, json: 1 }), errors: Vec::new() };
@@ -171,7 +219,8 @@ fn events_are_as_the_schema_says() {
             assert_eq!(validator::unknown_fields(line, own), Vec::<String>::new(), "{line}");
         }
         let kinds: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
-        let want = "start note plan plan progress entry entry entry failed progress progress note summary";
+        let want =
+            "start note plan plan progress entry entry entry failed targets progress progress note summary";
         assert_eq!(kinds.join(" "), want);
         let last = lines.last().unwrap();
         assert_eq!(last["status"], json::status(status));
@@ -256,6 +305,8 @@ fn people_see_what_they_asked_for() {
         "  processor 2.2 s, memory 120 MB; far end 3.5 s\n",
         "  source host         30 %     20 %     50 %\n",
         "  limited by the network between the hosts\n",
+        "  the source's storage target OST0003\\x1b hung for 32 s and was congested for 4.0 s\n",
+        "  the sink's storage target osd.7 was congested for 14 s\n  and so were 2 other storage targets\n",
         "  memory held the rate down",
         "  not kept: owner and group (1,000), hard links (2)\n",
         "  3 connections from strangers were turned away\n",
@@ -314,6 +365,35 @@ fn live_line_is_erased_before_other_lines() {
     let manner = Manner { colour: true, verbose: 1, ..Manner::default() };
     let (_, err) = told(&Settings { manner, ..Settings::default() }, &ending(Status::Failed));
     assert!(err.contains("\x1b[31mfailed\x1b[0m") && err.contains("new\\x1b[2J"));
+}
+
+/// Goal: with `--watch` the table of both ends stands below the progress line, in its place, and nothing of it is left in the
+/// end; names in it are safe.
+/// Method: what is written, event by event; that blocks replace each other is shown by the tests of `live`.
+#[test]
+fn the_table_stands_below_the_line() {
+    let watch = Settings { live: true, watch: true, ..Settings::default() };
+    let (_, err) = told(&watch, &ending(Status::Complete));
+    for part in [
+        "source: not known yet\x1b[K\nsink: not known yet\x1b[K",
+        "\r\x1b[2A\x1b[Jhaul: bad",
+        "source: 9 storage targets: 1 hung, 8 healthy\x1b[K\n  target",
+        // The script's next progress is three seconds later, and the tables are as old then.
+        "sink: one storage target (as of 5.8 s ago)",
+        "OST0000\\x1b[2J hung",
+        "  and 7 more: 7 healthy\x1b[K\nsink: one storage target",
+        // Progress, a head with two columns of rows and what is not shown, a head and one row.
+        "\r\x1b[8A6",
+        "\r\x1b[8A\x1b[Jstopping\n",
+    ] {
+        assert!(err.contains(part), "{part:?} is not in {err:?}");
+    }
+    let after = err.rsplit("stopping\n").next().unwrap();
+    assert!(
+        !after.contains('\x1b') && after.starts_with("complete"),
+        "nothing is drawn after the end: {after:?}"
+    );
+    assert!(!told(&Settings { watch: false, ..watch }, &ending(Status::Complete)).1.contains("OST0000"));
 }
 
 /// Goal: redrawn at most five times a second, and one line a minute without a terminal.

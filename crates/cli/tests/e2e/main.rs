@@ -29,4 +29,5 @@ mod resume;
 mod sparse;
 mod storage;
 mod survive;
+mod top;
 mod trouble;

@@ -62,6 +62,15 @@ struct Target {
     /// Smoothed service time, not scaled, nanoseconds.
     raw: f64,
     done: u64,
+    bytes: u64,
+}
+
+/// What reports say of a target: mean and best, scaled, zero if not known; requests that came back, and their bytes.
+pub(super) struct Told {
+    pub(super) service: Duration,
+    pub(super) best: Duration,
+    pub(super) done: u64,
+    pub(super) bytes: u64,
 }
 
 impl History {
@@ -142,6 +151,7 @@ impl History {
         }
         let target = &mut self.targets[t];
         target.done += 1;
+        target.bytes = target.bytes.saturating_add(sample.bytes);
         target.raw = if target.raw == 0.0 { nanos } else { toward(target.raw, nanos, 1.0 / 8.0) };
         follow(&mut self.usual_raw, nanos);
         if mean == 0.0 { time } else { time.min(mean * OUTLIER) }
@@ -159,11 +169,12 @@ impl History {
         (nanos > 0.0).then(|| Duration::from_nanos(nanos as u64))
     }
 
-    /// For reports: mean and best, scaled, and requests that came back.
-    pub(super) fn told(&self, t: usize) -> (Duration, Duration, u64) {
+    /// For reports.
+    pub(super) fn told(&self, t: usize) -> Told {
         let target = self.targets.get(t).copied().unwrap_or_default();
         let time = |nanos: f64| Duration::from_nanos(nanos as u64);
-        (time(target.mean), time(target.best), target.done)
+        let (service, best) = (time(target.mean), time(target.best));
+        Told { service, best, done: target.done, bytes: target.bytes }
     }
 }
 

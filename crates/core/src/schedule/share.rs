@@ -179,6 +179,11 @@ impl Shares {
         None
     }
 
+    /// Whether somebody wants to send to this class.
+    pub fn is_wanted(&self, class: Class) -> bool {
+        self.classes.get(usize::from(class.0)).is_some_and(|of| of.wanted > 0)
+    }
+
     /// What was told of this class so far.
     pub fn told(&self, class: Class) -> u64 {
         self.classes.get(usize::from(class.0)).map_or(0, |of| of.told)

@@ -94,8 +94,9 @@ pub struct TargetState {
     /// How long a request takes now and at best, scaled to 1 MiB; zero: not known.
     pub service: Duration,
     pub best: Duration,
-    /// Requests that came back.
+    /// Requests that came back, and their bytes.
     pub done: u64,
+    pub bytes: u64,
 }
 
 /// There is no room for more runs: see [`Schedule::room`](super::Schedule::room).
@@ -176,6 +177,9 @@ impl FromStr for Policy {
 }
 
 impl Health {
+    /// From the best to the worst; each at its own number.
+    pub const ALL: [Health; 4] = [Health::Healthy, Health::Congested, Health::Resting, Health::Hung];
+
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {

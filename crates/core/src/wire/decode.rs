@@ -11,6 +11,7 @@ use super::encode::{
 };
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
+use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, Capability, DoneItem,
     EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message,
@@ -162,6 +163,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             readers: read_knob(r, "knobs: readers", KNOB_THREADS_MAX)?,
             writers: read_knob(r, "knobs: writers", KNOB_THREADS_MAX)?,
         }),
+        kind::TARGET_TABLE => Message::TargetTable(read_table(r)?),
+        kind::ASK_TABLE => Message::AskTable,
+        kind::UNWELL_TARGETS => Message::UnwellTargets(read_unwell(r)?),
         kind::TRIAL => Message::Trial(r.bytes("trial", TRIAL_LEN_MAX)?.into()),
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
@@ -208,7 +212,7 @@ fn read_class(r: &mut Reader<'_>, what: &'static str) -> Result<Class, WireError
     }
 }
 
-fn read_health(r: &mut Reader<'_>) -> Result<Health, WireError> {
+pub(super) fn read_health(r: &mut Reader<'_>) -> Result<Health, WireError> {
     Ok(match r.u8("state of a target")? {
         0 => Health::Healthy,
         1 => Health::Congested,

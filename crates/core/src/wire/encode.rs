@@ -6,6 +6,7 @@
 use super::codec::Writer;
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
 use super::negotiate::extra;
+use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
     Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
@@ -306,6 +307,15 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             }
             kind::KNOBS
         }
+        Message::TargetTable(table) => {
+            write_table(w, table);
+            kind::TARGET_TABLE
+        }
+        Message::AskTable => kind::ASK_TABLE,
+        Message::UnwellTargets(unwell) => {
+            write_unwell(w, unwell);
+            kind::UNWELL_TARGETS
+        }
         Message::Trial(json) => {
             w.bytes("trial", json, TRIAL_LEN_MAX);
             kind::TRIAL
@@ -336,7 +346,7 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
 }
 
 /// The number of a state in `TARGET_HEALTH`.
-fn health_number(health: Health) -> u8 {
+pub(super) fn health_number(health: Health) -> u8 {
     match health {
         Health::Healthy => 0,
         Health::Congested => 1,

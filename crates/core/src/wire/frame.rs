@@ -65,6 +65,9 @@ pub mod kind {
     pub const FILE_TARGETS: u8 = 0x82;
     pub const KNOBS: u8 = 0x88;
     pub const TRIAL: u8 = 0x89;
+    pub const TARGET_TABLE: u8 = 0x8a;
+    pub const ASK_TABLE: u8 = 0x8b;
+    pub const UNWELL_TARGETS: u8 = 0x8c;
 }
 
 /// What a frame kind of the wire is to this version.

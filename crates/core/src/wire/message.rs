@@ -7,6 +7,7 @@ use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, StreamId};
 use crate::layout::Layout;
 use crate::schedule::Health;
+use crate::schedule::table::{Table, UnwellTargets};
 use crate::stage::StageTime;
 
 /// The protocol version that this program speaks, and the oldest that it understands.
@@ -382,6 +383,14 @@ pub enum Message {
     },
     /// Either way, only where both ends know [`capability::KNOBS`](super::capability::KNOBS): see [`Knobs`].
     Knobs(Knobs),
+    /// From the near end, only where both ends know [`capability::TABLES`](super::capability::TABLES): somebody looks at
+    /// the other end's storage targets. It answers with one `TargetTable`; the next question comes after that.
+    AskTable,
+    /// From the far end, one for each `AskTable`: how its storage targets stand.
+    TargetTable(Table),
+    /// From the far end, once, before its `Report`, where both ends know [`capability::TABLES`](super::capability::TABLES):
+    /// which of its storage targets were unwell.
+    UnwellTargets(UnwellTargets),
     /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen, as JSON, at most
     /// [`TRIAL_LEN_MAX`].
     Trial(Box<[u8]>),
@@ -473,6 +482,9 @@ impl Message {
             Message::FileTargets { .. } => "FILE_TARGETS",
             Message::Notice { .. } => "NOTICE",
             Message::Knobs(_) => "KNOBS",
+            Message::AskTable => "ASK_TABLE",
+            Message::TargetTable(_) => "TARGET_TABLE",
+            Message::UnwellTargets(_) => "UNWELL_TARGETS",
             Message::Trial(_) => "TRIAL",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",

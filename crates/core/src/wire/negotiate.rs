@@ -21,10 +21,13 @@ pub mod capability {
     pub const TARGETS: u16 = 0x0006;
     /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
     pub const KNOBS: u16 = 0x0010;
+    /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`, `UNWELL_TARGETS`.
+    /// Without a value.
+    pub const TABLES: u16 = 0x0011;
     /// All that this version knows.
-    pub const KNOWN: [u16; 5] = [HOLES, TARGETS, KNOBS, AUTH_ONLY, XXH3];
+    pub const KNOWN: [u16; 6] = [HOLES, TARGETS, KNOBS, TABLES, AUTH_ONLY, XXH3];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 3] = [HOLES, TARGETS, KNOBS];
+    pub const OFFERED: [u16; 4] = [HOLES, TARGETS, KNOBS, TABLES];
 }
 
 /// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
@@ -50,6 +53,8 @@ pub struct Agreed {
     pub targets: bool,
     /// Both ends know [`capability::KNOBS`].
     pub knobs: bool,
+    /// Both ends know [`capability::TABLES`].
+    pub tables: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
     pub auth_only: bool,
     /// What both ends make digests with.
@@ -107,6 +112,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if auth_only && digest != DigestKind::Blake3 {
         return Err(WireError::WeakDigest);
     }
-    let [holes, targets, knobs] = [capability::HOLES, capability::TARGETS, capability::KNOBS].map(both);
-    Ok(Agreed { version, limits, holes, targets, knobs, auth_only, digest })
+    let [holes, targets] = [capability::HOLES, capability::TARGETS].map(both);
+    let [knobs, tables] = [capability::KNOBS, capability::TABLES].map(both);
+    Ok(Agreed { version, limits, holes, targets, knobs, tables, auth_only, digest })
 }

@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
+use haul_core::schedule::table::{Unwell, UnwellTargets};
 use haul_core::stage::{StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, NotKept};
 
 use super::LOCAL_STREAMS;
-use crate::api::{CopyRequest, Status, Summary};
+use crate::api::{CopyRequest, SlowTarget, Status, Summary};
 use crate::driver::{Report, cpu_time, merge_stages, rss_max};
+use crate::job::Role;
 
 /// A session that is over.
 pub(super) struct Joined {
@@ -58,6 +60,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (what.name().to_owned(), count)
     });
     let tally = near.tally;
+    let slow_targets = near.unwell.iter().flat_map(|(end, unwell)| slow_targets(*end, unwell)).collect();
+    let slow_others = near.unwell.iter().map(|(_, unwell)| u64::from(unwell.others)).sum();
     let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
         (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
         (end, _) => end.clone(),
@@ -106,5 +110,17 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         rate_limited,
         memory_limited: memory_limited(&stages) && !rate_limited,
         chosen,
+        slow_targets,
+        slow_others,
     }
+}
+
+/// The storage targets of one end that were unwell.
+fn slow_targets(end: Role, unwell: &UnwellTargets) -> impl Iterator<Item = SlowTarget> {
+    unwell.named.iter().map(move |Unwell { name, congested, hung }| SlowTarget {
+        end,
+        name: name.to_string(),
+        congested: *congested,
+        hung: *hung,
+    })
 }

@@ -80,6 +80,7 @@ impl Call<'_> {
             remote: self.remote.clone(),
             dry_run: false,
             verbose: false,
+            targets: false,
             state_home: None,
         };
         super::connect_and_hear(&request, self.host, &ask, observer, self.hear)
@@ -132,7 +133,7 @@ fn met_by(remote: &Remote, links: &Links) -> Met {
 }
 
 fn watch(observer: &Arc<dyn Observer>, control: &Control) -> Watch {
-    Watch { observer: Some(observer.clone()), control: control.clone(), verbose: false, manifest: None }
+    Watch { observer: Some(observer.clone()), control: control.clone(), ..Watch::silent() }
 }
 
 fn over(report: Report, begin: Duration) -> Over {

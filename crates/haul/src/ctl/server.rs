@@ -204,16 +204,21 @@ impl Client {
 }
 
 fn answer(line: &[u8], label: &Label, control: &Control) -> Reply {
+    let mut targets = None;
     let done = match serde_json::from_slice(line) {
         Ok(Request::Show) => Ok(()),
+        Ok(Request::Targets) => {
+            targets = Some(control.targets());
+            Ok(())
+        }
         Ok(Request::Pause) => control.pause(true),
         Ok(Request::Resume) => control.pause(false),
         Ok(Request::Set { knob, value }) => control.set(knob, value),
         Err(error) => return refuse(&format!("no request: {error}")),
     };
-    Reply { error: done.err(), job: Some(Job::of(control, label)) }
+    Reply { error: done.err(), job: Some(Job::of(control, label)), targets }
 }
 
 fn refuse(error: &str) -> Reply {
-    Reply { error: Some(error.to_owned()), job: None }
+    Reply { error: Some(error.to_owned()), job: None, targets: None }
 }

@@ -311,13 +311,15 @@ impl Receive {
         Receive { bytes, given: None, rtt }
     }
 
-    /// Of the path, as the first streams found it; where nobody can say, what a long one takes.
+    /// Of the path, the shortest that a stream found; where nobody can say, what a long one takes.
     pub(crate) fn round_trip(&self) -> Duration {
         self.rtt.unwrap_or(RTT_UNKNOWN)
     }
 
-    /// Widens the buffer of a stream that came. What cannot be set stays.
+    /// Takes a stream that came: measures its path, and widens its buffer. What cannot be set stays.
     pub(crate) fn add(&mut self, socket: Option<&TcpStream>) {
+        let found = tcp::sample_of(socket).map(|sample| sample.min_rtt.unwrap_or(sample.rtt));
+        self.rtt = self.rtt.into_iter().chain(found).min();
         let (Some(bytes), Some(socket)) = (self.bytes, socket) else { return };
         if let Ok(given) = tcp::widen_receive(socket, bytes) {
             self.given = Some(self.given.map_or(given, |least| least.min(given)));
@@ -412,6 +414,21 @@ mod tests {
         );
         let none = Net::start(Time(0), [], &options, Arc::new(Pacer::new(None)), true);
         assert_eq!(none.report(), []);
+    }
+
+    /// Goal: where no stream has come yet the path is taken for a long one; the first that comes shows what it is.
+    #[test]
+    fn a_stream_that_comes_shows_the_round_trip() {
+        let mut receive = Receive::start([], 2, None);
+        receive.add(None);
+        assert_eq!(receive.round_trip(), RTT_UNKNOWN);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        receive.add(Some(&near));
+        let found = receive.round_trip();
+        assert!(found < RTT_UNKNOWN, "{found:?}");
+        receive.add(None);
+        assert_eq!(receive.round_trip(), found);
     }
 
     /// Goal: once the user named a number of streams no other is looked for, and the report says so; what the sockets did in

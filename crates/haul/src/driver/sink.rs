@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId};
+use haul_core::schedule::table::Table;
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
@@ -17,25 +18,29 @@ use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Policy, STREA
 use super::net::Receive;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
+use super::view::{Idle, View, name_of};
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
     end_report, exchange_reports, join, protocol,
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{PathBytes, StorageOptions};
+use crate::job::{PathBytes, Role, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::null::NullSink;
 use crate::storage::sink::{EngineConfig, Owner, Places, SinkTree, WriteEngine};
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
+use crate::storage::targets::Targets;
+use crate::storage::{Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
 
+use engine::Engine;
 pub(crate) use setup::destination;
 use setup::{Setup, set_up};
 
+mod engine;
 mod setup;
 
 /// After so long without control a new run of the job may have it.
@@ -136,6 +141,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         // Together with the report: whoever hears it may look at the destination, and finds nothing of ours there.
         control.send(Message::Complete);
     }
+    let name = |target| name_of(&session.targets, target);
+    let unwell = session.view.finish(session.clock.now(), &control, watch, name);
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
@@ -144,11 +151,18 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let waits = || end == SessionEnd::Complete && !watch.control.stopped();
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
     let far_report = (session.far, watch.is_near());
-    let far = exchange_reports(&mailbox, &mut control, lines, waits, own, far_report, line_of);
+    let pick = |event| {
+        if let Event::Control(ControlEvent::Message(message)) = &event {
+            session.view.hear_late(message);
+        }
+        line_of(event)
+    };
+    let far = exchange_reports(&mailbox, &mut control, lines, waits, own, far_report, pick);
+    let unwell = session.view.both(unwell);
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
     }
-    Report { end, tally: session.tally, own, far, resumed: session.resumed, chosen }
+    Report { end, tally: session.tally, own, far, resumed: session.resumed, chosen, unwell }
 }
 
 /// Where the data goes, if it is kept at all.
@@ -167,50 +181,6 @@ fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -
         at = *parent;
     }
     names.into_iter().rev().fold(Vec::new(), |path, name| join(&path, name))
-}
-
-/// What carries out operations.
-enum Engine {
-    Files(WriteEngine),
-    Null(NullSink),
-}
-
-impl Engine {
-    fn submit(&mut self, job: SinkJob) {
-        match self {
-            Engine::Files(engine) => engine.submit(job),
-            Engine::Null(engine) => engine.submit(job),
-        }
-    }
-
-    fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
-        match self {
-            Engine::Files(engine) => engine.set_width(width),
-            Engine::Null(engine) => engine.set_width(width),
-        }
-    }
-
-    fn stuck(&self) -> Vec<Stuck> {
-        match self {
-            Engine::Files(engine) => engine.stuck(),
-            Engine::Null(engine) => engine.stuck(),
-        }
-    }
-
-    fn report(&self) -> Vec<(String, String)> {
-        match self {
-            Engine::Files(engine) => engine.report(),
-            Engine::Null(engine) => engine.report(),
-        }
-    }
-
-    /// False: threads hang and were left.
-    fn join(self) -> bool {
-        match self {
-            Engine::Files(engine) => engine.join(),
-            Engine::Null(_) => true,
-        }
-    }
 }
 
 struct Session {
@@ -235,6 +205,9 @@ struct Session {
     lost: bool,
     notices: Notices,
     steering: Steering,
+    view: View,
+    targets: Arc<Targets>,
+    paused: bool,
     hears: Option<Hears>,
     lines: Lines,
     /// All is done, and the source is to hear of it.
@@ -275,7 +248,7 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let (mut greeting_epoch, mut limits) = (0, None);
+        let (mut greeting_epoch, mut limits, mut targets) = (0, None, Arc::default());
         let (place, engine, not_kept) = match setup.place {
             None => (None, Engine::Null(NullSink::new(post)), Arc::default()),
             Some((tree, owner, journal)) => {
@@ -298,6 +271,7 @@ impl Session {
                     places: Places::of(tree.root()).filter(|_| setup.targets),
                     durable: setup.policy.durable,
                 };
+                targets = config.places.as_ref().map(Places::targets).unwrap_or_default();
                 let several = config.places.is_some();
                 let engine = WriteEngine::new(config, meter.clone(), post)
                     .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
@@ -352,6 +326,9 @@ impl Session {
             lost: false,
             notices: Notices::new("sink"),
             steering: Steering::new(setup.knobs, &[Knob::Writers]),
+            view: View::new(setup.tables, Role::Sink),
+            targets,
+            paused: false,
             hears: request.hears.clone(),
             lines,
             complete: false,
@@ -378,11 +355,12 @@ impl Session {
             self.steer(control, watch);
             teller.tell(watch, || self.progress(&clock));
             self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
+            self.show_targets(control, watch);
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
                 Ok(event) => {
-                    self.handle(event, control, &mut pulse);
+                    self.handle(event, control, watch, &mut pulse);
                     while let Ok(event) = mailbox.try_recv() {
-                        self.handle(event, control, &mut pulse);
+                        self.handle(event, control, watch, &mut pulse);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -416,12 +394,22 @@ impl Session {
         let fixed = |knob| no_storage.filter(|_| knob == Knob::Writers);
         let streams = if self.lines.can_join() { STREAMS_MAX } else { self.receivers.len() as u16 };
         self.steering.join(watch, streams, fixed);
+        self.view.join(watch);
+    }
+
+    /// Lets the targets of this end be seen, if somebody looks.
+    fn show_targets(&mut self, control: &ControlHandle, watch: &Watch) {
+        let idle = Idle { dark: self.lines.is_dark(), paused: self.paused };
+        let (machine, targets) = (&self.machine, &self.targets);
+        let table = || Table::of(machine.targets(), |target| name_of(targets, target));
+        self.view.tend(self.clock.now(), idle, (control, watch), machine.unwell(), table);
     }
 
     /// Applies what somebody turned, here or at the other end.
     fn steer(&mut self, control: &ControlHandle, watch: &Watch) {
         let Some(knobs) = self.steering.take(control, watch) else { return };
         self.meter.set_paused(knobs.paused);
+        self.paused = knobs.paused;
         let width = self.engine.set_width((knobs.writers > 0).then_some(knobs.writers));
         let stands = Knobs { paused: knobs.paused, writers: width.unwrap_or(0), ..Knobs::default() };
         self.steering.stands(stands, control, watch);
@@ -479,6 +467,7 @@ impl Session {
         let Some((stream, epoch, link)) = joined else { return };
         let closer = link.closer.clone();
         self.receive.add(link.socket.as_deref());
+        self.machine.set_round_trip(self.receive.round_trip());
         let started = match self.machine.handle_stream_up(stream) {
             true => start_receiver(link, (stream, epoch), &self.pool, &self.meter, &self.sender).ok(),
             false => None,
@@ -497,30 +486,23 @@ impl Session {
         self.machine.handle_stream_lost(stream, frames);
     }
 
-    fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
+    fn handle(&mut self, event: Event, control: &ControlHandle, watch: &Watch, pulse: &mut Pulse) {
         let now = self.clock.now();
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
-            Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
-                pulse.heard();
-                self.lines.heard();
-                self.steering.hear(knobs);
-            }
-            Event::Control(ControlEvent::Message(Message::Trial(json))) if self.hears.is_some() => {
-                pulse.heard();
-                self.lines.heard();
-                if let Some(hears) = &self.hears {
-                    hears(&json);
-                }
-            }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.lines.heard();
                 if let Message::Streams(streams) = message {
                     self.lines.asked_for(streams);
                 }
-                self.machine.handle_message(message, now);
+                match (message, &self.hears) {
+                    (Message::Knobs(knobs), _) if self.steering.agreed() => self.steering.hear(knobs),
+                    (Message::Trial(json), Some(hears)) => hears(&json),
+                    (message, _) if self.view.takes(&message) => self.view.hear(message, watch),
+                    (message, _) => self.machine.handle_message(message, now),
+                }
             }
             Event::Control(ControlEvent::Lost { epoch, why, how }) => {
                 if let Lost::Over(text) = self.lines.control_lost((epoch, why, how), control, now) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use haul_core::entry::{EntryKind, Name};
 use haul_core::ids::{BufferId, FileId, SessionEpoch, StreamId, TargetId, Time};
+use haul_core::schedule::table::Table;
 use haul_core::schedule::{Health, Policy, TargetState};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{SourceDone, SourceOp};
@@ -21,13 +22,14 @@ use super::spill::Spill;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::trial::SharedTrial;
+use super::view::{Idle, View, name_of};
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
     end_report, exchange_reports, protocol,
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{Options, PathBytes, Verify};
+use crate::job::{Options, PathBytes, Role, Verify};
 use crate::meter::Meter;
 use crate::storage::null::{self, MadeEngine};
 use crate::storage::source::tree::SourceTree;
@@ -140,6 +142,8 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     chosen.extend(session.spill.report(session.machine.spill_counts()));
     chosen.extend(session.net.report());
     chosen.extend(session.lines.chosen());
+    let name = |target| name_of(session.tree.targets(), target);
+    let unwell = session.view.finish(session.clock.now(), &control, watch, name);
     // The sink has the last word; what this end still has to say is not worth waiting for.
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
     let far = exchange_reports(
@@ -149,9 +153,15 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         || false,
         own,
         (session.far, watch.is_near()),
-        line_of,
+        |event| {
+            if let Event::Control(ControlEvent::Message(message)) = &event {
+                session.view.hear_late(message);
+            }
+            line_of(event)
+        },
     );
-    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen }
+    let unwell = session.view.both(unwell);
+    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen, unwell }
 }
 
 struct Session {
@@ -181,6 +191,7 @@ struct Session {
     lost: bool,
     notices: Notices,
     steering: Steering,
+    view: View,
     /// The knobs as they were turned last; how many streams there are is the machine's to say.
     turned: Knobs,
     /// How the source is read, and the limit on the rate, as it began.
@@ -322,6 +333,7 @@ impl Session {
             lost: false,
             notices: Notices::new("source"),
             steering: Steering::new(setup.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
+            view: View::new(setup.tables, Role::Source),
             turned: Knobs::default(),
             reading: config,
             rate: request.pacer.rate(),
@@ -356,6 +368,7 @@ impl Session {
             teller.tell(watch, || self.progress(&clock));
             let stuck = || self.engine.stuck().into_iter().chain(self.spill.stuck()).collect();
             self.notices.tell(watch, control, self.lines.is_dark(), stuck);
+            self.show_targets(control, watch);
             let blocked = self.machine.is_blocked();
             self.meter.set_idle(Stage::SourceStorage, blocked);
             self.meter.set_idle(Stage::SourceHost, blocked);
@@ -364,10 +377,10 @@ impl Session {
             let walk = if self.ahead.is_empty() && !self.walked { self.walk.items() } else { &nothing };
             select! {
                 recv(mailbox) -> event => if let Ok(event) = event {
-                    self.handle(event, control, &mut pulse);
+                    self.handle(event, control, watch, &mut pulse);
                     // What else has come is taken up before the machine is asked again.
                     while let Ok(event) = mailbox.try_recv() {
-                        self.handle(event, control, &mut pulse);
+                        self.handle(event, control, watch, &mut pulse);
                     }
                 },
                 recv(walk) -> items => match items {
@@ -403,6 +416,15 @@ impl Session {
     fn join_control(&self, watch: &Watch) {
         let streams = if self.lines.can_join() { STREAMS_MAX } else { self.senders.len() as u16 };
         self.steering.join(watch, streams, |_| None);
+        self.view.join(watch);
+    }
+
+    /// Lets the targets of this end be seen, if somebody looks.
+    fn show_targets(&mut self, control: &ControlHandle, watch: &Watch) {
+        let idle = Idle { dark: self.lines.is_dark(), paused: self.turned.paused };
+        let (machine, targets) = (&self.machine, self.tree.targets());
+        let table = || Table::of(machine.targets(), |target| name_of(targets, target));
+        self.view.tend(self.clock.now(), idle, (control, watch), machine.unwell(), table);
     }
 
     /// Applies what somebody turned, here or at the other end, and says how things stand.
@@ -579,7 +601,7 @@ impl Session {
         }
     }
 
-    fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
+    fn handle(&mut self, event: Event, control: &ControlHandle, watch: &Watch, pulse: &mut Pulse) {
         let now = self.clock.now();
         match event {
             Event::Done(SourceCompletion { done, buffer }) => {
@@ -592,15 +614,14 @@ impl Session {
             }
             Event::Spill(done) => Spill::handle(done, &mut self.machine, &mut self.buffers),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
-            Event::Control(ControlEvent::Message(Message::Knobs(knobs))) if self.steering.agreed() => {
-                pulse.heard();
-                self.lines.heard();
-                self.steering.hear(knobs);
-            }
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.lines.heard();
-                self.machine.handle_message(message);
+                match message {
+                    Message::Knobs(knobs) if self.steering.agreed() => self.steering.hear(knobs),
+                    message if self.view.takes(&message) => self.view.hear(message, watch),
+                    message => self.machine.handle_message(message),
+                }
             }
             Event::Control(ControlEvent::Lost { epoch, why, how }) => {
                 if let Lost::Over(text) = self.lines.control_lost((epoch, why, how), control, now) {

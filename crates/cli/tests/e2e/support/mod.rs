@@ -7,6 +7,7 @@ pub mod needs;
 pub mod compare;
 pub mod disk;
 pub mod hosts;
+pub mod model;
 pub mod mount;
 pub mod netns;
 pub mod procs;

@@ -11,7 +11,8 @@ use super::disk::{self, Kind};
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
-/// `xfs` and `ext4` (a loop device with it that can be shut down), `btrfs`, `prlimit`.
+/// `xfs` and `ext4` (a loop device with it that can be shut down), `btrfs`, `prlimit`, `targets` (the model of `lab`, for
+/// which it must be built), `script`.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -65,6 +66,8 @@ fn probe(need: &str) -> bool {
         "ext4" => root && exists("mkfs.ext4") && exists("xfs_io") && disk::can_be_cut(Kind::Ext4),
         "btrfs" => root && exists("mkfs.btrfs") && kernel_knows("btrfs"),
         "prlimit" => works("prlimit", &["--fsize=1000000", "true"]),
+        "targets" => root && Path::new("/dev/fuse").exists() && super::model::lab().exists(),
+        "script" => works("script", &["-qec", "true", "/dev/null"]),
         "b3sum" => works("b3sum", &["--version"]),
         _ => panic!("no need is called {need}"),
     }

@@ -83,6 +83,14 @@ impl Haul {
         self.wrapped(words).wrapped([to])
     }
 
+    /// Runs with a terminal as its stdout and stderr; what appears there is its stdout. No argument has a space.
+    pub fn on_a_terminal(self) -> Haul {
+        let words = [self.program.as_os_str()].into_iter().chain(self.args.iter().map(OsString::as_os_str));
+        let line = words.collect::<Vec<_>>().join(OsStr::new(" "));
+        let (args, program) = (["-qec".into(), line, "/dev/null".into()].into(), "script".into());
+        Haul { args, program, ..self }.env("TERM", "xterm")
+    }
+
     /// Runs under this limit of `prlimit`.
     pub fn limited(self, limit: &str) -> Haul {
         self.wrapped(["prlimit", limit])

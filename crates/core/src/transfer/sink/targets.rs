@@ -18,7 +18,7 @@ use super::{Sink, SinkAction};
 use crate::ids::{BufferId, Class, FileId, TargetId, Time};
 use crate::layout::{Component, Layout};
 use crate::schedule::share::Shares;
-use crate::schedule::{Health, Limits, Policy, Run, Schedule};
+use crate::schedule::{Health, Limits, Policy, Run, Schedule, TargetState};
 use crate::transfer::SMALL_LEN_MAX;
 use crate::transfer::op::{SinkFile, SinkOp, Took};
 use crate::wire::{
@@ -192,6 +192,22 @@ impl Targets {
 }
 
 impl Sink {
+    /// How the storage targets of this end fare; none before there are several.
+    pub fn targets(&self) -> impl Iterator<Item = TargetState> + '_ {
+        self.several_targets().into_iter().flat_map(|targets| targets.schedule.targets())
+    }
+
+    /// Those of them that are not healthy, and that files are to be written to.
+    pub fn unwell(&self) -> impl Iterator<Item = (TargetId, Health)> + '_ {
+        self.several_targets().into_iter().flat_map(|targets| {
+            targets.schedule.sick().filter(|(target, _)| targets.shares.is_wanted(Class::of(*target)))
+        })
+    }
+
+    fn several_targets(&self) -> Option<&Targets> {
+        self.targets.as_ref().filter(|targets| targets.several())
+    }
+
     /// The path's round trip was measured anew.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         if let Some(targets) = &mut self.targets {

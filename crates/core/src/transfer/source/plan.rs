@@ -17,7 +17,7 @@ use super::{Source, SourceAction};
 use crate::ids::{Class, FileId, Generation, TargetId};
 use crate::layout::Layout;
 use crate::layout::runs::{Cut, RUNS_PART_MAX};
-use crate::schedule::{Issue, Limits, Policy, Run, Schedule, TargetState};
+use crate::schedule::{Health, Issue, Limits, Policy, Run, Schedule, TargetState};
 use crate::transfer::op::SourceOp;
 
 /// Most files that one [`SourceOp::Locate`] asks about.
@@ -72,6 +72,11 @@ impl Source {
     /// How the storage targets of this end fare.
     pub fn targets(&self) -> impl Iterator<Item = TargetState> + '_ {
         self.plan.schedule.targets()
+    }
+
+    /// Those of them that are not healthy, and have something to do.
+    pub fn unwell(&self) -> impl Iterator<Item = (TargetId, Health)> + '_ {
+        self.plan.schedule.unwell()
     }
 
     /// A file has objects to be read.

@@ -34,6 +34,7 @@ pub(super) struct Setup {
     pub(super) holes: bool,
     pub(super) targets: bool,
     pub(super) knobs: bool,
+    pub(super) tables: bool,
     pub(super) protection: Protection,
     pub(super) policy: Policy,
     pub(super) wait: bool,
@@ -68,6 +69,7 @@ pub(super) fn set_up(
         return Err(protocol("the far end wants to send what was not asked for"));
     }
     let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
+    let tables = agreed.tables;
     let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
@@ -84,6 +86,7 @@ pub(super) fn set_up(
             holes,
             targets,
             knobs,
+            tables,
             protection,
             policy,
             wait,
@@ -135,6 +138,7 @@ pub(super) fn set_up(
         holes,
         targets,
         knobs,
+        tables,
         protection,
         policy,
         wait,

@@ -50,6 +50,7 @@ pub(super) struct Setup {
     /// Both ends know of the sink's storage targets.
     pub(super) targets: bool,
     pub(super) knobs: bool,
+    pub(super) tables: bool,
     pub(super) protection: Protection,
     pub(super) wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
@@ -116,6 +117,19 @@ pub(super) fn set_up(
         Origin::Files(_) => rename,
     };
     let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
-    let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
-    Ok(Setup { origin, limits, holes, targets, knobs, protection, wait, rename, resumed, object_size })
+    let (protection, tables) =
+        (Protection { digest: agreed.digest, auth_only: agreed.auth_only }, agreed.tables);
+    Ok(Setup {
+        origin,
+        limits,
+        holes,
+        targets,
+        knobs,
+        tables,
+        protection,
+        wait,
+        rename,
+        resumed,
+        object_size,
+    })
 }

@@ -296,12 +296,8 @@ fn more_streams_are_no_replacements() {
     let control = Control::new();
     control.pause(true).unwrap();
     control.set(Knob::Streams, 4).unwrap();
-    let watch = Watch {
-        observer: Some(Arc::new(Seen::default())),
-        control: control.clone(),
-        verbose: false,
-        manifest: None,
-    };
+    let watch =
+        Watch { observer: Some(Arc::new(Seen::default())), control: control.clone(), ..Watch::silent() };
     let request = source_request(&[contents(&bench.src())]);
     let source = spawn_end("source", move || source::run(a, &request, &watch));
     let request = sink_request(&bench.dst());
@@ -352,8 +348,7 @@ fn darkness_is_waited_out_and_shown() {
     plant(&bench, 20_000_000, 50);
     let seen = Arc::new(Seen::default());
     let (a, b) = ends(&net, 2, Duration::from_secs(20));
-    let watch =
-        Watch { observer: Some(seen.clone()), control: Control::new(), verbose: false, manifest: None };
+    let watch = Watch { observer: Some(seen.clone()), ..Watch::silent() };
     let mut request = source_request(&[contents(&bench.src())]);
     request.options.object_size = Some(64 * 1024);
     let source = spawn_end("source", move || source::run(a, &request, &watch));

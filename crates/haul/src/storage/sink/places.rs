@@ -6,6 +6,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use haul_core::ids::TargetId;
 use haul_core::layout::Layout;
@@ -26,7 +27,7 @@ pub type Ask = Box<dyn Fn(BorrowedFd<'_>, u64) -> Option<Layout> + Send + Sync>;
 /// Asks where files lie.
 pub struct Places {
     ask: Ask,
-    targets: Targets,
+    targets: Arc<Targets>,
 }
 
 impl Places {
@@ -44,7 +45,12 @@ impl Places {
 
     /// With answers from elsewhere.
     pub fn with(ask: Ask) -> Places {
-        Places { ask, targets: Targets::new() }
+        Places { ask, targets: Arc::default() }
+    }
+
+    /// The targets that files were found on.
+    pub fn targets(&self) -> Arc<Targets> {
+        self.targets.clone()
     }
 
     pub(super) fn layout(&self, file: BorrowedFd<'_>, size: u64) -> Option<Layout<TargetId>> {
@@ -73,7 +79,6 @@ pub(super) fn key_of(layout: &Layout<TargetId>) -> Target {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
