@@ -11,7 +11,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 31;
+const MESSAGES: usize = 32;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -47,6 +47,7 @@ fn index_of(message: &Message) -> usize {
         Message::Knobs(_) => 28,
         Message::FileTargets { .. } => 29,
         Message::Trial(_) => 30,
+        Message::SourceRoots(_) => 31,
     }
 }
 
@@ -291,6 +292,7 @@ fn message(index: usize, r: &mut Rng) -> Message {
             writers: r.u16(..=KNOB_THREADS_MAX),
         }),
         30 => Message::Trial(bytes::<20>(r).into()),
+        31 => Message::SourceRoots(list(r, 5, root)),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -380,20 +382,10 @@ fn messages_survive_the_round_trip() {
 fn item_lengths_are_exact() {
     let r = &mut Rng::with_seed(1);
     for _ in 0..2000 {
-        let (a, s, d, o) = (announced(r), state(r), done(r), root(r));
-        let policy = Policy {
-            durable: true,
-            force: false,
-            no_clobber: false,
-            update: false,
-            owner: false,
-            times: true,
-            verify: false,
-        };
+        let (a, s, d) = (announced(r), state(r), done(r));
         assert_eq!(announced_len(&a) + 2, encode(&Message::Announce(vec![a])).1.len());
         assert_eq!(state_len(&s) + 2, encode(&Message::State(vec![s])).1.len());
         assert_eq!(done_len(&d) + 2, encode(&Message::Done(vec![d])).1.len());
-        assert_eq!(source_root_len(&o) + 3, encode(&Message::Sources { roots: vec![o], policy }).1.len());
     }
 }
 
@@ -1014,6 +1006,31 @@ fn split_messages_fit_and_lose_nothing() {
     let healths = vec![target_health(r); ITEMS_MAX + 1];
     let parts = Message::TargetHealth(healths).split();
     assert_eq!(parts.iter().map(|p| encode(p).1.len().min(1)).sum::<usize>(), 2);
+    let policy = Policy {
+        durable: true,
+        force: false,
+        no_clobber: false,
+        update: false,
+        owner: false,
+        times: true,
+        verify: false,
+    };
+    for count in [0, 1, ROOTS_PART_MAX, ROOTS_PART_MAX + 1, 2 * ROOTS_PART_MAX, ROOTS_MAX] {
+        let root = |i: usize| {
+            let name: Vec<u8> = format!("{i:0255}").into_bytes();
+            SourceRoot::Named { name: Name::new(&name).expect("legal"), is_dir: i % 2 == 0 }
+        };
+        let roots: Vec<SourceRoot> = (0..count).map(root).collect();
+        let mut parts = Message::Sources { roots: roots.clone(), policy }.split();
+        assert_eq!(parts.len(), count.div_ceil(ROOTS_PART_MAX).max(1));
+        assert!(parts.iter().all(|p| encode(p).1.len() <= CONTROL_LEN_MAX));
+        let Some(Message::Sources { roots: last, policy: said }) = parts.pop() else { panic!("it comes last") };
+        let ahead = parts.into_iter().flat_map(|part| match part {
+            Message::SourceRoots(part) if !part.is_empty() => part,
+            other => panic!("{other:?}"),
+        });
+        assert!(ahead.chain(last).eq(roots) && said == policy);
+    }
     assert_eq!(Message::DirEnd(vec![]).split(), vec![Message::DirEnd(vec![])]);
     assert_eq!(Message::Ping(1).split(), vec![Message::Ping(1)]);
 }
@@ -1531,6 +1548,7 @@ fn golden_message(index: usize) -> Message {
             .expect("it is one"),
         },
         30 => Message::Trial(b"{}".as_slice().into()),
+        31 => Message::SourceRoots(vec![SourceRoot::Named { name: name(b"file"), is_dir: false }]),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

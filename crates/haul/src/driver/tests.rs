@@ -37,6 +37,7 @@ mod knobs;
 mod links;
 mod mutate;
 mod rejoin;
+mod roots;
 mod turns;
 
 const SESSION: [u8; 16] = [7; 16];
