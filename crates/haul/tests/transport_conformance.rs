@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul::buffer::{Buffer, Pool};
@@ -14,6 +15,7 @@ use haul::meter::Meter;
 use haul::transport::pace::Pacer;
 use haul::transport::stream::{
     ControlEvent, ControlHandle, ControlStream, DataReceiver, DataSender, Loss, RecvEvent, SendEvent,
+    WAITING_LEN_MAX, WAITING_MAX,
 };
 use haul::transport::tls::{self, Identity, Pin};
 use haul::transport::{Guard, Link, Post, memory, mux, pipe};
@@ -216,6 +218,67 @@ fn closer_wakes_reader_and_writer() {
     }
 }
 
+/// Goal: no more messages wait to be taken than may, by number and by bytes, and all come nevertheless, in order.
+/// Method: a peer that writes as fast as it can against a taker that takes one only when as many wait as may, or all came.
+#[test]
+fn a_flood_of_control_is_held_back() {
+    for len in [8, 30_000] {
+        let wait_max = WAITING_MAX.min(WAITING_LEN_MAX.div_ceil(len + 2));
+        let flood = 5 * wait_max as u64;
+        let said = move |n: u64| match len {
+            8 => Message::Ping(n),
+            _ => Message::Trial([&n.to_le_bytes()[..], &vec![b' '; len - 8]].concat().into()),
+        };
+        let (near, mut far) = memory::pair(100_000);
+        let (sender, received) = unbounded();
+        let (waiting, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let post: Post<ControlEvent> = {
+            let (waiting, most) = (waiting.clone(), most.clone());
+            Arc::new(move |event| {
+                most.fetch_max(waiting.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                drop(sender.send(event));
+            })
+        };
+        let handle = ControlStream::spawn(near, EPOCH, post).unwrap();
+        let peer = std::thread::spawn(move || {
+            for n in 1..=flood {
+                far.writer.write_all(&encode_frame(&said(n), StreamId(0), EPOCH, n)).unwrap();
+            }
+            far
+        });
+        let deadline = Instant::now() + HANG;
+        for n in 1..=flood {
+            let left = (flood - n + 1) as usize;
+            while waiting.load(Ordering::SeqCst) < wait_max.min(left) {
+                assert!(Instant::now() < deadline, "message {n} of {flood} does not come");
+                std::thread::yield_now();
+            }
+            let event = received.recv_timeout(HANG).unwrap();
+            assert_eq!(event, ControlEvent::Message(said(n)));
+            waiting.fetch_sub(1, Ordering::SeqCst);
+            event.taken(&handle);
+        }
+        assert_eq!(most.load(Ordering::SeqCst), wait_max, "messages of {len} bytes");
+        drop(peer.join().unwrap());
+    }
+}
+
+/// Goal: an end that closes ends, and keeps no more than before, although the peer goes on and on and nobody takes it.
+#[test]
+fn closing_does_not_wait_for_a_flood() {
+    let (near, mut far) = memory::pair(10_000);
+    let (mut handle, events) = control(near);
+    let peer = std::thread::spawn(move || {
+        (1..=3 * WAITING_MAX as u64).all(|n| {
+            far.writer.write_all(&encode_frame(&Message::Ping(n), StreamId(0), EPOCH, n)).is_ok()
+        })
+    });
+    handle.close();
+    assert!(peer.join().unwrap(), "what comes is read to its end");
+    drop(handle);
+    assert!(events.try_iter().count() <= WAITING_MAX);
+}
+
 fn control(link: Link) -> (ControlHandle, Receiver<ControlEvent>) {
     let (post, events) = post();
     (ControlStream::spawn(link, EPOCH, post).unwrap(), events)
@@ -238,11 +301,16 @@ fn control_messages_round_trip() {
         let ends = make();
         let (mut near, near_events) = control(ends.near);
         let (mut far, far_events) = control(ends.far);
+        let mut near_got = Vec::new();
         for i in 0..3000 {
             near.send(Message::Ping(i));
             far.send(Message::Stop { reason: format!("{i}").into() });
             // Not more in flight than the queue takes.
-            assert_eq!(far_events.recv_timeout(HANG).unwrap(), ControlEvent::Message(Message::Ping(i)));
+            let event = far_events.recv_timeout(HANG).unwrap();
+            assert_eq!(event, ControlEvent::Message(Message::Ping(i)));
+            event.taken(&far);
+            near_got.push(near_events.recv_timeout(HANG).unwrap());
+            near_got[i as usize].taken(&near);
         }
         near.send(Message::Stopped);
         let closing = std::thread::spawn(move || near.close());
@@ -250,9 +318,8 @@ fn control_messages_round_trip() {
         assert_eq!(lost(&far_events), "the peer closed the control stream");
         far.close();
         closing.join().unwrap();
-        let got: Vec<ControlEvent> = near_events.iter().take(3000).collect();
-        assert_eq!(got.len(), 3000, "{}", ends.name);
-        for (i, event) in got.into_iter().enumerate() {
+        assert_eq!(near_got.len(), 3000, "{}", ends.name);
+        for (i, event) in near_got.into_iter().enumerate() {
             assert_eq!(event, ControlEvent::Message(Message::Stop { reason: format!("{i}").into() }));
         }
         // Whoever closes is not told that it lost something; nobody is told twice.
@@ -739,13 +806,15 @@ fn mux_ends_when_its_channels_do() {
 fn control_goes_on_over_another_link() {
     let (near, far) = memory::pair(5_000);
     let mut cuts = vec![near.closer.clone()];
-    let (mut near_handle, near_events) = control(near);
-    let (mut far_handle, far_events) = control(far);
-    let read = |events: Receiver<ControlEvent>| {
+    let (near_handle, near_events) = control(near);
+    let (far_handle, far_events) = control(far);
+    let read = |events: Receiver<ControlEvent>, handle: Arc<ControlHandle>| {
         std::thread::spawn(move || {
             let mut got = Vec::new();
             while got.len() < 12_000 {
-                match events.recv_timeout(HANG).expect("messages go on") {
+                let event = events.recv_timeout(HANG).expect("messages go on");
+                event.taken(&handle);
+                match event {
                     ControlEvent::Message(Message::Ping(n)) => got.push(n),
                     ControlEvent::Message(other) => panic!("{other:?}"),
                     ControlEvent::Lost { how, .. } => assert_ne!(how, Loss::Broken),
@@ -754,7 +823,8 @@ fn control_goes_on_over_another_link() {
             got
         })
     };
-    let readers = [read(near_events), read(far_events)];
+    let (near_handle, far_handle) = (Arc::new(near_handle), Arc::new(far_handle));
+    let readers = [read(near_events, near_handle.clone()), read(far_events, far_handle.clone())];
     for i in 0..12_000u64 {
         near_handle.send(Message::Ping(i));
         far_handle.send(Message::Ping(i));
@@ -779,6 +849,8 @@ fn control_goes_on_over_another_link() {
     for reader in readers {
         assert!(reader.join().unwrap() == all, "lost, repeated or out of order");
     }
+    let own = |handle| Arc::into_inner(handle).expect("its reader is over");
+    let (mut near_handle, mut far_handle): (ControlHandle, ControlHandle) = (own(near_handle), own(far_handle));
     std::thread::scope(|scope| {
         scope.spawn(|| near_handle.close());
         far_handle.close();

@@ -18,7 +18,7 @@ use super::net::Receive;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
     end_report, exchange_reports, join, protocol,
 };
 use crate::api::{Knob, Progress};
@@ -381,7 +381,7 @@ impl Session {
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
                 Ok(event) => {
                     self.handle(event, control, &mut pulse);
-                    while let Ok(event) = mailbox.try_recv() {
+                    for event in mailbox.try_iter().take(TURN_MAX) {
                         self.handle(event, control, &mut pulse);
                     }
                 }
@@ -499,6 +499,9 @@ impl Session {
 
     fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
         let now = self.clock.now();
+        if let Event::Control(event) = &event {
+            event.taken(control);
+        }
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),

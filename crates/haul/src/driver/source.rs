@@ -22,7 +22,7 @@ use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::trial::SharedTrial;
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
     end_report, exchange_reports, protocol,
 };
 use crate::api::{Knob, Progress};
@@ -366,7 +366,7 @@ impl Session {
                 recv(mailbox) -> event => if let Ok(event) = event {
                     self.handle(event, control, &mut pulse);
                     // What else has come is taken up before the machine is asked again.
-                    while let Ok(event) = mailbox.try_recv() {
+                    for event in mailbox.try_iter().take(TURN_MAX) {
                         self.handle(event, control, &mut pulse);
                     }
                 },
@@ -581,6 +581,9 @@ impl Session {
 
     fn handle(&mut self, event: Event, control: &ControlHandle, pulse: &mut Pulse) {
         let now = self.clock.now();
+        if let Event::Control(event) = &event {
+            event.taken(control);
+        }
         match event {
             Event::Done(SourceCompletion { done, buffer }) => {
                 // A failed read gives its buffer back; the machine does not learn its id.
