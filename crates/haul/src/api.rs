@@ -264,9 +264,10 @@ pub struct CleanJob {
     pub removed: bool,
 }
 
-/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs.
-pub fn clean(root: &Path, remove: bool) -> Result<CleanReport, String> {
-    crate::clean::run(root, remove)
+/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the
+/// directory of their journals, where they were told to keep them elsewhere.
+pub fn clean(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
+    crate::clean::run(root, state, remove)
 }
 
 /// Where a file lies.
