@@ -163,8 +163,9 @@ pub struct Summary {
     pub protect: String,
     pub digest: Digest,
     pub verify: Verify,
-    /// Not counted yet: 0.
-    pub rewritten: u64,
+    /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it is written again,
+    /// the second time it fails.
+    pub came_back: u64,
     /// Where the data went, in words for people.
     pub path: String,
     pub durability: Durability,
@@ -209,7 +210,7 @@ impl Default for Summary {
             protect: "local".into(),
             digest: Digest::default(),
             verify: Verify::default(),
-            rewritten: 0,
+            came_back: 0,
             path: String::new(),
             durability: Durability::Disk,
             stages: [StageTime::default(); 5],

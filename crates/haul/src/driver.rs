@@ -151,6 +151,8 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     /// Content of the files that were copied.
     pub(crate) bytes: u64,
+    /// How often a file came back wrong from the sink's storage.
+    pub(crate) came_back: u64,
 }
 
 /// What kind of entry ended.

@@ -115,6 +115,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let end = session.drive(&mailbox, &control, watch);
     drop(session.receivers);
     let counts = session.machine.counts();
+    session.tally.came_back = counts.sent_back;
     let mut chosen = vec![
         ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),

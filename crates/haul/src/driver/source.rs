@@ -132,6 +132,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         }
     }
     let counts = session.machine.counts();
+    session.tally.came_back = counts.sent_back;
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
