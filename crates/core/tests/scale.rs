@@ -10,8 +10,6 @@ mod setting;
 #[path = "scale/world.rs"]
 mod world;
 
-use std::time::Duration;
-
 use farm::Load;
 use haul_core::schedule::Policy;
 use setting::{choice, lads, policies, scenarios, setting};

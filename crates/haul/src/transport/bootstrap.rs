@@ -160,6 +160,8 @@ pub struct Connected {
     pub strays: Arc<AtomicU64>,
     /// What the far end says of itself; `None`: its haul is too old for that.
     pub far: Option<EndFacts>,
+    /// How long it took, without what the far end took to answer a question.
+    pub took: Duration,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }
