@@ -49,6 +49,8 @@ mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
 pub use gate::channel;
+#[doc(hidden)]
+pub use message::read_any;
 pub use message::ADDRESSES_MAX;
 pub use near::{connect, connect_and_hear};
 pub use ssh::SshGuard;
