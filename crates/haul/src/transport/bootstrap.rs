@@ -21,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
@@ -36,6 +37,7 @@ mod channels;
 mod coming;
 mod gate;
 mod listener;
+mod meet;
 mod message;
 mod near;
 mod push;
@@ -49,9 +51,9 @@ mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
 pub use gate::channel;
+pub use message::ADDRESSES_MAX;
 #[doc(hidden)]
 pub use message::read_any;
-pub use message::ADDRESSES_MAX;
 pub use near::{connect, connect_and_hear};
 pub use ssh::SshGuard;
 pub use words::{escape, split_command};

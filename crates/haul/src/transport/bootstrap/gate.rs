@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::{Decided, Gathered, JOIN_WAIT};
 use super::channels::FURTHER_MAX;
-use super::listener::random;
+use super::meet::random;
 use super::message::{self, Bytes, CHANNEL_MAGIC, Decision, Fixed};
 use super::{BootstrapError, BootstrapKind};
 use crate::transport::{Link, pipe};
