@@ -114,7 +114,7 @@ fn entry(id: u64, object: u64, size: u64) -> DataEntry {
         generation: Generation(0),
         offset,
         len: len as u32,
-        root: false,
+        root: len == size,
         hole: false,
         tail,
         sealed: false,
@@ -535,6 +535,19 @@ fn every_file_is_told() {
 }
 
 /// A sink with a file on each of two targets, and what it said so far.
+/// Goal: a large file of one object, which travels whole, has its place and its target's turn as those of several.
+/// Method: the world knows no bundles; and what a frozen target holds up is its own.
+#[test]
+fn whole_files_have_their_place() {
+    let frozen = Some((2, Time(SECOND / 2), Time(2 * SECOND)));
+    let s = Setting { file_objects: 1, files: 2000, stripes: |_| 1, frozen, ..eight() };
+    let told = run(&s);
+    assert_eq!((told.made, told.file_targets, told.done.len()), (2000, 2000, 2000));
+    let all = run(&Setting { frozen: None, ..s.clone() });
+    let (with, without) = (rest(&s, &told, 2, 1, 2).0, rest(&s, &all, 2, 1, 2).0);
+    assert!(10 * with >= 9 * without, "{with} of {without}");
+}
+
 fn two_files(layout: Layout<TargetId>) -> (Sink, Vec<Message>) {
     let mut sink = new_sink(64 << 20, Some(TARGETS));
     let entries = (1..=2).map(|id| announced(id, 4 * OBJECT)).collect();

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::file::{File, Phase};
+use super::file::{File, Made, Phase};
 use super::{Sink, SinkAction};
 use crate::digest::{Subtree, SubtreeSet, subtrees};
 use crate::ids::{BufferId, Class, FileId, StreamId, Time};
@@ -194,7 +194,9 @@ impl Sink {
             }
             file.writes += 1;
             let sink_file = file.sink_file(entry.id);
-            if entry.root {
+            // A whole file that is no small one was made like those of several objects, and has its target's turn.
+            let alone = file.made == Made::Yes && frame.header.entries.len() == 1;
+            if entry.root && !alone {
                 bundle.push(BundleWrite { file: sink_file, start: at });
             } else {
                 object = Some((sink_file, entry.offset, entry.len, at));

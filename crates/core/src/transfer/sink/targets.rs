@@ -25,11 +25,12 @@ use crate::wire::{
     Failure, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TargetHealth,
 };
 
-/// Files that are made before data of them came, at most; those that were longer ago than [`AHEAD_FOR`] do not count.
+/// Files that are made before data of them came, at most; those that were longer ago than [`AHEAD_FOR`], or lie on a target
+/// that is not well, do not count.
 const AHEAD_MAX: usize = 64;
 const AHEAD_FOR: Duration = Duration::from_secs(1);
 /// So often they are looked at, when there are so many.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// So often the source is told how the targets fare that had anything to do.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -138,11 +139,19 @@ impl Targets {
     }
 
     /// Files whose data do not come keep no others from being made: the target where they lie, at either end, may hang.
-    fn look_at_ahead(&mut self, now: Time) {
-        if now >= self.look_at {
-            self.look_at = now.after(LOOK_EVERY);
-            self.ahead.retain(|_, since| now.since(*since) < AHEAD_FOR);
+    /// Of this end's it is known which are not well.
+    fn look_at_ahead(&mut self, files: &HashMap<FileId, File>, now: Time) {
+        if now < self.look_at {
+            return;
         }
+        self.look_at = now.after(LOOK_EVERY);
+        let schedule = &self.schedule;
+        let well = |target: &TargetId| schedule.health(*target) == Health::Healthy;
+        self.ahead.retain(|id, since| {
+            let places = files.get(id).and_then(|file| file.places.as_ref());
+            let well = places.is_none_or(|layout| layout.targets().into_iter().all(well));
+            well && now.since(*since) < AHEAD_FOR
+        });
     }
 
     /// How targets fare that changed, or of which more is done than was told.
@@ -232,7 +241,7 @@ impl Sink {
                 targets.wished.clear();
             }
             if targets.ahead.len() >= AHEAD_MAX {
-                targets.look_at_ahead(self.now);
+                targets.look_at_ahead(&self.files, self.now);
             }
             if targets.ahead.len() >= AHEAD_MAX || self.files_open >= self.config.files_open_max / 2 {
                 return;
