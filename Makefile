@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test test-pfs lint bench lab sim sim-targets clean
+.PHONY: help build demo test test-pfs lint bench lab sim sim-targets fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,12 +34,12 @@ test: ## run all tests
 	fi; \
 	exit $$code
 
-# Also part of `test`, but for Ceph, which takes a minute and 57 MB of packages.
+# Also part of `test`, where the packages are there. CephFS takes a minute and 57 MB of them.
 test-pfs: ## run the tests on real parallel file systems: GlusterFS, MooseFS and CephFS (root)
 	@scripts/needs.sh test
 	@scripts/needs.sh pfs-ceph
 	cargo build --locked -p haul-cli
-	HAUL_TEST_REQUIRE=all cargo test --locked -p haul-lab --test pfs -- --include-ignored
+	HAUL_TEST_REQUIRE=all cargo test --locked -p haul-lab --test pfs
 
 lint: ## formatting, clippy with warnings as errors, licences and sources of dependencies
 	cargo fmt --all --check
@@ -73,11 +73,17 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 
 # Without end in sight of a failure it takes as long as it is told: SEEDS=1000000 is about four minutes a core.
 SEEDS ?= 1000000
-sim: ## run the session simulator for SEEDS seeds
-	HAUL_SIM_SEEDS=$(SEEDS) cargo test --release --locked -p haul-core --test sim -- --ignored
+FIRST ?= 1000000
+sim: ## run the session simulator for SEEDS seeds from FIRST on
+	HAUL_SIM_FIRST=$(FIRST) HAUL_SIM_SEEDS=$(SEEDS) cargo test --release --locked -p haul-core --test sim -- --nocapture
 
 sim-targets: ## simulate 1,008 storage targets at both ends under every scheduling policy, and measure what a decision costs
-	cargo test --release --locked -p haul-core --test scale -- --ignored --nocapture --test-threads 1
+	cargo run --release --locked -p haul-core --example scale
+
+# Without cargo-fuzz too, see the script. `FUZZ_SECONDS=5 make fuzz` takes a minute and what the build takes.
+fuzz: ## fuzz every decoder of bytes from a peer or a disk for FUZZ_SECONDS (30) each
+	@scripts/needs.sh fuzz
+	@scripts/fuzz.sh
 
 clean: ## remove what was built
 	cargo clean

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what a make target needs and this machine lacks: needs.sh PROFILE, or needs.sh packages NAME...
-# Profiles: build, demo, test, bench, lab, kernel, pfs-gluster, pfs-moosefs, pfs-ceph.
+# Profiles: build, demo, test, bench, fuzz, lab, kernel, pfs-gluster, pfs-moosefs, pfs-ceph.
 #
 # Debian and Ubuntu only; elsewhere it names the commands that are missing. What is there is left alone,
 # and when nothing is missing nothing is run.
@@ -10,6 +10,8 @@ profile=${1:-test}
 
 # command:package, grouped by what needs them.
 build=(cc:gcc)
+# The fuzzer itself is C++.
+fuzz=("${build[@]}" c++:g++)
 # A kernel in user mode, for the lab: 41 MB to fetch, 117 MB installed.
 kernel=(linux.uml:user-mode-linux modprobe:kmod ethtool:ethtool ip:iproute2 unshare:util-linux
     ping:iputils-ping iperf3:iperf3)
@@ -33,6 +35,7 @@ case $profile in
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${test[@]}") ;;
     bench) wanted=("${bench[@]}") ;;
+    fuzz) wanted=("${fuzz[@]}") ;;
     lab) wanted=("${lab[@]}") ;;
     kernel) wanted=("${kernel[@]}") ;;
     packages) wanted=() ;;
@@ -40,7 +43,7 @@ case $profile in
     pfs-moosefs) wanted=("${pfs[@]}" "${moosefs[@]}") ;;
     pfs-ceph) wanted=("${pfs[@]}" "${ceph[@]}") ;;
     *)
-        echo "needs.sh: no profile '$profile'; there are build, demo, test, bench, lab, kernel and pfs-gluster, pfs-moosefs, pfs-ceph" >&2
+        echo "needs.sh: no profile '$profile'; there are build, demo, test, bench, fuzz, lab, kernel and pfs-gluster, pfs-moosefs, pfs-ceph" >&2
         exit 2
         ;;
 esac

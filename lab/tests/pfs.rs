@@ -396,7 +396,6 @@ fn moosefs_is_real_and_leaves_nothing() {
 /// Goal: CephFS carries bytes, stripes files as it was told, is as slow as its OSDs, and leaves nothing.
 /// Method: a tree by haul; the layout of a file, its objects, and who has them; a throttled OSD.
 #[test]
-#[ignore = "takes a minute and more packages: make test-pfs"]
 fn ceph_is_real_and_leaves_nothing() {
     if !here("ceph", "ceph", "ceph-osd") {
         return;

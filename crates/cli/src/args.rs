@@ -289,6 +289,9 @@ pub struct Clean {
     /// jobs are never touched.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// Look for the journals in this directory, where the copies were told to keep them
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,

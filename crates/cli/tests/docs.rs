@@ -236,7 +236,7 @@ fn rust_files(path: &Path) -> Vec<PathBuf> {
 /// Those of them that are no test files: neither by their name nor because their module is declared for tests only.
 fn sources(path: &Path) -> Vec<PathBuf> {
     let is_test = |path: &PathBuf| {
-        path.to_str().is_some_and(|path| path.ends_with("tests.rs") || path.contains("/tests/"))
+        path.to_str().is_some_and(|path| path.ends_with("tests.rs") || path.contains("tests/"))
             || is_declared_for_tests(path)
     };
     rust_files(path).into_iter().filter(|path| !is_test(path)).collect()

@@ -171,8 +171,9 @@ pub struct Summary {
     pub protect: String,
     pub digest: Digest,
     pub verify: Verify,
-    /// Not counted yet: 0.
-    pub rewritten: u64,
+    /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it is written again,
+    /// the second time it fails.
+    pub came_back: u64,
     /// Where the data went, in words for people.
     pub path: String,
     pub durability: Durability,
@@ -220,7 +221,7 @@ impl Default for Summary {
             protect: "local".into(),
             digest: Digest::default(),
             verify: Verify::default(),
-            rewritten: 0,
+            came_back: 0,
             path: String::new(),
             durability: Durability::Disk,
             stages: [StageTime::default(); 5],
@@ -277,9 +278,10 @@ pub struct CleanJob {
     pub removed: bool,
 }
 
-/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs.
-pub fn clean(root: &Path, remove: bool) -> Result<CleanReport, String> {
-    crate::clean::run(root, remove)
+/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the
+/// directory of their journals, where they were told to keep them elsewhere.
+pub fn clean(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
+    crate::clean::run(root, state, remove)
 }
 
 /// Where a file lies.

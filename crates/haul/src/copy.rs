@@ -205,6 +205,8 @@ struct Remote {
     /// The far end's address, if it was dialled, and what it says of itself.
     address: Option<IpAddr>,
     far: Option<EndFacts>,
+    /// See [`bootstrap::Connected::took`].
+    took: Duration,
 }
 
 impl Remote {
@@ -273,7 +275,7 @@ fn connect_and_hear(
         bootstrap::Path::Ssh => (through_ssh(connected.ssh_channels.as_ref()), None),
     };
     let channels = connected.ssh_channels.map(|Choice { value, why }| format!("{value} ({why})"));
-    let (protect, far) = (connected.protect.to_owned(), connected.far);
+    let (protect, far, took) = (connected.protect.to_owned(), connected.far, connected.took);
     if links.protection.auth_only {
         observer.event(Event::Note(
             "data goes unencrypted, as asked; what is changed on its way is found".into(),
@@ -281,7 +283,18 @@ fn connect_and_hear(
     }
     Ok((
         links,
-        Remote { guard: connected.guard, protect, path, paths, channels, streams, advice, address, far },
+        Remote {
+            guard: connected.guard,
+            protect,
+            path,
+            paths,
+            channels,
+            streams,
+            advice,
+            address,
+            far,
+            took,
+        },
     ))
 }
 

@@ -60,6 +60,9 @@ const TICK: Duration = Duration::from_millis(200);
 const NOTICE_HOLDS: Duration = Duration::from_secs(3);
 /// The other end is told of what hangs at most this often.
 const NOTICE_EVERY: Duration = Duration::from_secs(1);
+/// Events that a turn of the loop takes up before the machine is asked again, at most: a peer that says more than is handled
+/// must not keep it from its deadlines.
+const TURN_MAX: usize = 1024;
 /// The other end's report is waited for this long.
 const REPORT_MAX: Duration = Duration::from_secs(5);
 
@@ -160,6 +163,8 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     /// Content of the files that were copied.
     pub(crate) bytes: u64,
+    /// How often a file came back wrong from the sink's storage.
+    pub(crate) came_back: u64,
 }
 
 /// What kind of entry ended.
@@ -338,6 +343,7 @@ pub(crate) fn expect<E, T>(
             Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
         };
         let Some(Heard::Control(event)) = pick(event) else { continue };
+        event.taken(control);
         match event {
             ControlEvent::Message(Message::Ping(n)) => control.send(Message::Pong(n)),
             ControlEvent::Message(Message::Pong(_) | Message::Notice { .. }) => {}
@@ -455,7 +461,11 @@ pub(crate) fn exchange_reports<E>(
     control.send(Message::Report(own));
     let mut deadline = Instant::now() + REPORT_MAX;
     while far.is_none() && (!lines.is_dark() || waits()) {
-        match mailbox.recv_timeout(TICK).map(&pick) {
+        let heard = mailbox.recv_timeout(TICK).map(&pick);
+        if let Ok(Some(Heard::Control(event))) = &heard {
+            event.taken(control);
+        }
+        match heard {
             Ok(Some(Heard::Control(ControlEvent::Message(Message::Report(report))))) => far = Some(report),
             Ok(Some(Heard::Control(ControlEvent::Lost { epoch, why, how }))) => {
                 if let Lost::Over(_) = lines.control_lost((epoch, why, how), control, clock.now()) {

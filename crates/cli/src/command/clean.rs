@@ -36,7 +36,7 @@ pub fn run(args: &Clean) -> i32 {
     if path.symlink_metadata().is_err() && looks_remote(&args.root) {
         return complain("clean works on local paths: log in to that host and run it there", USAGE);
     }
-    let report = match haul::api::clean(path, !args.dry_run) {
+    let report = match haul::api::clean(path, args.state.as_deref(), !args.dry_run) {
         Ok(report) => report,
         Err(error) => return complain(&escape::text(&error), FAILED),
     };

@@ -107,9 +107,13 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         out += "  checked with xxh3: accidents were looked for, attackers not\n";
     }
     if s.verify == Verify::Disk {
-        let again = match s.rewritten {
+        let again = match s.came_back {
             0 => String::new(),
-            n => format!("; {} objects came back wrong and were written again", count(n)),
+            1 => "; once a file came back wrong, and was written again".into(),
+            n => format!(
+                "; {} times a file came back wrong, and was written again if it was the first",
+                count(n)
+            ),
         };
         let _ = writeln!(out, "  verified: each file was read back from the destination's storage{again}");
     }

@@ -181,6 +181,7 @@ struct SummaryLine<'a> {
     protect: &'a str,
     digest: &'static str,
     verify: &'static str,
+    came_back: u64,
     path: &'a str,
     strays: u64,
     durability: &'static str,
@@ -345,6 +346,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
             Verify::Transfer => "transfer",
             Verify::Disk => "disk",
         },
+        came_back: s.came_back,
         path: &s.path,
         strays: s.strays,
         durability: match s.durability {

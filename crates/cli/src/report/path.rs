@@ -7,7 +7,7 @@ use haul::probe::path::{Part, PathProbe};
 use super::probe::rate;
 use super::probe::table::columns;
 use crate::escape;
-use crate::progress::time;
+use crate::progress::{bytes, time};
 
 pub mod json;
 pub mod page;
@@ -20,6 +20,16 @@ pub fn part_name(part: &str) -> String {
 /// What a part can give, in words.
 pub fn gives(part: &Part) -> String {
     part.rate.map_or("no limit".into(), rate)
+}
+
+/// What it takes to begin, and how long the source will take, where that is known.
+pub fn besides(probe: &PathProbe) -> String {
+    // Shorter than anybody notices.
+    let startup = probe.startup.filter(|startup| *startup >= 0.001);
+    let startup = startup.map(|startup| format!(", and takes {} to begin", time(startup)));
+    let whole = probe.bytes.zip(probe.expected_seconds);
+    let whole = whole.map(|(size, seconds)| format!("; {} will take about {}", bytes(size), time(seconds)));
+    startup.unwrap_or_default() + &whole.unwrap_or_default()
 }
 
 /// A whole probe, as text for a terminal.
@@ -43,7 +53,8 @@ pub fn text(probe: &PathProbe) -> String {
     }
     match probe.expected {
         Some(expected) => {
-            let _ = writeln!(out, "a copy of large files will reach about {}", rate(expected));
+            let _ =
+                writeln!(out, "a copy of large files will reach about {}{}", rate(expected), besides(probe));
         }
         None => out.push_str("nothing limits a copy that was measured\n"),
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use haul::api::{
     Endpoint, EntryEnd, Health, Progress, RemoteOptions, SlowTarget, Stage, StageTime, TargetRow,
 };
-use haul::job::{Durability, Options};
+use haul::job::{Durability, Options, Verify};
 use serde_json::Value;
 
 use super::*;
@@ -152,6 +152,8 @@ fn ending(status: Status) -> Ending {
         protect: "tls".into(),
         path: "to 10.0.0.2 port 7000".into(),
         durability: Durability::Disk,
+        verify: Verify::Disk,
+        came_back: 2,
         stages: [stage(20, 0, 80), stage(30, 20, 50), stage(95, 5, 0), stage(30, 70, 0), stage(0, 0, 0)],
         limited_by: Some(Stage::Network),
         not_kept: vec![("owner and group".into(), 1000), ("hard links".into(), 2)],
@@ -301,6 +303,7 @@ fn people_see_what_they_asked_for() {
         "complete (resumed): copied 1,000 files, 12 directories, 1 symlinks, 1.00 GB in 10 s, 100 MB/s\n",
         "  5 unchanged, 1 failed\n",
         "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 objects were sent again\n",
+        "  verified: each file was read back from the destination's storage; 2 times a file came back wrong",
         "  durable: everything is on media under its name\n",
         "  processor 2.2 s, memory 120 MB; far end 3.5 s\n",
         "  source host         30 %     20 %     50 %\n",

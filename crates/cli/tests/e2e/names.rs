@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 
-use crate::support::compare::{assert_no_debris, snapshot};
+use crate::support::compare::{BELOW, assert_no_debris, assert_same, snapshot};
 use crate::support::run::Haul;
 use crate::support::sshd::Sshd;
 use crate::support::way::Way;
@@ -86,6 +86,20 @@ fn names_follow_the_text_and_reruns_never_nest() {
             }
             assert_eq!(listed[0], listed[1], "{} {:?} nests", way.name(), case.sources);
         }
+    }
+}
+
+/// Goal: `haul cp a* DST` takes as many names as a shell makes of the star, on every way.
+/// Method: 5,000 empty files, each named; more than a message of the wire holds.
+#[test]
+fn as_many_sources_as_a_star_makes_are_copied() {
+    let room = Room::new();
+    room.dir("src");
+    let sources: Vec<_> = (0..5000).map(|i| room.file(&format!("src/a{i:04}"), "")).collect();
+    for (way, n) in Way::all().into_iter().zip(0..) {
+        let sink = room.dir(&format!("sink{n}"));
+        way.cp(&["--durability=none"], &sources, &sink).run().sane().exits(0);
+        assert_same(&room.at("src"), &sink, BELOW);
     }
 }
 

@@ -40,6 +40,14 @@ fn assert_whole(summary: &Value) -> Vec<Option<f64>> {
     let rates: Vec<Option<f64>> = parts.iter().map(|part| part["rate"].as_f64()).collect();
     let least = rates.iter().flatten().copied().fold(f64::INFINITY, f64::min);
     assert_eq!(summary["expected"].as_f64(), Some(least), "{summary}");
+    let (startup, whole) = (summary["startup"].as_f64().expect("it says so"), &summary["expected_seconds"]);
+    match summary["bytes"].as_u64() {
+        Some(bytes) => {
+            let seconds = whole.as_f64().expect("a time");
+            assert!((seconds - startup - bytes as f64 / least).abs() < 1e-6, "{summary}");
+        }
+        None => assert!(whole.is_null(), "{summary}"),
+    }
     let weakest = PARTS.iter().position(|part| summary["weakest"] == *part).expect("a part");
     assert!(rates[weakest].is_some_and(|rate| rate <= 1.01 * least), "{summary}");
     rates
@@ -112,6 +120,11 @@ fn a_path_to_another_host_is_measured() {
     let summary = last(&probe(&room).args(["--no-save"]).by(&sshd).args(words).run().exits(0).sane());
     let rates = assert_whole(&summary);
     assert!(rates[0].is_none() && rates[4].is_none() && rates[2].is_some(), "{summary}");
+    assert_eq!(summary["bytes"], 1 << 30);
+    assert!(
+        summary["startup"].as_f64().is_some_and(|startup| startup > 0.0),
+        "a login takes time: {summary}"
+    );
 }
 
 /// Goal: an end that cannot be probed is said before anything is measured, at either end: read-only, full, not there; two remote ends.

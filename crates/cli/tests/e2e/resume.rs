@@ -46,17 +46,7 @@ impl Job {
 
     /// Starts a copy and waits until about this much of it is written. `None`: it was over before.
     fn start_until(&self, way: &Way, sink: &Path, written: u64) -> Option<Running> {
-        let mut run = self.haul(way, sink).start();
-        let (mut looks, mut pids) = (0, Vec::new());
-        let reached = run.until(|run| {
-            // The far end comes later than the near one. A look at all processes costs more than one at ours.
-            if looks % SWEEP_EVERY == 0 {
-                pids = both_ends(way, run);
-            }
-            looks += 1;
-            procs::written(&pids) >= written
-        });
-        reached.then_some(run)
+        until_written(self.haul(way, sink).start(), way, written)
     }
 
     /// The same command again: it completes, leaves no debris and says what it sent.
@@ -68,6 +58,20 @@ impl Job {
         assert!(sent <= self.bytes, "{sent} of {} bytes were sent by a run that resumed", self.bytes);
         sent
     }
+}
+
+/// Waits until about this much is written by a run. `None`: it was over before.
+fn until_written(mut run: Running, way: &Way, written: u64) -> Option<Running> {
+    let (mut looks, mut pids) = (0, Vec::new());
+    let reached = run.until(|run| {
+        // The far end comes later than the near one. A look at all processes costs more than one at ours.
+        if looks % SWEEP_EVERY == 0 {
+            pids = both_ends(way, run);
+        }
+        looks += 1;
+        procs::written(&pids) >= written
+    });
+    reached.then_some(run)
 }
 
 fn far_mark(way: &Way) -> Option<&str> {
@@ -353,6 +357,38 @@ fn clean_removes_only_the_debris_of_the_dead() {
         assert!(sink.join(name).exists(), "{name} is gone");
     }
     assert_none_torn(&job.data, &sink.join("data"));
+}
+
+/// Goal: debris whose journal lies in a state directory is found and removed, and nothing of another destination's.
+/// Method: two destinations with a copy each that was killed half-way, one state directory; the one is cleaned, the other
+/// resumed.
+#[test]
+fn clean_finds_journals_that_lie_elsewhere() {
+    let job = Job::new(28, 100, 64 << 20);
+    let state = job.room.dir("state");
+    let option = format!("--state={}", state.display());
+    let sinks = ["one", "two"].map(|name| job.room.dir(name));
+    for sink in &sinks {
+        let run = until_written(job.haul(&Way::Here, sink).args([&option]).start(), &Way::Here, 8 << 20)
+            .expect("the copy lasts until the kill");
+        let mark = run.mark.clone();
+        run.signal(Signal::KILL);
+        drop(run);
+        procs::wait_gone(&mark);
+        assert!(!debris(sink).is_empty(), "a killed copy left nothing, so this shows nothing");
+    }
+    let (left, journals) = (debris(&sinks[1]), debris(&state));
+    Haul::new(["clean"]).args([&sinks[0]]).run().sane().exits(0);
+    assert!(!debris(&sinks[0]).is_empty(), "its journal is not there");
+    Haul::new(["clean", "-n", &option]).args([&sinks[0]]).run().sane().exits(0);
+    assert_eq!(debris(&state), journals, "a list removes nothing");
+    Haul::new(["clean", &option]).args([&sinks[0]]).run().sane().exits(0);
+    assert_no_debris(&sinks[0]);
+    assert_eq!(debris(&sinks[1]), left, "another destination's");
+    assert!(!debris(&state).is_empty() && debris(&state).len() < journals.len(), "{:?}", debris(&state));
+    Haul::cp(["-r", &option]).args([&job.data, &sinks[1]]).run().sane().exits(0);
+    assert_same(&job.data, &sinks[1].join("data"), ALL);
+    assert_no_debris(&state);
 }
 
 /// Goal: once the streams are up, losing the ssh process loses nothing.

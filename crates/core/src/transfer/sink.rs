@@ -118,7 +118,7 @@ pub struct SinkCounts {
     pub payload: u64,
     /// Objects asked for again.
     pub objects_resent: u64,
-    /// Files that came back wrong from storage.
+    /// How often a file came back wrong from storage.
     pub sent_back: u64,
     /// Payload written to storage.
     pub written: u64,

@@ -120,6 +120,8 @@ pub struct SourceCounts {
     /// Payload handed to streams, re-sends included.
     pub payload: u64,
     pub objects_resent: u64,
+    /// How often a file came back wrong from the sink's storage.
+    pub sent_back: u64,
     /// Bytes that the sink said are on media, of files not yet done.
     pub durable: u64,
 }

@@ -57,6 +57,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
     let items = ITEMS_MAX;
     Ok(Some(match kind {
         kind::HELLO => Message::Hello(read_hello(r)?),
+        kind::SOURCE_ROOTS => {
+            Message::SourceRoots(r.list("source roots", items, SOURCE_ROOT_LEN_MIN, read_root)?)
+        }
         kind::SOURCES => Message::Sources {
             policy: read_policy(r)?,
             roots: r.list("source roots", items, SOURCE_ROOT_LEN_MIN, read_root)?,

@@ -10,8 +10,8 @@ use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
     Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX,
-    TRIAL_LEN_MAX, Totals,
+    ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
+    TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -26,6 +26,7 @@ pub(super) const ANNOUNCED_LEN_MIN: usize = 49;
 pub(super) const STATE_LEN_MIN: usize = 13;
 pub(super) const DONE_LEN_MIN: usize = 13;
 pub(super) const SOURCE_ROOT_LEN_MIN: usize = 3;
+const SOURCE_ROOT_LEN_MAX: usize = 2 + NAME_LEN_MAX;
 pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
@@ -47,6 +48,7 @@ const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MA
 const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
 const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(DONE_LEN_MIN + 7 + TEXT_LEN_MAX <= LIST_LEN_MAX);
+const _: () = assert!(ROOTS_PART_MAX <= ITEMS_MAX && ROOTS_PART_MAX * SOURCE_ROOT_LEN_MAX <= LIST_LEN_MAX);
 // Counts are u16.
 const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX as usize);
 
@@ -78,19 +80,11 @@ pub fn done_len(item: &DoneItem) -> usize {
     }
 }
 
-/// Bytes that a root takes in `Sources`. Roots of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
-pub fn source_root_len(root: &SourceRoot) -> usize {
-    match root {
-        SourceRoot::Named { name, .. } => 2 + name.as_bytes().len(),
-        SourceRoot::Contents { .. } => 41,
-    }
-}
-
 impl Message {
     /// Cuts the list of a message so that each part can be sent; what fits already comes back as it is.
     ///
-    /// Edge: `Hello`, `Sources` and `Written` mean their list as a whole and are never cut; nor is the list of
-    /// subtrees in one `FileState::Held`. Their senders hold to the maxima.
+    /// Edge: `Hello` and `Written` mean their list as a whole and are never cut; nor is the list of
+    /// subtrees in one `FileState::Held`. Their senders hold to the maxima. `Sources` comes last, behind `SourceRoots`.
     pub fn split(self) -> Vec<Message> {
         let items = ITEMS_MAX;
         match self {
@@ -102,6 +96,11 @@ impl Message {
             Message::Durable(list) => cut(list, items, |_| EXTENT_LEN, Message::Durable),
             Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
             Message::TargetHealth(list) => cut(list, items, |_| TARGET_HEALTH_LEN, Message::TargetHealth),
+            Message::Sources { mut roots, policy } if roots.len() > ROOTS_PART_MAX => {
+                let last = roots.split_off((roots.len() - 1) / ROOTS_PART_MAX * ROOTS_PART_MAX);
+                let ahead = roots.chunks(ROOTS_PART_MAX).map(|part| Message::SourceRoots(part.into()));
+                ahead.chain([Message::Sources { roots: last, policy }]).collect()
+            }
             other => vec![other],
         }
     }
@@ -163,6 +162,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         Message::Hello(hello) => {
             write_hello(w, hello);
             kind::HELLO
+        }
+        Message::SourceRoots(roots) => {
+            list(w, "source roots", ITEMS_MAX, roots, write_root);
+            kind::SOURCE_ROOTS
         }
         Message::Sources { roots, policy } => {
             w.u8(policy_bits(policy));

@@ -58,6 +58,7 @@ pub mod kind {
     pub const RECEIVED: u8 = 0x28;
     pub const STREAMS: u8 = 0x29;
     pub const RESUME: u8 = 0x2a;
+    pub const SOURCE_ROOTS: u8 = 0x2b;
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -90,7 +91,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
-        kind::HELLO..=kind::STREAMS => KindClass::Control,
+        kind::HELLO..=kind::STREAMS | kind::SOURCE_ROOTS => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

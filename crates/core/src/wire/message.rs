@@ -18,6 +18,9 @@ pub const VERSION_MIN: u16 = 1;
 pub const ANNOUNCE_ENTRIES_MAX: usize = 1024;
 /// Most items in any other list of a control message.
 pub const ITEMS_MAX: usize = 4096;
+/// Most source roots of a job, and most in one message of them: that many fit it whatever their names are.
+pub const ROOTS_MAX: usize = 64 * 1024;
+pub const ROOTS_PART_MAX: usize = 4000;
 /// Most entries of one data frame (a bundle).
 pub const BUNDLE_ENTRIES_MAX: usize = 512;
 /// Most chaining values of one data entry.
@@ -293,6 +296,9 @@ pub enum SourceRoot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Hello(Hello),
+    /// Source to sink, ahead of `Sources` and only with [`capability::SOURCE_ROOTS`](super::capability::SOURCE_ROOTS): the
+    /// first of more roots than one message holds. At most [`ROOTS_MAX`] in all.
+    SourceRoots(Vec<SourceRoot>),
     /// Source to sink: what will come. The sink answers with `Destination`.
     Sources {
         roots: Vec<SourceRoot>,
@@ -460,6 +466,7 @@ impl Message {
     pub fn name(&self) -> &'static str {
         match self {
             Message::Hello(_) => "HELLO",
+            Message::SourceRoots(_) => "SOURCE_ROOTS",
             Message::Sources { .. } => "SOURCES",
             Message::Destination { .. } => "DESTINATION",
             Message::Announce(_) => "ANNOUNCE",

@@ -19,13 +19,16 @@ pub mod capability {
     /// The sink tells where files lie and how its storage targets fare, and grants by target: `FILE_TARGETS`,
     /// `TARGET_HEALTH`, classes in `GRANT` and data frames. Without a value.
     pub const TARGETS: u16 = 0x0006;
+    /// The source has more roots than one message holds: `SOURCE_ROOTS` before `SOURCES`. Without a value; named, as
+    /// required, by a source that sends them, and by nobody else.
+    pub const SOURCE_ROOTS: u16 = 0x0007;
     /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
     pub const KNOBS: u16 = 0x0010;
     /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`, `UNWELL_TARGETS`.
     /// Without a value.
     pub const TABLES: u16 = 0x0011;
     /// All that this version knows.
-    pub const KNOWN: [u16; 6] = [HOLES, TARGETS, KNOBS, TABLES, AUTH_ONLY, XXH3];
+    pub const KNOWN: [u16; 7] = [HOLES, TARGETS, KNOBS, TABLES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
     /// Those that every hello of this version names.
     pub const OFFERED: [u16; 4] = [HOLES, TARGETS, KNOBS, TABLES];
 }

@@ -17,6 +17,14 @@ use crate::storage::source::roots::{RootTarget, resolve_sources};
 
 /// Hashes the near end's copy of files that were not moved, for the manifest.
 pub(super) fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, observer: &dyn Observer) {
+    // Not for each file: there may be many sources.
+    let specs = match &request.destination {
+        Endpoint::Local(_) => Vec::new(),
+        Endpoint::Remote { .. } => {
+            let typed: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
+            resolve_sources(&typed, true, None).unwrap_or_default()
+        }
+    };
     let candidates = |path: &[u8]| -> Vec<PathBuf> {
         let below = |base: &Path, rest: &[u8]| base.join(OsStr::from_bytes(rest));
         match &request.destination {
@@ -27,17 +35,14 @@ pub(super) fn hash_unchanged(request: &CopyRequest, paths: &Receiver<Vec<u8>>, o
                 root.map(|(root, _)| below(&root, path)).into_iter().chain([whole]).collect()
             }
             Endpoint::Remote { .. } => {
-                let typed: Vec<Vec<u8>> =
-                    request.sources.iter().map(|source| path_of(source).to_vec()).collect();
-                let specs = resolve_sources(&typed, true, None).unwrap_or_default();
                 let single = specs.len() == 1;
-                let found = specs.into_iter().filter_map(|spec| match &spec.target {
+                let found = specs.iter().filter_map(|spec| match &spec.target {
                     RootTarget::Contents => Some(below(&spec.path, path)),
                     RootTarget::Named(name) => {
                         let rest = path.strip_prefix(name.as_bytes());
                         match rest.and_then(|rest| rest.strip_prefix(b"/")) {
                             Some(rest) => Some(below(&spec.path, rest)),
-                            None if rest == Some(b"") || single => Some(spec.path),
+                            None if rest == Some(b"") || single => Some(spec.path.clone()),
                             None => None,
                         }
                     }

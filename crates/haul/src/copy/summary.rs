@@ -98,7 +98,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         protect,
         digest: request.options.digest,
         verify: request.options.verify,
-        rewritten: 0,
+        came_back: tally.came_back,
         path,
         durability: request.options.durability,
         stages,

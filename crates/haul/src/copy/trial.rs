@@ -53,6 +53,8 @@ pub(crate) struct Over {
     /// User and system time of both ends in all.
     pub(crate) cpu_near: Duration,
     pub(crate) cpu_far: Option<Duration>,
+    /// How long it took to join them.
+    pub(crate) joined_in: Duration,
 }
 
 /// Whom to call, and what to ask there before the session.
@@ -136,9 +138,9 @@ fn watch(observer: &Arc<dyn Observer>, control: &Control) -> Watch {
     Watch { observer: Some(observer.clone()), control: control.clone(), ..Watch::silent() }
 }
 
-fn over(report: Report, begin: Duration) -> Over {
+fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
     let cpu_far = report.far.map(|far| Duration::from_nanos(far.cpu));
-    Over { end: report.end, cpu_near: cpu_time().saturating_sub(begin), cpu_far }
+    Over { end: report.end, cpu_near: cpu_time().saturating_sub(begin), cpu_far, joined_in }
 }
 
 /// Joins this host with another, data from here to there, and gives the session to the trial that `make` makes of what was
@@ -160,8 +162,9 @@ pub(crate) fn run(
     let met = met_by(&remote, &links);
     let from = source(&links, met.rtt, make(&met)?);
     let report = source::run(links, &from, &watch(observer, control));
+    let joined_in = remote.took;
     drop(remote);
-    Ok(over(report, begin))
+    Ok(over(report, begin, joined_in))
 }
 
 /// The same with data from there to here: the far end measures as `trial` says, and `hears` takes what it says of it; until
@@ -190,8 +193,9 @@ pub(crate) fn run_back(
     let to = sink_request(destination, &options(), None, memory, "a probe of the network".into());
     let to = SinkRequest { hears: Some(hears), ..to };
     let report = sink::run(links, &to, &watch(observer, control));
+    let joined_in = remote.took;
     drop(remote);
-    Ok(over(report, begin))
+    Ok(over(report, begin, joined_in))
 }
 
 /// A session within this process, from memory to memory. The share of the source in the time that threads worked comes with it.
@@ -229,7 +233,7 @@ pub(crate) fn run_local(
     let (from, to) = ran.map_err(|_| "internal error in the source end".to_owned())?;
     let busy = |report: &Report| report.own.stages.iter().map(|stage| stage.busy as f64).sum::<f64>();
     let share = busy(&from) / (busy(&from) + busy(&to)).max(1.0);
-    Ok((over(from, begin), share))
+    Ok((over(from, begin, Duration::ZERO), share))
 }
 
 /// The trial of an agent that was asked to measure. It ends the session by `control`.

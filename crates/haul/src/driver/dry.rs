@@ -1,4 +1,6 @@
 //! The sink of a dry run: it says where entries would go and makes nothing.
+//!
+//! Invariant: memory does not grow with what is announced, whoever announces it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use crossbeam_channel::unbounded;
 use haul_core::entry::EntryKind;
 use haul_core::ids::DirId;
 use haul_core::transfer::{Ended, SessionEnd};
-use haul_core::wire::{DoneItem, FileState, Message, Outcome};
+use haul_core::wire::{Announced, DoneItem, FileState, Message, Outcome};
 
 use super::streams::Lines;
 use super::{
@@ -24,6 +26,33 @@ use crate::transport::stream::{ControlEvent, ControlStream};
 /// Mappings that a dry run shows.
 const SHOWN_MAX: usize = 10;
 
+/// The first mappings, and the paths of what they lie in: a parent is announced before its children, so the parents of the
+/// first few entries are among these.
+struct Shown {
+    count: usize,
+    paths: HashMap<DirId, Vec<u8>>,
+}
+
+impl Shown {
+    /// `destination`: what the paths begin with.
+    fn new(destination: &[u8]) -> Shown {
+        Shown { count: 0, paths: HashMap::from([(DirId::ROOT, destination.to_vec())]) }
+    }
+
+    /// Where an entry would go, if it is to be shown.
+    fn take(&mut self, entry: &Announced) -> Option<Vec<u8>> {
+        if self.count >= SHOWN_MAX {
+            return None;
+        }
+        self.count += 1;
+        let path = join(self.paths.get(&entry.parent).map_or(&[][..], |path| path), &entry.name);
+        if entry.kind == EntryKind::Dir {
+            self.paths.insert(entry.id.as_dir(), path.clone());
+        }
+        Some(path)
+    }
+}
+
 /// Runs the sink end of a dry run: every entry is answered as if it were there already.
 ///
 /// `destination` is what the paths shown begin with.
@@ -35,8 +64,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
         Err(e) => return Report::failed(protocol(e.to_string())),
     };
     let mut tally = Tally::default();
-    let mut paths: HashMap<DirId, Vec<u8>> = HashMap::from([(DirId::ROOT, destination.to_vec())]);
-    let mut shown = 0;
+    let mut shown = Shown::new(destination);
     let ours = hello(links.session, links.protection, memory, links.streams);
     control.send(Message::Hello(ours.clone()));
     let mut totals = None;
@@ -55,8 +83,6 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
             Ok(Message::Announce(entries)) => {
                 let (mut states, mut done) = (Vec::new(), Vec::new());
                 for entry in entries {
-                    let parent = paths.get(&entry.parent).map_or(&[][..], |path| path);
-                    let path = join(parent, &entry.name);
                     let bytes = match &entry.kind {
                         EntryKind::File { fingerprint, .. } => {
                             states.push((entry.id, entry.generation, FileState::Skipped));
@@ -65,7 +91,6 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
                         }
                         EntryKind::Dir => {
                             tally.count(watch, Kind::Dir, &Ended::Copied, None, 0, Vec::new);
-                            paths.insert(entry.id.as_dir(), path.clone());
                             None
                         }
                         EntryKind::Symlink { .. } => {
@@ -75,8 +100,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
                             None
                         }
                     };
-                    if shown < SHOWN_MAX {
-                        shown += 1;
+                    if let Some(path) = shown.take(&entry) {
                         let source = path.get(destination.len()..).unwrap_or(&[]);
                         let source = source.strip_prefix(b"/").unwrap_or(source).to_vec();
                         watch.tell(Event::Plan { source, destination: path, bytes });
@@ -91,7 +115,6 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
             }
             Ok(Message::DirEnd(dirs)) => {
                 let done = dirs.into_iter().map(|dir| {
-                    paths.remove(&dir);
                     let (id, generation) = (dir.as_file(), haul_core::ids::Generation(0));
                     DoneItem { id, generation, outcome: Outcome::Done { root: None } }
                 });
@@ -131,4 +154,29 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     };
     debug_assert!(totals.is_some() || end != SessionEnd::Complete);
     Report { end, tally, own, far, resumed: false, chosen: Vec::new(), unwell: super::nobody_unwell() }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_core::entry::{Meta, Name, Timestamp};
+    use haul_core::ids::{FileId, Generation};
+
+    use super::*;
+
+    /// Goal: a dry run keeps as much of a tree as it shows, and no more.
+    /// Method: five thousand directories, each in the one before, none of which ever ends.
+    #[test]
+    fn memory_does_not_grow_with_the_tree() {
+        let mut shown = Shown::new(b"dst");
+        let mut paths = Vec::new();
+        for n in 1..=5_000 {
+            let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
+            let name = Name::new(format!("d{n}").as_bytes()).expect("legal");
+            let (id, parent, kind) = (FileId(n), DirId(n - 1), EntryKind::Dir);
+            let entry = Announced { id, generation: Generation(0), parent, name, meta, kind };
+            paths.extend(shown.take(&entry));
+        }
+        assert_eq!((paths.len(), &paths[2][..]), (SHOWN_MAX, &b"dst/d1/d2/d3"[..]));
+        assert!(shown.paths.len() <= SHOWN_MAX + 1, "{} paths are kept", shown.paths.len());
+    }
 }

@@ -20,7 +20,7 @@ use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View, name_of};
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
     end_report, exchange_reports, join, protocol,
 };
 use crate::api::{Knob, Progress};
@@ -120,6 +120,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let end = session.drive(&mailbox, &control, watch);
     drop(session.receivers);
     let counts = session.machine.counts();
+    session.tally.came_back = counts.sent_back;
     let mut chosen = vec![
         ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
@@ -359,7 +360,7 @@ impl Session {
             match mailbox.recv_timeout(clock.until(self.machine.next_deadline(), TICK)) {
                 Ok(event) => {
                     self.handle(event, control, watch, &mut pulse);
-                    while let Ok(event) = mailbox.try_recv() {
+                    for event in mailbox.try_iter().take(TURN_MAX) {
                         self.handle(event, control, watch, &mut pulse);
                     }
                 }
@@ -488,6 +489,9 @@ impl Session {
 
     fn handle(&mut self, event: Event, control: &ControlHandle, watch: &Watch, pulse: &mut Pulse) {
         let now = self.clock.now();
+        if let Event::Control(event) = &event {
+            event.taken(control);
+        }
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),

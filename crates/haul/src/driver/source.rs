@@ -24,7 +24,7 @@ use super::streams::{Lines, Lost};
 use super::trial::SharedTrial;
 use super::view::{Idle, View, name_of};
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
+    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
     end_report, exchange_reports, protocol,
 };
 use crate::api::{Knob, Progress};
@@ -134,6 +134,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         }
     }
     let counts = session.machine.counts();
+    session.tally.came_back = counts.sent_back;
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
     let mut chosen = setup.chosen(request);
@@ -379,7 +380,7 @@ impl Session {
                 recv(mailbox) -> event => if let Ok(event) = event {
                     self.handle(event, control, watch, &mut pulse);
                     // What else has come is taken up before the machine is asked again.
-                    while let Ok(event) = mailbox.try_recv() {
+                    for event in mailbox.try_iter().take(TURN_MAX) {
                         self.handle(event, control, watch, &mut pulse);
                     }
                 },
@@ -603,6 +604,9 @@ impl Session {
 
     fn handle(&mut self, event: Event, control: &ControlHandle, watch: &Watch, pulse: &mut Pulse) {
         let now = self.clock.now();
+        if let Event::Control(event) = &event {
+            event.taken(control);
+        }
         match event {
             Event::Done(SourceCompletion { done, buffer }) => {
                 // A failed read gives its buffer back; the machine does not learn its id.

@@ -4,7 +4,7 @@
 //! a source against the real sink driver and a sink against the real source driver; a sentinel tree beside the
 //! destination must stay as it was. [`mutate`] replays recorded sessions with random damage. [`links`] runs
 //! both real drivers over links that damage, cut and stall; [`rejoin`] over links that are replaced. [`turns`] counts who
-//! waits for whom.
+//! waits for whom; [`flood`] and [`roots`] say more than an end keeps.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,10 +33,12 @@ mod evil;
 mod evil_holes;
 mod evil_sink;
 mod evil_source;
+mod flood;
 mod knobs;
 mod links;
 mod mutate;
 mod rejoin;
+mod roots;
 mod tables;
 mod turns;
 

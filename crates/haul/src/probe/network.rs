@@ -172,6 +172,9 @@ pub struct Network {
     /// Seconds since 1970.
     pub taken: u64,
     pub seconds: f64,
+    /// How long it took to join the two ends, seconds; `None`: an older haul measured.
+    #[serde(default)]
+    pub joined_in: Option<f64>,
     /// Payload that the other end took in all.
     pub bytes: u64,
     /// Round trips, seconds: the shortest, and median and 99th percentile under load. 0: nobody could be asked.

@@ -73,6 +73,14 @@ pub struct PathProbe {
     pub weakest: Option<String>,
     /// What a copy of large files will reach, bytes per second; `None`: nothing limits it that was measured.
     pub expected: Option<f64>,
+    /// What it takes besides, to begin and to end, seconds; `None`: an older haul measured.
+    #[serde(default)]
+    pub startup: Option<f64>,
+    /// Content of the source, where its name or one look says how much it is, bytes; and how long a copy of it will take, seconds.
+    #[serde(default)]
+    pub bytes: Option<u64>,
+    #[serde(default)]
+    pub expected_seconds: Option<f64>,
     /// What the parts were made of.
     pub source_storage: Option<Probe>,
     pub network: Option<Network>,

@@ -21,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
@@ -36,6 +37,7 @@ mod channels;
 mod coming;
 mod gate;
 mod listener;
+mod meet;
 mod message;
 mod near;
 mod push;
@@ -50,6 +52,8 @@ mod words;
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
 pub use gate::channel;
 pub use message::ADDRESSES_MAX;
+#[doc(hidden)]
+pub use message::read_any;
 pub use near::{connect, connect_and_hear};
 pub use ssh::SshGuard;
 pub use words::{escape, split_command};
@@ -160,6 +164,8 @@ pub struct Connected {
     pub strays: Arc<AtomicU64>,
     /// What the far end says of itself; `None`: its haul is too old for that.
     pub far: Option<EndFacts>,
+    /// How long it took, without what the far end took to answer a question.
+    pub took: Duration,
     /// Keeps ssh until the session is over. Drop it after the links.
     pub guard: SshGuard,
 }

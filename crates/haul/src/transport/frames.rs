@@ -68,6 +68,21 @@ impl FrameKeys {
 mod tests {
     use super::*;
 
+    /// Goal: keys and codes do not change by accident.
+    /// Method: the end of a stream with the secret and the session of `golden_wire.txt`; its code was made with `b3sum`, by
+    /// `--derive-key` and `--keyed`.
+    #[test]
+    fn codes_are_the_golden_ones() {
+        let (stream, epoch) = (StreamId(2), SessionEpoch(0x0a0b));
+        let keys = FrameKeys::new(&[0x52; 32], &[0x51; 16], (stream, epoch), true);
+        let frame: String =
+            keys.last(stream, epoch, 0x0102).iter().map(|byte| format!("{byte:02x}")).collect();
+        let golden = include_str!("../../../core/tests/golden_wire.txt");
+        let head = golden.lines().find_map(|line| line.strip_prefix("data-end ")).expect("it is there");
+        let code = "e60add540cc32210ebe133554cecae7a022e4adb5ddfff15644fe9cc14879c50";
+        assert_eq!(frame, format!("{head}{code}"));
+    }
+
     /// Goal: what one end seals the other opens, and nobody else: no other session, stream, epoch or direction.
     #[test]
     fn keys_are_of_one_direction_of_one_stream() {

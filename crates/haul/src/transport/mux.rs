@@ -13,7 +13,7 @@
 //! nothing else: it has a buffer for every byte that was granted, hashes and posts, and posts never wait. So
 //! a full receive pipe empties whatever control does, and with a `receive_capacity` of all that may be granted
 //! control is not even delayed. Memory is used as bytes come, not before. Control's own pipe is as
-//! large, and its reader posts too.
+//! large; its reader posts too, and waits only for messages to be taken, by a loop that waits for nothing from the pipe.
 //!
 //! Left out: flow control per channel. Grants do that, one level up.
 

@@ -58,6 +58,7 @@ fn synthetic() -> Network {
         protect: "tls".into(),
         taken: 1_790_000_000,
         seconds: 41.5,
+        joined_in: Some(0.6),
         bytes: 4 << 30,
         rtt_min: 0.1281,
         rtt_median: 0.1291,

@@ -2,7 +2,7 @@
 
 use haul::probe::path::PathProbe;
 
-use super::{gives, part_name};
+use super::{besides, gives, part_name};
 use crate::progress::time;
 use crate::report::html::{Page, Table};
 use crate::report::network::setting;
@@ -16,7 +16,10 @@ pub fn probe(probe: &PathProbe) -> String {
         ("measured on", probe.host.clone()),
         ("took", time(probe.seconds)),
         ("weakest part", probe.weakest.as_deref().map_or("none".into(), part_name)),
-        ("a copy will reach", probe.expected.map_or("no limit was found".into(), rate)),
+        (
+            "a copy will reach",
+            probe.expected.map_or("no limit was found".into(), |expected| rate(expected) + &besides(probe)),
+        ),
         ("by", format!("haul {}", probe.haul)),
     ];
     let mut page = Page::new(&format!("Path probe: {} to {}", probe.source, probe.destination)).facts(&facts);

@@ -30,6 +30,9 @@ fn synthetic(word: &str) -> PathProbe {
         ],
         weakest: Some("sink_storage".into()),
         expected: Some(1.5e8),
+        startup: Some(0.5),
+        bytes: Some(3_000_000_000),
+        expected_seconds: Some(20.5),
         source_storage: None,
         network: None,
         sink_storage: None,
@@ -48,7 +51,7 @@ fn every_form_says_what_was_found() {
         "no limit",
         "*150 MB/s",
         "weakest: sink storage",
-        "about 150 MB/s",
+        "about 150 MB/s, and takes 0.5 s to begin; 3.00 GB will take about 21 s\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -145,6 +145,7 @@ impl Source {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Sealed) else { return };
         file.phase = Phase::Sending;
         self.unsealed += 1;
+        self.counts.sent_back += 1;
         self.changed(id, Some(failure));
     }
 

@@ -15,7 +15,9 @@ use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::sink::Resume;
-use haul_core::wire::{Failure, Limits, Message, Policy, SourceRoot, Stage as FailureStage};
+use haul_core::wire::{
+    Failure, Hello, Limits, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
+};
 
 use super::super::{Protection, agree, expect, hello, protocol};
 use super::{Event, SinkRequest, line_of};
@@ -59,12 +61,9 @@ pub(super) fn set_up(
         _ => Ok(None),
     })?;
     let agreed = agree(&ours, &theirs)?;
-    let (roots, policy) = expect(mailbox, control, line_of, |message| match message {
-        Message::Sources { roots, policy } => Ok(Some((roots, policy))),
-        _ => Ok(None),
-    })?;
+    let (roots, policy) = hear_sources(mailbox, control, &theirs)?;
     if let Some((typed, own)) = &request.asked
-        && !(policy == *own && roots.iter().all(|root| was_asked(root, typed)))
+        && !(policy == *own && Asked::of(typed).covers(&roots))
     {
         return Err(protocol("the far end wants to send what was not asked for"));
     }
@@ -149,6 +148,30 @@ pub(super) fn set_up(
     })
 }
 
+/// What will come: the roots of all messages that tell of them, and the user's choices.
+fn hear_sources(
+    mailbox: &Receiver<Event>,
+    control: &ControlHandle,
+    theirs: &Hello,
+) -> Result<(Vec<SourceRoot>, Policy), Failure> {
+    let in_parts = theirs.capabilities.iter().any(|c| c.kind == capability::SOURCE_ROOTS);
+    let mut all = Vec::new();
+    loop {
+        let (mut part, policy) = expect(mailbox, control, line_of, |message| match message {
+            Message::SourceRoots(part) if in_parts && !part.is_empty() => Ok(Some((part, None))),
+            Message::Sources { roots, policy } => Ok(Some((roots, Some(policy)))),
+            _ => Ok(None),
+        })?;
+        if all.len() + part.len() > ROOTS_MAX {
+            return Err(protocol(format!("the other end names more than {ROOTS_MAX} sources")));
+        }
+        all.append(&mut part);
+        if let Some(policy) = policy {
+            return Ok((all, policy));
+        }
+    }
+}
+
 /// The names that the sources may take in the destination root: a source must not bring others along. `None`: the
 /// contents of a directory, whose names only the source knows.
 fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<HashSet<Name>> {
@@ -185,19 +208,39 @@ fn replay(place: &JobDir, durable: bool) -> Result<Option<haul_core::journal::Re
     finished.map(Some).map_err(failed)
 }
 
-/// A source root that follows from what was typed: the last component of a path, or contents where it ends in
-/// none. What `~` is called is known to the far end alone.
-fn was_asked(root: &SourceRoot, typed: &[PathBytes]) -> bool {
-    typed.iter().any(|path| {
-        let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        match root {
-            SourceRoot::Named { name, .. } => match Made::parse(&path.0) {
-                Some(made) => made.is_ok_and(|made| made.name() == *name),
-                None => name.as_bytes() == last || path.0 == b"~",
-            },
-            SourceRoot::Contents { .. } => matches!(last, b"" | b"." | b".."),
+/// The source roots that follow from what was typed: the last component of each path, or contents where it ends in
+/// none.
+struct Asked<'a> {
+    names: HashSet<&'a [u8]>,
+    made: Vec<Name>,
+    contents: bool,
+    /// What `~` is called is known to the far end alone.
+    home: bool,
+}
+
+impl Asked<'_> {
+    fn of(typed: &[PathBytes]) -> Asked<'_> {
+        let mut asked = Asked { names: HashSet::new(), made: Vec::new(), contents: false, home: false };
+        for path in typed {
+            let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            match Made::parse(&path.0) {
+                Some(made) => asked.made.extend(made.ok().map(|made| made.name())),
+                None => drop(asked.names.insert(last)),
+            }
+            asked.contents |= matches!(last, b"" | b"." | b"..");
+            asked.home |= path.0 == b"~";
         }
-    })
+        asked
+    }
+
+    fn covers(&self, roots: &[SourceRoot]) -> bool {
+        roots.iter().all(|root| match root {
+            SourceRoot::Named { name, .. } => {
+                self.home || self.names.contains(name.as_bytes()) || self.made.contains(name)
+            }
+            SourceRoot::Contents { .. } => self.contents,
+        })
+    }
 }
 
 /// The destination root, and the new name of a single file.
@@ -285,18 +328,21 @@ mod asked_tests {
         let contents = SourceRoot::Contents { names_hash: [0; 32], names: 1 };
         let paths = typed(&["a/data", "~/x y", "/only/this"]);
         for good in ["data", "x y", "this"] {
-            assert!(was_asked(&named(good), &paths));
+            assert!(Asked::of(&paths).covers(&[named(good)]));
         }
         for bad in [".bashrc", "a", "only", "dat"] {
-            assert!(!was_asked(&named(bad), &paths), "{bad}");
+            assert!(!Asked::of(&paths).covers(&[named(bad)]), "{bad}");
         }
-        assert!(!was_asked(&contents, &paths), "contents were not asked for");
+        assert!(!Asked::of(&paths).covers(std::slice::from_ref(&contents)), "contents were not asked for");
         for path in ["data/", ".", "a/..", "/"] {
-            assert!(was_asked(&contents, &typed(&[path])), "{path}");
-            assert!(!was_asked(&named("data"), &typed(&[path])), "{path}");
+            assert!(Asked::of(&typed(&[path])).covers(std::slice::from_ref(&contents)), "{path}");
+            assert!(!Asked::of(&typed(&[path])).covers(&[named("data")]), "{path}");
         }
-        assert!(was_asked(&named("user"), &typed(&["~"])));
-        assert!(was_asked(&named("zero"), &typed(&["zero://5"])));
-        assert!(!was_asked(&named("5"), &typed(&["zero://5"])) && !was_asked(&named("null"), &paths));
+        assert!(Asked::of(&typed(&["~"])).covers(&[named("user")]));
+        assert!(Asked::of(&typed(&["zero://5"])).covers(&[named("zero")]));
+        assert!(
+            !Asked::of(&typed(&["zero://5"])).covers(&[named("5")])
+                && !Asked::of(&paths).covers(&[named("null")])
+        );
     }
 }

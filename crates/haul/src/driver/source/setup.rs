@@ -5,7 +5,9 @@
 
 use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
-use haul_core::wire::{Failure, Limits, Message, SourceRoot, Stage as FailureStage};
+use haul_core::wire::{
+    Capability, Failure, Limits, Message, ROOTS_PART_MAX, SourceRoot, Stage as FailureStage, capability,
+};
 
 use super::super::{Protection, agree, expect, hello, policy, protocol};
 use super::{Event, SourceRequest, line_of};
@@ -86,7 +88,11 @@ pub(super) fn set_up(
     streams: u16,
     request: &SourceRequest,
 ) -> Result<Setup, Failure> {
-    let ours = hello(session, protection, request.memory, streams);
+    let mut ours = hello(session, protection, request.memory, streams);
+    if request.sources.len() > ROOTS_PART_MAX {
+        let (kind, value) = (capability::SOURCE_ROOTS, Box::default());
+        ours.capabilities.push(Capability { kind, required: true, value });
+    }
     control.send(Message::Hello(ours.clone()));
     let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
     let options = &request.options;
@@ -94,7 +100,8 @@ pub(super) fn set_up(
     // Neither depends on the sink's hello, so neither waits for it.
     let told = Origin::of(request).and_then(|origin| Ok((origin.announced()?, origin))).map_err(walk_failure);
     if let Ok((roots, _)) = &told {
-        control.send(Message::Sources { roots: roots.clone(), policy });
+        let sources = Message::Sources { roots: roots.clone(), policy };
+        sources.split().into_iter().for_each(|message| control.send(message));
     }
     let theirs = expect(mailbox, control, line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),

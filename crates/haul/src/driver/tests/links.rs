@@ -238,6 +238,8 @@ fn what_storage_changed_is_found_and_sent_again() {
             let sink = spawn_end("sink", start);
             let (source, sink) = (finish(&case, source), finish(&case, sink));
             assert_eq!((&source.end, &sink.end), (&SessionEnd::Complete, &SessionEnd::Complete), "{case}");
+            let wrong = if verify == Verify::Disk { times } else { 0 };
+            assert_eq!((source.tally.came_back, sink.tally.came_back), (wrong, wrong), "{case}");
             let stands = fs::read(bench.dst().join("f")).unwrap();
             match (times, verify) {
                 (0 | 1, Verify::Disk) => assert!(stands == content, "{case}"),

@@ -16,6 +16,7 @@ fn probe(to: &str, rate: f64) -> Network {
         protect: "tls".into(),
         taken: std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() - 3 * 86_400,
         seconds: 30.0,
+        joined_in: Some(0.2),
         bytes: 1 << 30,
         rtt_min: 0.0268,
         rtt_median: 0.03,

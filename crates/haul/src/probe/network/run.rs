@@ -326,6 +326,7 @@ fn finish(
         protect: arrived.protect.clone(),
         taken: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
         seconds: seen.seconds,
+        joined_in: Some(over.joined_in.as_secs_f64()),
         bytes: seen.taken,
         rtt_min: rtt.unwrap_or_default().as_secs_f64(),
         rtt_median: seen.rtt_median,

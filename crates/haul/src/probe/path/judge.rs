@@ -8,6 +8,11 @@
 
 use haul_core::stage::Stage;
 
+/// What TCP sends of a new connection before it hears of any of it, bytes: ten segments (RFC 6928), twice as much each round
+/// trip (RFC 5681).
+const FIRST_WINDOW: f64 = 14_600.0;
+/// Round trips of a copy that carry no data: what is asked for and answered at its start, and its last words.
+const TURNS: f64 = 2.0;
 /// Rates that differ by less are the same: of these the host is named before the network, and what is later before what is earlier.
 const SAME: f64 = 0.01;
 
@@ -88,6 +93,17 @@ pub(super) fn judge(source: Option<Storage>, session: Session, sink: Option<Stor
         order.into_iter().find(is_least)
     });
     Verdict { rates, weakest, expected }
+}
+
+/// What a copy takes besides the time in which its bytes move at `rate`, seconds: to join the ends, the turns in which nothing
+/// moves, and what is lost until `streams` new connections have `rate` under way over `rtt` seconds.
+///
+/// All of it may be a peer's: what is no number counts for nothing.
+pub(super) fn startup(joined_in: f64, rtt: f64, streams: u16, rate: f64) -> f64 {
+    let (rtt, rate) = (sound(rtt), sound(rate));
+    let doublings = (rate * rtt / (FIRST_WINDOW * f64::from(streams.max(1)))).max(1.0).log2();
+    // What moves meanwhile is worth about one.
+    sound(sound(joined_in) + rtt * (TURNS + (doublings - 1.0).max(0.0)))
 }
 
 fn sound(cost: f64) -> f64 {

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::{Direction, Only, Pattern, ProbeError, Request};
+use crate::api::Endpoint;
+use crate::storage::null::Made;
 
 /// How endpoints begin that are no files.
 const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
@@ -64,6 +66,19 @@ pub(super) fn request(
         network_ok: limits.network_ok,
         ..Request::new(dir)
     }))
+}
+
+/// How much a source is, as far as its name says it, or one look at a file of this host. Not of directories, which would be walked.
+pub(super) fn size(source: &Endpoint) -> Option<u64> {
+    let (Endpoint::Local(path) | Endpoint::Remote { path, .. }) = source;
+    match (Made::parse(path), source) {
+        (Some(made), _) => made.ok().map(|made| made.size),
+        (None, Endpoint::Local(path)) => {
+            let meta = std::fs::metadata(OsStr::from_bytes(path)).ok()?;
+            meta.is_file().then_some(meta.len())
+        }
+        (None, Endpoint::Remote { .. }) => None,
+    }
 }
 
 fn source(path: &Path) -> Result<(PathBuf, Option<PathBuf>), ProbeError> {

@@ -130,6 +130,12 @@ pub fn run(
     let [from, to] = [(&source, Direction::Read), (&sink, Direction::Write)]
         .map(|(found, direction)| found.as_ref().and_then(|found| storage_of(found, direction)));
     let verdict = judge::judge(from, session, to);
+    let startup = network.as_ref().map_or(0.0, |network| {
+        let streams = network.recommended.as_ref().map_or(1, |best| best.setting.streams);
+        let joined_in = network.joined_in.unwrap_or(0.0);
+        judge::startup(joined_in, network.rtt_min, streams, verdict.expected.unwrap_or(0.0))
+    });
+    let bytes = place::size(&request.source);
     if let Some(network) = &network {
         remarks.extend(network.remarks.iter().cloned());
     }
@@ -148,6 +154,9 @@ pub fn run(
         parts: parts(request, &verdict, (&source, &sink), network.as_ref()),
         weakest: verdict.weakest.map(|stage| stage.name().to_owned()),
         expected: verdict.expected,
+        startup: Some(startup),
+        bytes,
+        expected_seconds: bytes.zip(verdict.expected).map(|(bytes, rate)| startup + bytes as f64 / rate),
         source_storage: source,
         network,
         sink_storage: sink,

@@ -3,8 +3,8 @@ use std::sync::{Arc, Mutex};
 use haul_core::stage::Stage;
 
 use super::answer::Told;
-use super::judge::{Host, Session, Storage, judge};
-use super::place::{Limits, request};
+use super::judge::{Host, Session, Storage, judge, startup};
+use super::place::{Limits, request, size};
 use super::*;
 use crate::api::Control;
 use crate::job::{PathBytes, StorageQuestion};
@@ -55,6 +55,17 @@ fn one_host_is_shared() {
     assert_eq!((slow.weakest, slow.expected), (Some(Stage::SinkStorage), Some(1e8)));
 }
 
+/// Goal: what a copy takes besides its bytes: to join the ends, its turns, and the round trips until TCP has as much under way as
+/// the path holds; next to nothing on a short one.
+#[test]
+fn a_start_costs_round_trips() {
+    assert_eq!(startup(0.3, 0.0, 4, 5e9), 0.3);
+    // 16 MB under way on four streams, of which each begins with 14,600 bytes: a little over eight doublings.
+    let long = startup(1.5, 0.128, 4, 1.25e8);
+    assert!((1.5 + 9.0 * 0.128..1.5 + 9.2 * 0.128).contains(&long), "{long}");
+    assert!((0.25..0.251).contains(&startup(0.25, 0.0001, 1, 1e8)));
+}
+
 /// Goal: no figure that a peer can say breaks it, and nothing that is no rate is one.
 #[test]
 fn any_figures_will_do() {
@@ -65,6 +76,8 @@ fn any_figures_will_do() {
                 [Session::Local { rate: a, cost: b, share: b }, pair(a, true, [b, a]), pair(b, false, [a, b])]
             {
                 let verdict = judge(storage(a, b), session, storage(b, a));
+                let begins = startup(a, b, 0, b);
+                assert!(begins.is_finite() && begins >= 0.0, "{begins}");
                 let all = verdict.rates.iter().flatten().chain(&verdict.expected);
                 all.for_each(|rate| assert!(rate.is_finite() && *rate > 0.0, "{verdict:?}"));
             }
@@ -104,6 +117,17 @@ fn the_storage_of_a_copy_is_probed() {
     assert_eq!((from.file, from.size), (Some(at("data/deep/large")), None));
     let from = ask(&at("data/small"), Direction::Read).unwrap().unwrap();
     assert_eq!((from.path, from.file), (at("data"), None));
+    let size_of =
+        |path: &std::path::Path| size(&Endpoint::Local(path.as_os_str().as_encoded_bytes().to_vec()));
+    assert_eq!(
+        (size_of(&at("data/deep/large")), size_of(&at("data")), size_of(&at("none"))),
+        (Some(300 << 20), None, None)
+    );
+    let far = |path: &str| size(&Endpoint::Remote { host: "h".into(), path: path.into() });
+    assert_eq!(
+        (far("null://5"), far("zero://6"), far("null://"), far("/etc/passwd")),
+        (Some(5), Some(6), None, None)
+    );
     // `~` is the home where no shell saw the path, and a name elsewhere.
     let home = request(b"~/x", Some(dir.path()), Direction::Write, LIMITS).unwrap().unwrap();
     assert_eq!(home.path, dir.path());

@@ -12,15 +12,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_core::entry::{Name, NameError};
-use haul_core::wire::{ITEMS_MAX, SourceRoot};
+use haul_core::wire::{ROOTS_MAX, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, open, openat, statat};
 use rustix::io::Errno;
 
 use super::failure::{printable, strerror};
 use crate::storage::walk::{READ_DIR_LEN, is_own_debris};
 
-/// Most sources of one job: they are told to the sink in one list.
-pub const SOURCES_MAX: usize = ITEMS_MAX;
+/// Most sources of one job: both ends keep the names of all.
+pub const SOURCES_MAX: usize = ROOTS_MAX;
 /// Most directories between a destination and `/` that [`is_inside`] climbs.
 const CLIMB_MAX: usize = 4096;
 

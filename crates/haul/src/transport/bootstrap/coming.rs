@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use haul_core::ids::StreamId;
 
-use super::listener::{FIRST_EPOCH, Met};
+use super::listener::FIRST_EPOCH;
+use super::meet::Met;
 use super::race::{Caller, Way};
 use crate::transport::Post;
 use crate::transport::rejoin::JoinEvent;

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::{Decided, Gathered, JOIN_WAIT};
 use super::channels::FURTHER_MAX;
-use super::listener::random;
+use super::meet::random;
 use super::message::{self, Bytes, CHANNEL_MAGIC, Decision, Fixed};
 use super::{BootstrapError, BootstrapKind};
 use crate::transport::{Link, pipe};
@@ -225,23 +225,40 @@ pub fn channel(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> Result<(), Boot
 #[cfg(test)]
 mod tests {
     use std::io::PipeReader;
-    use std::thread::JoinHandle;
 
     use crossbeam_channel::bounded;
 
     use super::*;
 
-    /// A helper that was told this; what it says at its end, and the other end of its stdout.
-    fn helper(at: &GateAt, token: [u8; 32], index: u16) -> (JoinHandle<bool>, PipeReader) {
+    /// Nothing here takes so long; it turns a helper that is let in, and stays, into a failure.
+    const HANG: Duration = Duration::from_secs(20);
+
+    /// The end of a helper.
+    struct Helper(Receiver<bool>);
+
+    impl Helper {
+        /// What it says at its end.
+        fn join(self) -> bool {
+            self.0.recv_timeout(HANG).expect("the helper ends")
+        }
+
+        fn is_running(&self) -> bool {
+            self.0.is_empty()
+        }
+    }
+
+    /// A helper that was told this, and the other end of its stdout.
+    fn helper(at: &GateAt, token: [u8; 32], index: u16) -> (Helper, PipeReader) {
         let ((input, mut told), (said, output)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let task = HelperTask { name: at.name, token: Fixed(token), index };
         told.write_all(&message::encode(&task).unwrap()).unwrap();
-        let run = thread::spawn(move || {
+        let (over, ended) = bounded(1);
+        thread::spawn(move || {
             let handed = channel(input.as_fd(), output.as_fd()).is_ok();
-            drop(told);
-            handed
+            drop((told, input, output));
+            let _ = over.send(handed);
         });
-        (run, said)
+        (Helper(ended), said)
     }
 
     /// Goal: a channel comes in with the token and under a number of its own only; a helper ends with the agent's interest.
@@ -253,26 +270,26 @@ mod tests {
             said.read_to_end(&mut all).map(|_| all).unwrap()
         };
         let (liar, said) = helper(&at, [0; 32], 0);
-        assert!(liar.join().unwrap() && heard(said).is_empty());
+        assert!(liar.join() && heard(said).is_empty());
         let (first, mut heard_first) = helper(&at, at.token.0, 1);
         message::skip_to(CHANNEL_MAGIC, &mut heard_first).unwrap();
         for index in [1, FURTHER_MAX] {
             let (second, said) = helper(&at, at.token.0, index);
-            assert!(second.join().unwrap() && heard(said).is_empty(), "{index}");
+            assert!(second.join() && heard(said).is_empty(), "{index}");
         }
         let (third, mut said) = helper(&at, at.token.0, 7);
         message::skip_to(CHANNEL_MAGIC, &mut said).unwrap();
-        assert!(!first.is_finished());
+        assert!(first.is_running());
         let mut links = gate.take(&[1]).expect("it came");
         assert_eq!(links.len(), 1);
         // The one that was not named is closed.
-        assert!(third.join().unwrap());
+        assert!(third.join());
         links[0].writer.write_all(b"x").unwrap();
         drop(links);
-        assert!(first.join().unwrap());
+        assert!(first.join());
         assert!(heard(heard_first).contains(&b'x'));
         let late = helper(&at, at.token.0, 2).0;
-        assert!(!late.join().unwrap(), "the gate is still open");
+        assert!(!late.join(), "the gate is still open");
     }
 
     /// Goal: a near end that names what is not there, or too much, is wrong; without channels it may go on.

@@ -298,6 +298,21 @@ pub(super) fn skip_to(magic: &[u8], reader: &mut dyn Read) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting from the other end"))
 }
 
+/// Reads every kind of frame from these bytes, as they may come from a peer. For the fuzzer.
+#[doc(hidden)]
+pub fn read_any(bytes: &[u8]) {
+    fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+        read_frame(&mut &bytes[..]).ok()
+    }
+    let mut rest = bytes;
+    let greeted = skip_to_magic(&mut rest).is_ok();
+    let frames = if greeted { rest } else { bytes };
+    let _ = (read::<AgentHello>(frames), read::<AgentReply>(frames));
+    let _ = read::<NearHello>(frames).map(|near| near.vias().len());
+    let _ = read::<Decision>(frames).map(|said| said.is_followed());
+    let _ = read::<FarDialled>(frames);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,14 +7,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
 use super::channels::{self, Further};
-use super::listener::Session;
+use super::meet::Session;
 use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
     PROGRAM_LEN_MAX, Wish,
@@ -129,6 +129,7 @@ pub fn connect_and_hear(
         let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
         Ok::<_, BootstrapError>(Session { bare, ..session })
     };
+    let begin = Instant::now();
     let mut session = fresh()?;
     let words = encode(tell(VERSION, &session))?;
     let sharing = Sharing::find(spec);
@@ -146,9 +147,10 @@ pub fn connect_and_hear(
         session = fresh()?;
         ssh.send(&encode(tell(protocol, &session))?, notes)?;
     }
+    let (greeted, mut answering) = (Instant::now(), Duration::ZERO);
     let reply = loop {
         match ssh.read_frame(notes)? {
-            AgentReply::Told(json) if hear(&json) => {}
+            AgentReply::Told(json) if hear(&json) => answering = greeted.elapsed(),
             reply => break reply,
         }
     };
@@ -352,6 +354,7 @@ pub fn connect_and_hear(
         ssh_channels,
         strays,
         far: facts,
+        took: begin.elapsed().saturating_sub(answering),
         guard,
     })
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::ids::{SessionEpoch, StreamId};
 
-use super::listener::{self, Met, Session};
+use super::meet::{self, Met, Session};
 use super::message::{ADDRESSES_MAX, Listening};
 use crate::transport::routes::{self, Address, Route};
 use crate::transport::{Link, TransportError, tcp, tls};
@@ -140,7 +140,7 @@ impl Caller {
         let socket = tcp::connect(&way.remote, way.local, window, left().min(connect)).map_err(|e| {
             TransportError { what: format!("connecting to {}: {e}", way.remote), source: Some(e) }
         })?;
-        listener::meet(socket, &self.identity, &self.pin, left())
+        meet::meet(socket, &self.identity, &self.pin, left())
     }
 }
 
@@ -464,7 +464,7 @@ fn dial(
     let wait = left().min(CONNECT_WAIT);
     let socket = tcp::connect(&way.remote, way.local, window, wait).map_err(|error| error.kind())?;
     answered(tcp::sample(&socket).ok().map(|sample| sample.rtt).filter(|rtt| !rtt.is_zero()));
-    listener::meet(socket, &caller.identity, &caller.pin, left()).map_err(|_| io::ErrorKind::InvalidData)
+    meet::meet(socket, &caller.identity, &caller.pin, left()).map_err(|_| io::ErrorKind::InvalidData)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::StreamId;
 
 use super::agent::{self, Decided, Gathered, JOIN_WAIT};
-use super::listener::{At, FIRST_EPOCH, Listener, Met, Session};
+use super::listener::{At, FIRST_EPOCH, Listener};
+use super::meet::{Met, Session};
 use super::message::{self, Decision, FarDialled, Listening};
 use super::race::{self, Caller, Race, Rules, Way};
 use super::redial::{Redial, Redialler};

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crossbeam_channel::bounded;
 use rustix::fs::{FileType, Mode};
 
-use super::listener::random;
+use super::meet::random;
 use super::ssh::destination;
 use super::{Dialler, RemoteSpec};
 

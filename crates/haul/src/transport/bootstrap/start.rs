@@ -17,7 +17,8 @@ use haul_core::ids::StreamId;
 use haul_core::tune::start::STREAMS_LONG_MIN;
 
 use super::coming::Coming;
-use super::listener::{FIRST_EPOCH, Met, PREAUTH_MAX};
+use super::listener::{FIRST_EPOCH, PREAUTH_MAX};
+use super::meet::Met;
 use super::race::{Caller, Race, Rules, Way};
 use crate::transport::Link;
 use crate::transport::path::Plan;
@@ -145,7 +146,7 @@ mod tests {
 
     use haul_core::wire::{JOIN_LEN, Join, Joined};
 
-    use super::super::listener::Session;
+    use super::super::meet::Session;
     use super::*;
     use crate::transport::path::EndFacts;
     use crate::transport::rejoin::JoinEvent;

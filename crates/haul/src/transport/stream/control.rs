@@ -4,8 +4,11 @@
 //! each once and in order, and the word that a link was lost. Each link has a writing and a reading thread.
 //! Invariants: nothing that a link of an older epoch brings has any effect once another was attached (one lock holds the
 //! epoch and the numbers); what was sent is kept until the peer said that it came, and sent again where it did not
-//! (`haul_core::resend`); sending never blocks.
+//! (`haul_core::resend`); sending never blocks. What was posted and not taken is bounded ([`WAITING_MAX`],
+//! [`WAITING_LEN_MAX`]): beyond that the link is not read. That cannot dead-lock, for whoever takes messages waits for
+//! nothing that control brings but these.
 
+use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,6 +26,10 @@ use crate::transport::{Link, Post, TransportError};
 
 /// Control frames are written together up to this many bytes (one more frame may go over it).
 const BATCH_LEN: usize = 256 * 1024;
+/// Most messages that were posted and wait to be taken, and how long their bodies may be together before no other is read,
+/// bytes. An honest peer rarely has a tenth of it on its way.
+pub const WAITING_MAX: usize = 1024;
+pub const WAITING_LEN_MAX: usize = 8 * 1024 * 1024;
 /// How long a control stream that is being closed waits for what was sent to be written, and then for the
 /// peer's end.
 const CLOSE_WRITE_WAIT: Duration = Duration::from_secs(5);
@@ -38,6 +45,16 @@ pub enum ControlEvent {
         why: String,
         how: Loss,
     },
+}
+
+impl ControlEvent {
+    /// Tells the stream that this event was received: there is room for another. Whoever is posted to says so of each, or
+    /// nothing more comes.
+    pub fn taken(&self, handle: &ControlHandle) {
+        if let ControlEvent::Message(_) = self {
+            handle.taken();
+        }
+    }
 }
 
 /// Starts control streams.
@@ -59,6 +76,9 @@ struct Shared {
 struct State {
     out: Outgoing,
     into: Incoming,
+    /// Lengths of the messages that were posted and not taken, and their sum, bytes.
+    waiting: VecDeque<usize>,
+    waiting_len: usize,
     epoch: SessionEpoch,
     /// The present link has a connection of its own: what was written to it goes out without this process.
     own: bool,
@@ -75,7 +95,31 @@ struct State {
     read_over: bool,
 }
 
+impl State {
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX || self.waiting_len >= WAITING_LEN_MAX
+    }
+}
+
 impl Shared {
+    /// Waits until another message may be posted. False: the link of `epoch` is not to be read any more.
+    fn wait_for_room(&self, epoch: SessionEpoch) -> bool {
+        let mut state = self.lock();
+        loop {
+            if state.epoch != epoch {
+                return false;
+            }
+            // Nobody takes what comes behind the end.
+            if state.closing || !state.is_full() {
+                return true;
+            }
+            if state.closer.is_none() {
+                return false;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,6 +158,8 @@ impl ControlStream {
         let state = State {
             out: Outgoing::default(),
             into: Incoming::default(),
+            waiting: VecDeque::new(),
+            waiting_len: 0,
             epoch,
             own: link.socket.is_some(),
             closer: Some(link.closer.clone()),
@@ -186,6 +232,19 @@ impl ControlHandle {
         }
         if let Err(error) = pushed {
             (self.shared.post)(ControlEvent::Lost { epoch, why: error.to_string(), how: Loss::Broken });
+        }
+    }
+
+    /// See [`ControlEvent::taken`]. Messages are taken in the order in which they came.
+    fn taken(&self) {
+        let mut state = self.shared.lock();
+        let was_full = state.is_full();
+        let len = state.waiting.pop_front().unwrap_or(0);
+        state.waiting_len -= len;
+        let wake = was_full && !state.is_full();
+        drop(state);
+        if wake {
+            self.shared.changed.notify_all();
         }
     }
 
@@ -353,7 +412,9 @@ fn read_control(
         shared.changed.notify_all();
     }
     let mut body = Vec::new();
-    while let Some(header) = read_header(&mut reader)? {
+    while shared.wait_for_room(epoch)
+        && let Some(header) = read_header(&mut reader)?
+    {
         if !header.is_message() || header.stream != StreamId(0) {
             return Err(format!(
                 "the peer sent a bad frame: kind {:#04x} of stream {} on the control stream",
@@ -381,8 +442,12 @@ fn read_control(
                 state.out.received(number).map_err(|e| e.to_string())?;
             }
             // Under the lock, so that nothing is told after another link took over.
-            Decoded::Message(message) => (shared.post)(ControlEvent::Message(message)),
-            Decoded::Ignored => {}
+            Decoded::Message(message) if !(state.closing && state.is_full()) => {
+                state.waiting.push_back(len);
+                state.waiting_len += len;
+                (shared.post)(ControlEvent::Message(message));
+            }
+            Decoded::Message(_) | Decoded::Ignored => {}
         }
         if let Some(number) = state.into.to_tell() {
             let mut body = Vec::new();

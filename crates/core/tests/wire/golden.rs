@@ -1,0 +1,254 @@
+//! The bytes of v1, fixed.
+
+use std::time::Duration;
+
+use haul_core::digest::Subtree;
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::extents::DataExtent;
+use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::layout::{Component, Layout};
+use haul_core::schedule::Health;
+use haul_core::schedule::table::{Row, Table, Unwell, UnwellTargets};
+use haul_core::stage::StageTime;
+use haul_core::wire::*;
+
+use crate::samples::{MESSAGES, index_of};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Goal: v1 does not change by accident.
+/// Method: one fixed sample of everything against the bytes in `golden_wire.txt`. A wanted change of the
+/// protocol replaces the table with what the failing test prints, and needs a new version number once
+/// v1 is released.
+#[test]
+fn golden_bytes_hold() {
+    let mut lines = vec![];
+    for index in 0..MESSAGES {
+        let message = golden_message(index);
+        assert_eq!(index_of(&message), index);
+        let debug = format!("{message:?}");
+        let label = debug.split([' ', '(', '{']).next().unwrap_or_default();
+        lines.push(format!(
+            "{label} {}",
+            hex(&encode_frame(&message, StreamId(0), SessionEpoch(0x0a0b), 0x0102))
+        ));
+    }
+    let entry = DataEntry {
+        id: FileId(0x0102),
+        generation: Generation(3),
+        offset: 65_536,
+        len: 135_536,
+        root: false,
+        hole: false,
+        tail: true,
+        sealed: true,
+        pass: 1,
+        digest: DigestKind::Blake3,
+        cvs: vec![[0xc1; 32], [0xc2; 32]],
+    };
+    let small = DataEntry {
+        offset: 0,
+        len: 5,
+        root: true,
+        sealed: false,
+        pass: 0,
+        cvs: vec![[0xc3; 32]],
+        ..entry.clone()
+    };
+    let frames = [
+        ("data-object", Class::ANY, vec![entry.clone()]),
+        ("data-of-target", Class(0x0102), vec![entry]),
+        ("data-bundle", Class::ANY, vec![small.clone(), small]),
+    ];
+    for (label, class, entries) in frames {
+        let header = DataHeader { class, entries };
+        let frame = encode_data_header(&header, StreamId(2), SessionEpoch(0x0a0b), 0x0102);
+        lines.push(format!("{label} {}", hex(&frame)));
+    }
+    let (stream, epoch) = (StreamId(2), SessionEpoch(0x0a0b));
+    let join = Join::prove(&[0x52; 32], [0x51; 16], stream, epoch, [0x53; 16]);
+    lines.push(format!("join {}", hex(&join.encode())));
+    lines.push(format!("joined {}", hex(&Joined::StaleEpoch.encode(stream, epoch))));
+    lines.push(format!("resume {}", hex(&ResumeFrom { epoch, received: 0x0102 }.encode())));
+    let end = FrameHeader { len: 0, kind: kind::DATA_END, flags: 0, stream, epoch, seq: 0x0102 };
+    lines.push(format!("data-end {}", hex(&end.encode())));
+    lines.push(format!("subheader {}", hex(&SubHeader { channel: 2, len: 0x1234 }.encode())));
+    let table = lines.join("\n") + "\n";
+    let golden = include_str!("../golden_wire.txt");
+    assert!(table == golden, "the wire format changed; it is now:\n{table}");
+}
+
+/// Goal: no kind of frame without a fixed sample.
+/// Method: every number that decoders take for a kind that they know, against the kinds of the samples.
+#[test]
+fn every_kind_has_a_golden_sample() {
+    let frames = include_str!("../golden_wire.txt").lines().filter(|line| !line.starts_with("subheader "));
+    let kind_of = |line: &str| {
+        let (_, hex) = line.split_once(' ').expect("a label and bytes");
+        u8::from_str_radix(&hex[8..10], 16).expect("hex")
+    };
+    let sampled: Vec<u8> = frames.map(kind_of).collect();
+    let unknown = |kind| match decode_message(kind, b"") {
+        Ok(Decoded::Ignored) => true,
+        decoded => decoded == Err(WireError::UnknownKind(kind)),
+    };
+    let missing: Vec<u8> = (0..=u8::MAX).filter(|kind| !unknown(*kind) && !sampled.contains(kind)).collect();
+    assert!(missing.is_empty(), "no samples of the kinds {missing:02x?}");
+}
+
+fn golden_message(index: usize) -> Message {
+    let (id, generation) = (FileId(0x0102), Generation(3));
+    let name = |bytes: &[u8]| Name::new(bytes).expect("legal");
+    let stamp = |secs| Timestamp { secs, nanos: 999_999_999 };
+    let meta = Meta { mode: 0o4755, uid: 1000, gid: 100, mtime: stamp(-1) };
+    let extent = Extent { id, generation, offset: 4 << 20, len: 1 << 16 };
+    let failure = Failure { stage: Stage::Publish, errno: 28, text: "no space".into() };
+    let subtree = Subtree { offset: 0, len: 4 << 20, cv: [0xcc; 32] };
+    match index {
+        0 => Message::Hello(Hello {
+            version_min: 1,
+            version_max: 2,
+            session: [0x51; 16],
+            capabilities: vec![
+                Capability { kind: 0x0102, required: true, value: b"val".as_slice().into() },
+                Capability { kind: 0x0103, required: false, value: [].into() },
+            ],
+            limits: Limits { object_len: 64 << 20, entries: 65_536, streams: 16 },
+        }),
+        1 => Message::Sources {
+            roots: vec![
+                SourceRoot::Named { name: name(b"file"), is_dir: false },
+                SourceRoot::Named { name: name(b"dir"), is_dir: true },
+                SourceRoot::Contents { names_hash: [0xab; 32], names: 3 },
+            ],
+            policy: Policy {
+                durable: true,
+                force: false,
+                no_clobber: true,
+                update: false,
+                owner: false,
+                times: true,
+                verify: false,
+            },
+        },
+        2 => Message::Destination { wait: true, rename: Some(name(b"b.txt")), epoch: 7, resumed: false },
+        3 => Message::Announce(vec![
+            Announced { id, generation, parent: DirId::ROOT, name: name(b"d"), meta, kind: EntryKind::Dir },
+            Announced {
+                id: FileId(0x0103),
+                generation,
+                parent: DirId(0x0102),
+                name: name(b"\xfff"),
+                meta,
+                kind: EntryKind::File {
+                    fingerprint: Fingerprint { size: 0x1234, mtime: stamp(1), ctime: stamp(2), ino: 9 },
+                    object_size: 4 << 20,
+                    sparse: false,
+                },
+            },
+            Announced {
+                id: FileId(0x0104),
+                generation,
+                parent: DirId(0x0102),
+                name: name(b"l"),
+                meta,
+                kind: EntryKind::Symlink { target: b"../d".as_slice().into() },
+            },
+        ]),
+        4 => Message::DirEnd(vec![DirId::ROOT, DirId(0x0102)]),
+        5 => Message::State(vec![
+            (id, generation, FileState::Fresh),
+            (id, generation, FileState::Unchanged),
+            (id, generation, FileState::Skipped),
+            (id, generation, FileState::Held { subtrees: vec![subtree], verify: true }),
+        ]),
+        6 => Message::Sealed(vec![(id, generation, 2)]),
+        7 => Message::Withdraw { id, generation, retry: true, failure: Some(failure) },
+        8 => Message::End(Totals { files: 1, dirs: 2, symlinks: 3, bytes: 4 }),
+        9 => Message::Grant { class: 1, total: 1 << 32 },
+        10 => Message::Written { bytes: 5, frames: vec![(StreamId(1), 6), (StreamId(2), 7)] },
+        11 => Message::Durable(vec![extent]),
+        12 => Message::Done(vec![
+            DoneItem { id, generation, outcome: Outcome::Done { root: None } },
+            DoneItem { id, generation, outcome: Outcome::Done { root: Some([0xdd; 32]) } },
+            DoneItem { id, generation, outcome: Outcome::Failed(failure) },
+        ]),
+        13 => Message::Resend(vec![extent, extent]),
+        14 => Message::StreamClosed { stream: StreamId(2), frames: 8 },
+        15 => Message::TargetHealth(vec![TargetHealth {
+            class: Class(1),
+            health: Health::Hung,
+            waiting: 2,
+            in_flight: 3,
+            service: 4,
+            best: 5,
+            done: 6,
+        }]),
+        16 => Message::Stop { reason: "stop".into() },
+        17 => Message::Stopped,
+        18 => Message::Complete,
+        19 => Message::Report(EndReport {
+            cpu: 1,
+            rss_max: 2,
+            stages: std::array::from_fn(|i| StageTime {
+                busy: 10 * i as u64,
+                starved: 10 * i as u64 + 1,
+                blocked: 10 * i as u64 + 2,
+            }),
+            strays: 3,
+            payload: 4,
+            objects_resent: 5,
+            not_kept: [6, 7, 8, 9, 10, 11],
+        }),
+        20 => Message::Abort(failure),
+        21 => Message::Ping(0x0102),
+        22 => Message::Pong(0x0102),
+        23 => Message::Trouble { path: b"d/f".as_slice().into(), failure },
+        24 => Message::Holes {
+            id,
+            generation,
+            extents: vec![DataExtent { offset: 0, len: 1 << 16 }, DataExtent { offset: 1 << 40, len: 5 }],
+            last: true,
+        },
+        25 => Message::Notice { text: "waiting".into() },
+        26 => Message::Received(0x0102),
+        27 => Message::Streams(5),
+        28 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
+        29 => Message::FileTargets {
+            id,
+            generation,
+            layout: Layout::new(vec![
+                Component { start: 0, stripe_size: 1 << 20, targets: vec![Class(3), Class(4)] },
+                Component { start: 1 << 30, stripe_size: u64::MAX, targets: vec![Class::ANY] },
+            ])
+            .expect("it is one"),
+        },
+        30 => Message::Trial(b"{}".as_slice().into()),
+        31 => Message::SourceRoots(vec![SourceRoot::Named { name: name(b"file"), is_dir: false }]),
+        32 => Message::AskTable,
+        33 => Message::TargetTable(Table {
+            counts: [9, 0, 0, 1],
+            rows: vec![Row {
+                name: "OST0001".into(),
+                health: Health::Hung,
+                waiting: 2,
+                in_flight: 3,
+                service: Duration::from_nanos(4),
+                best: Duration::from_nanos(5),
+                done: 6,
+                bytes: 7,
+            }],
+        }),
+        34 => Message::UnwellTargets(UnwellTargets {
+            named: vec![Unwell {
+                name: "OST0001".into(),
+                congested: Duration::from_nanos(8),
+                hung: Duration::from_nanos(9),
+            }],
+            others: 10,
+        }),
+        _ => unreachable!("there are {MESSAGES} kinds"),
+    }
+}

@@ -1,0 +1,123 @@
+//! What two hellos agree on.
+
+use haul_core::wire::*;
+
+/// Goal: two ends agree on the highest common version and the smaller limits, or say exactly why not.
+/// Method: every pair of small version ranges against a model; each other condition alone.
+#[test]
+fn negotiation_finds_the_common_ground() {
+    let base = Hello {
+        version_min: 1,
+        version_max: 1,
+        session: [7; 16],
+        capabilities: vec![],
+        limits: Limits { object_len: 4 << 20, entries: 1000, streams: 8 },
+    };
+    let ranges = || (1..6u16).flat_map(|min| (min..6).map(move |max| (min, max)));
+    for a in ranges() {
+        for b in ranges() {
+            let ours = Hello { version_min: a.0, version_max: a.1, ..base.clone() };
+            let theirs = Hello { version_min: b.0, version_max: b.1, ..base.clone() };
+            let common = (1..6).rev().find(|v| (a.0..=a.1).contains(v) && (b.0..=b.1).contains(v));
+            match (negotiate(&ours, &theirs), common) {
+                (Ok(agreed), Some(version)) => assert_eq!(agreed.version, version),
+                (Err(error), None) => assert_eq!(error, WireError::Version { ours: a, theirs: b }),
+                other => panic!("{a:?} {b:?}: {other:?}"),
+            }
+        }
+    }
+    let theirs = |limits: Limits| Hello { limits, ..base.clone() };
+    let agreed = negotiate(&base, &theirs(Limits { object_len: 3 << 20, entries: 2000, streams: 2 }));
+    assert_eq!(
+        agreed,
+        Ok(Agreed {
+            version: 1,
+            limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
+            holes: false,
+            targets: false,
+            knobs: false,
+            tables: false,
+            auth_only: false,
+            digest: DigestKind::Blake3,
+        })
+    );
+    let good = base.limits;
+    for limits in [
+        Limits { object_len: 0, ..good },
+        Limits { object_len: OBJECT_LEN_MIN - 1, ..good },
+        Limits { entries: 0, ..good },
+        Limits { streams: 0, ..good },
+    ] {
+        assert!(matches!(negotiate(&base, &theirs(limits)), Err(WireError::BadValue { .. })), "{limits:?}");
+    }
+    let huge = Hello {
+        limits: Limits { object_len: u32::MAX, entries: u32::MAX, streams: u16::MAX },
+        ..base.clone()
+    };
+    let agreed = negotiate(&huge, &huge).expect("more than we take is no error");
+    assert_eq!((agreed.limits.object_len, agreed.limits.streams), (OBJECT_LEN_MAX, STREAMS_MAX));
+
+    let capability = |required| Hello {
+        capabilities: vec![Capability { kind: 0x1234, required, value: [].into() }],
+        ..base.clone()
+    };
+    assert!(negotiate(&base, &capability(false)).is_ok());
+    let error = negotiate(&base, &capability(true)).expect_err("unknown and required");
+    assert_eq!(error, WireError::UnknownRequired { what: "capability", kind: 0x1234 });
+    assert!(error.to_string().contains("0x1234"));
+    let holes = |required| Hello {
+        capabilities: vec![Capability { kind: capability::HOLES, required, value: [].into() }],
+        ..base.clone()
+    };
+    for required in [false, true] {
+        let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| agreed.holes);
+        assert_eq!(agreed(&holes(false), &holes(required)), Ok(true), "both know holes");
+        assert_eq!(agreed(&base, &holes(required)), Ok(false));
+        assert_eq!(agreed(&holes(required), &base), Ok(false));
+    }
+    let targets = Hello {
+        capabilities: vec![Capability { kind: capability::TARGETS, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.targets, agreed.holes));
+    assert_eq!(agreed(&targets, &targets), Ok((true, false)), "both know targets");
+    assert_eq!(agreed(&base, &targets), Ok((false, false)));
+    assert_eq!(agreed(&targets, &holes(false)), Ok((false, false)), "one knows the one, one the other");
+    let knobs = Hello {
+        capabilities: vec![Capability { kind: capability::KNOBS, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.knobs, agreed.holes));
+    assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
+    assert_eq!(agreed(&base, &knobs), Ok((false, false)));
+    assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
+    let tables = Hello {
+        capabilities: vec![Capability { kind: capability::TABLES, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.tables, agreed.knobs));
+    assert_eq!(agreed(&tables, &tables), Ok((true, false)), "both know tables");
+    assert_eq!(agreed(&tables, &knobs), Ok((false, false)), "one knows the one, one the other");
+    // What protects data is never one end's alone.
+    for kind in [capability::XXH3, capability::AUTH_ONLY] {
+        for required in [false, true] {
+            let wants =
+                Hello { capabilities: vec![Capability { kind, required, value: [].into() }], ..base.clone() };
+            let agreed = negotiate(&wants, &wants).expect("both want it");
+            assert_eq!(agreed.digest == DigestKind::Xxh3, kind == capability::XXH3);
+            assert_eq!(agreed.auth_only, kind == capability::AUTH_ONLY);
+            for (ours, theirs) in [(&wants, &base), (&base, &wants)] {
+                assert!(matches!(negotiate(ours, theirs), Err(WireError::OneSided { .. })), "{kind}");
+            }
+        }
+    }
+    let weak = Hello {
+        capabilities: [capability::XXH3, capability::AUTH_ONLY]
+            .map(|kind| Capability { kind, required: true, value: [].into() })
+            .into(),
+        ..base.clone()
+    };
+    assert_eq!(negotiate(&weak, &weak), Err(WireError::WeakDigest));
+    let other = Hello { session: [8; 16], ..base.clone() };
+    assert_eq!(negotiate(&base, &other), Err(WireError::WrongSession));
+}

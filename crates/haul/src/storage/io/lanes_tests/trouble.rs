@@ -1,0 +1,280 @@
+//! Requests that fail, engines that break, callbacks that panic.
+
+use super::*;
+
+/// Goal: short transfers, interruptions, waits and refusals do not change a byte, in either mode, while the knobs
+/// move; direct requests stay aligned.
+/// Method: seeded faults in a scripted engine that asserts alignment; write, then read back, with pad.
+#[test]
+fn faults_change_no_byte() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    for round in 0..80 {
+        let mode = IoMode::ALL[round % 2];
+        let object = K64 << rng.usize(0..3);
+        let len = rng.usize(1..600_000);
+        let content: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(len).collect();
+        let dice = Mutex::new(fastrand::Rng::with_seed(round as u64));
+        let mut world = World::new(move |op| {
+            let mut dice = dice.lock().unwrap();
+            if op.uncached {
+                return Fate::Fail(Errno::OPNOTSUPP);
+            }
+            match dice.u32(0..20) {
+                0..6 => Fate::Short(dice.usize(1..op.wanted().max(2))),
+                6 => Fate::Fail(Errno::INTR),
+                7 => Fate::Fail(Errno::AGAIN),
+                _ => Fate::Whole,
+            }
+        });
+        world.dawdle = rng.bool();
+        let pool = Pool::new(64 << 20);
+        let (on_done, done) = listener();
+        let order = OrderPolicy::ALL[rng.usize(0..4)];
+        let config = config(rng.usize(1..5), rng.usize(1..10), 4096 << rng.u32(0..10), order);
+        let (lanes, _world) = world.start(config, on_done);
+        let scratch = scratch();
+        let target = file(scratch.try_clone().unwrap(), mode, 1, rng.bool());
+        let objects = len.div_ceil(object);
+        for kind in [IoKind::Write, IoKind::Read] {
+            for i in 0..objects {
+                let range = i * object..len.min((i + 1) * object);
+                let pad =
+                    if mode == IoMode::Direct { range.len().next_multiple_of(4096) - range.len() } else { 0 };
+                let mut buffer = pool.take(range.len()).unwrap();
+                if kind == IoKind::Write {
+                    buffer.as_mut_slice().copy_from_slice(&content[range.clone()]);
+                } else {
+                    buffer.as_mut_slice().fill(0);
+                }
+                let uncached = rng.bool();
+                lanes.submit(Transfer {
+                    pad,
+                    uncached,
+                    ..transfer((i, uncached), &target, kind, range.start as u64, buffer)
+                });
+                match rng.u32(0..6) {
+                    0 => lanes.set_order(OrderPolicy::ALL[rng.usize(0..4)]),
+                    1 => lanes.set_request_size(4096 << rng.u32(0..10)),
+                    2 => lanes.set_depth(rng.usize(1..10)),
+                    3 => drop(lanes.use_lanes(rng.usize(1..6))),
+                    _ => {}
+                }
+            }
+            for _ in 0..objects {
+                let done = done.recv_timeout(PATIENCE).unwrap();
+                let (i, uncached) = done.tag;
+                assert_eq!((done.moved, done.error), (done.len, None), "round {round}");
+                assert_eq!(done.refused_uncached, uncached);
+                let range = i * object..len.min((i + 1) * object);
+                assert!(done.buffer.as_slice() == &content[range], "round {round}: {kind:?} of {i}");
+            }
+            if kind == IoKind::Write {
+                // Direct writes ended in padding; a sink truncates as well.
+                scratch.set_len(len as u64).unwrap();
+                let mut there = vec![0; len];
+                scratch.read_exact_at(&mut there, 0).unwrap();
+                assert!(there == content, "round {round}: what was written is there");
+            }
+        }
+    }
+}
+
+/// Goal: a file that ends early ends the transfer there, without an error, in either mode.
+/// Method: files of seeded odd length, read beyond their end, by whole and by joined requests.
+#[test]
+fn the_end_of_file_is_no_error() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for round in 0..60 {
+        let len = rng.usize(0..3 * K64);
+        let scratch = scratch();
+        let content: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(len).collect();
+        scratch.write_all_at(&content, 0).unwrap();
+        let target = file(scratch, IoMode::ALL[round % 2], 1, false);
+        let (on_done, done) = listener();
+        let request_size = 4096 << rng.u32(0..7);
+        let pool = Pool::new(1 << 20);
+        let (lanes, _) =
+            World::new(|_| Fate::Whole).start(config(2, 3, request_size, OrderPolicy::None), on_done);
+        for i in 0..4 {
+            let buffer = pool.take(K64).unwrap();
+            lanes.submit(transfer(i, &target, IoKind::Read, (i * K64) as u64, buffer));
+        }
+        for _ in 0..4 {
+            let done = done.recv_timeout(PATIENCE).unwrap();
+            let there = content.get(done.tag * K64..).unwrap_or_default();
+            let there = &there[..there.len().min(K64)];
+            assert_eq!((done.moved, done.error), (there.len(), None), "{len} bytes");
+            assert!(&done.buffer.as_slice()[..done.moved] == there);
+        }
+    }
+}
+
+/// Goal: an errno is told with the first byte that it stands at, of the transfers that have it and of no others.
+/// Method: everything from some byte on fails (a vanished device, a full disk), or one block does; an engine
+/// fails all of a request that touches it, or moves what lies before. Joined and cut requests.
+#[test]
+fn errors_name_their_byte() {
+    const BAD: u64 = 5 * K64 as u64 + 8192;
+    for (errno, to_the_end) in [(Errno::IO, false), (Errno::NOSPC, true), (Errno::NODEV, true)] {
+        for partial in [false, true] {
+            for request_size in [4096_u64, 16384, K64 as u64, 1 << 20] {
+                let world = World::new(move |op| {
+                    let end = op.offset + op.wanted() as u64;
+                    let bad_end = if to_the_end { u64::MAX } else { BAD + 4096 };
+                    if end <= BAD || op.offset >= bad_end {
+                        // The first one waits until all are there, so that those after it are joined.
+                        return if op.offset == 0 { Fate::Hang } else { Fate::Whole };
+                    }
+                    match partial && op.offset < BAD {
+                        true => Fate::Short((BAD - op.offset) as usize),
+                        false => Fate::Fail(errno),
+                    }
+                });
+                let (on_done, done) = listener();
+                let (lanes, world) =
+                    world.start(config(1, 1, request_size as u32, OrderPolicy::Loose), on_done);
+                let target = nothing("bad", 1, false);
+                let pool = Pool::new(1 << 20);
+                for i in 0..8 {
+                    let buffer = pool.take(K64).unwrap();
+                    lanes.submit(transfer(i, &target, IoKind::Write, i * K64 as u64, buffer));
+                    world.wait_for_issues(1);
+                }
+                world.release();
+                for _ in 0..8 {
+                    let done = done.recv_timeout(PATIENCE).unwrap();
+                    let start = done.tag * K64 as u64;
+                    let first = if partial {
+                        BAD
+                    } else {
+                        start + (BAD - start.min(BAD)) / request_size * request_size
+                    };
+                    let wanted = match done.tag {
+                        5 => (first - start, Some((errno, first))),
+                        6.. if to_the_end => (0, Some((errno, start))),
+                        _ => (K64 as u64, None),
+                    };
+                    assert_eq!((done.moved as u64, done.error), wanted, "{errno} {partial} {request_size}");
+                }
+                let joined = world.issued().iter().any(|event| event.parts == 7);
+                assert_eq!(joined, request_size == 1 << 20);
+            }
+        }
+    }
+}
+
+/// Goal: tries are bounded, and what never succeeds is an error in the end.
+/// Method: engines that always answer the same; issues are counted.
+#[test]
+fn tries_are_bounded() {
+    for (fate, kind, errno, tries) in [
+        (Fate::Fail(Errno::INTR), IoKind::Read, Errno::INTR, request::INTERRUPTED_MAX),
+        (Fate::Fail(Errno::AGAIN), IoKind::Read, Errno::AGAIN, request::AGAIN_MAX),
+        (Fate::Short(0), IoKind::Write, Errno::IO, request::INTERRUPTED_MAX),
+    ] {
+        let (on_done, done) = listener();
+        let (lanes, world) = World::new(move |_| fate).start(config(1, 1, 65536, OrderPolicy::None), on_done);
+        lanes.submit(transfer(
+            (),
+            &nothing("never", 1, false),
+            kind,
+            0,
+            Pool::new(1 << 20).take(100).unwrap(),
+        ));
+        let done = done.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((done.moved, done.error), (0, Some((errno, 0))));
+        assert_eq!(world.issued().len(), tries as usize + 1);
+    }
+}
+
+/// Goal: a target that refuses uncached requests is asked once, and every transfer that wanted it hears so.
+/// Method: transfers one after another, to files of one target and one of another.
+#[test]
+fn a_refusal_is_remembered() {
+    let world = World::new(|op| match op.uncached && op.file.target == Target(1) {
+        true => Fate::Fail(Errno::OPNOTSUPP),
+        false => Fate::Whole,
+    });
+    let (on_done, done) = listener();
+    let (lanes, world) = world.start(config(1, 1, 4096, OrderPolicy::None), on_done);
+    let pool = Pool::new(1 << 20);
+    for (target, refused) in [(1, true), (1, true), (2, false)] {
+        let file = nothing("some", target, false);
+        let buffer = pool.take(16384).unwrap();
+        lanes.submit(Transfer { uncached: true, ..transfer((), &file, IoKind::Read, 0, buffer) });
+        let done = done.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((done.moved, done.refused_uncached), (16384, refused));
+    }
+    let asked = world.issued().iter().filter(|event| event.uncached && event.target == 1).count();
+    assert_eq!(asked, 1);
+}
+
+/// Goal: a callback that panics costs its own transfer only.
+/// Method: one lane, and every second callback panics.
+#[test]
+fn a_panic_in_the_callback_is_survived() {
+    let (send, done) = channel();
+    let on_done: OnDone<u64> = Arc::new(move |done| {
+        assert!(done.tag % 2 == 0, "as planned");
+        send.send(done.tag).unwrap();
+    });
+    let (lanes, _) = World::new(|_| Fate::Whole).start(config(1, 2, 65536, OrderPolicy::None), on_done);
+    let pool = Pool::new(1 << 20);
+    for i in 0..6 {
+        let buffer = pool.take(100).unwrap();
+        lanes.submit(transfer(i, &nothing("f", 1, false), IoKind::Read, 0, buffer));
+    }
+    for i in [0, 2, 4] {
+        assert_eq!(done.recv_timeout(PATIENCE).unwrap(), i);
+    }
+}
+
+/// Goal: dropped lanes begin nothing more, leak no buffer, and wait for nobody.
+/// Method: a request that hangs and others behind it; then the lanes are dropped, and later it comes back.
+#[test]
+fn dropped_lanes_leave_nothing_behind() {
+    let (on_done, done) = listener();
+    let (lanes, world) = World::new(|_| Fate::Hang).start(config(2, 1, 65536, OrderPolicy::None), on_done);
+    let pool = Pool::new(1 << 20);
+    for i in 0..5 {
+        lanes.submit(transfer(i, &nothing("f", 1, false), IoKind::Write, 0, pool.take(100).unwrap()));
+    }
+    world.wait_for_issues(1);
+    drop(lanes);
+    assert_eq!(pool.in_use().0, K64 as u64, "what was not begun is back");
+    world.release();
+    let first = done.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((first.tag, first.moved), (0, 100));
+    drop(first);
+    assert!(done.recv_timeout(PATIENCE).is_err(), "the threads end");
+    assert_eq!((pool.in_use().0, world.issued().len()), (0, 1));
+}
+
+/// Goal: a broken engine does not take work from the others; when all are broken, every transfer fails.
+/// Method: one broken of two, then two of two.
+#[test]
+fn broken_engines_are_given_up() {
+    for broken in [vec![0], vec![0, 1]] {
+        for order in [OrderPolicy::None, OrderPolicy::Strict] {
+            let mut world = World::new(|_| Fate::Whole);
+            world.broken = broken.clone();
+            let (on_done, done) = listener();
+            let (lanes, _world) = world.start(config(2, 2, 65536, order), on_done);
+            wait_until(|| lanes.facts().remarks.len() == broken.len());
+            wait_until(|| lanes.shared.lock().broken() == broken.len());
+            let pool = Pool::new(1 << 20);
+            for i in 0..10 {
+                let buffer = pool.take(100).unwrap();
+                lanes.submit(transfer((), &nothing("f", 1, false), IoKind::Read, i * K64 as u64, buffer));
+            }
+            let wanted = |offset| match broken.len() {
+                1 => (100, None),
+                _ => (0, Some((Errno::IO, offset))),
+            };
+            for _ in 0..10 {
+                let done = done.recv_timeout(PATIENCE).unwrap();
+                assert_eq!((done.moved, done.error), wanted(done.offset));
+            }
+        }
+    }
+}
