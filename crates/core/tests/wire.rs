@@ -5,13 +5,13 @@ use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
-use haul_core::layout::{Component, Layout, STRIPES_MAX};
+use haul_core::layout::{Component, Layout, STRIPES_MAX, Striping};
 use haul_core::schedule::Health;
 use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-const MESSAGES: usize = 31;
+const MESSAGES: usize = 34;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 fn index_of(message: &Message) -> usize {
@@ -47,6 +47,9 @@ fn index_of(message: &Message) -> usize {
         Message::Knobs(_) => 28,
         Message::FileTargets { .. } => 29,
         Message::Trial(_) => 30,
+        Message::FileLayout(_) => 31,
+        Message::ObjectLen(_) => 32,
+        Message::Placed(_) => 33,
     }
 }
 
@@ -114,6 +117,7 @@ fn announced(r: &mut Rng) -> Announced {
             fingerprint: Fingerprint { size: number(r) >> 1, mtime: time(r), ctime: time(r), ino: r.u64(..) },
             object_size: 1 << r.u32(16..=26),
             sparse: r.bool(),
+            striped: r.bool(),
         },
         _ => {
             let len = if r.u8(..8) == 0 { LINK_LEN_MAX } else { r.usize(1..80) };
@@ -205,6 +209,13 @@ fn layout(r: &mut Rng) -> Layout<Class> {
     Layout::new(components.collect()).expect("it is one")
 }
 
+fn file_layout(r: &mut Rng) -> FileLayout {
+    let (id, generation) = version(r);
+    let striping =
+        r.bool().then(|| Striping { stripe_size: r.u64(1..), stripe_count: r.u16(1..=STRIPES_MAX as u16) });
+    FileLayout { id, generation, object_size: 1 << r.u32(16..=26), striping }
+}
+
 fn message(index: usize, r: &mut Rng) -> Message {
     match index {
         0 => Message::Hello(hello(r)),
@@ -291,6 +302,11 @@ fn message(index: usize, r: &mut Rng) -> Message {
             writers: r.u16(..=KNOB_THREADS_MAX),
         }),
         30 => Message::Trial(bytes::<20>(r).into()),
+        31 => Message::FileLayout(list(r, 6, file_layout)),
+        32 => Message::ObjectLen(1 << r.u32(16..=26)),
+        33 => {
+            Message::Placed(Placed { targets: r.u16(..), files: number(r), others: number(r), why: text(r) })
+        }
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }
@@ -543,6 +559,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::RESEND, 0, ITEMS_MAX),
         (kind::TARGET_HEALTH, 0, ITEMS_MAX),
         (kind::HOLES, 13, ITEMS_MAX),
+        (kind::FILE_LAYOUT, 0, ITEMS_MAX),
         (kind::FILE_TARGETS, 12, TARGET_COMPONENTS_MAX),
         (kind::FILE_TARGETS, 30, TARGET_CLASSES_MAX),
     ];
@@ -1056,7 +1073,12 @@ fn harmful_announcements_are_refused() {
         parent: DirId::ROOT,
         name: Name::new(b"ab").expect("legal"),
         meta: Meta::default(),
-        kind: EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20, sparse: false },
+        kind: EntryKind::File {
+            fingerprint: Fingerprint::default(),
+            object_size: 4 << 20,
+            sparse: false,
+            striped: false,
+        },
     };
     let (kind, body) = encode(&Message::Announce(vec![entry.clone()]));
     let patched = |at: usize, bytes: &[u8]| {
@@ -1120,6 +1142,34 @@ fn extra_fields_are_skipped_or_required() {
     assert!(with(&[1, 0, 0, 3, 0, 9, 9], 7).is_err());
 }
 
+/// Goal: how a file is cut has one form: a legal object size, and stripes of a size and a number or none at all.
+/// Method: bodies with one file, changed in one way each.
+#[test]
+fn senseless_stripes_are_refused() {
+    let file = |object_size: u32, stripe_size: u64, count: u16| {
+        let mut body = vec![1, 0];
+        body.extend([0; 12]);
+        body.extend(object_size.to_le_bytes());
+        body.extend(stripe_size.to_le_bytes());
+        body.extend(count.to_le_bytes());
+        decode_message(kind::FILE_LAYOUT, &body)
+    };
+    let most = STRIPES_MAX as u16;
+    assert!(file(1 << 20, 0, 0).is_ok() && file(1 << 16, 1, most).is_ok());
+    for (object, size, count) in [
+        (0, 1, 1),
+        (3 << 20, 1, 1),
+        (1 << 27, 1, 1),
+        (1 << 20, 0, 1),
+        (1 << 20, 1, 0),
+        (1 << 20, 1, most + 1),
+    ] {
+        assert!(file(object, size, count).is_err(), "{object} {size} {count}");
+    }
+    let len = |len: u32| decode_message(kind::OBJECT_LEN, &len.to_le_bytes());
+    assert!(len(1 << 16).is_ok() && len(0).is_err() && len(5 << 20).is_err());
+}
+
 /// Goal: the mark of a sparse file is the one that a writer makes, of a file, once; all others are refused.
 /// Method: marks appended to an announced file and to a directory.
 #[test]
@@ -1134,7 +1184,12 @@ fn marks_of_sparse_files_have_one_form() {
             kind,
         }])
     };
-    let file = |sparse| EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20, sparse };
+    let file = |sparse| EntryKind::File {
+        fingerprint: Fingerprint::default(),
+        object_size: 4 << 20,
+        sparse,
+        striped: false,
+    };
     let with = |entry: EntryKind, extra: &[u8]| {
         let (kind, mut body) = encode(&announced(entry));
         let end = body.len();
@@ -1150,6 +1205,19 @@ fn marks_of_sparse_files_have_one_form() {
         assert!(with(file(false), extra).is_err(), "{extra:?}");
     }
     assert!(with(EntryKind::Dir, &mark).is_err());
+    // A striped one has a mark of its own, and may have both.
+    let both = EntryKind::File {
+        fingerprint: Fingerprint::default(),
+        object_size: 4 << 20,
+        sparse: true,
+        striped: true,
+    };
+    let marks = [mark, [2, 0, 1, 0, 0]].concat();
+    assert_eq!(with(file(false), &marks), Ok(Decoded::Message(announced(both.clone()))));
+    assert!(encode(&announced(both)).1.ends_with(&marks));
+    let twice: [&[u8]; 2] = [&[2, 0, 0, 0, 0], &[2, 0, 1, 0, 0, 2, 0, 1, 0, 0]];
+    assert!(twice.iter().all(|extra| with(file(false), extra).is_err()));
+    assert!(with(EntryKind::Dir, &marks[5..]).is_err());
 }
 
 /// Goal: an unknown kind ends the session cleanly, unless its number says that it may be ignored.
@@ -1260,6 +1328,7 @@ fn negotiation_finds_the_common_ground() {
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
             holes: false,
             targets: false,
+            layouts: false,
             knobs: false,
             auth_only: false,
             digest: DigestKind::Blake3,
@@ -1451,6 +1520,7 @@ fn golden_message(index: usize) -> Message {
                     fingerprint: Fingerprint { size: 0x1234, mtime: stamp(1), ctime: stamp(2), ino: 9 },
                     object_size: 4 << 20,
                     sparse: false,
+                    striped: false,
                 },
             },
             Announced {
@@ -1531,6 +1601,13 @@ fn golden_message(index: usize) -> Message {
             .expect("it is one"),
         },
         30 => Message::Trial(b"{}".as_slice().into()),
+        31 => {
+            let striping = Some(Striping { stripe_size: 3 << 20, stripe_count: 4 });
+            let file = FileLayout { id, generation, object_size: 1 << 20, striping };
+            Message::FileLayout(vec![file, FileLayout { object_size: 4 << 20, striping: None, ..file }])
+        }
+        32 => Message::ObjectLen(2 << 20),
+        33 => Message::Placed(Placed { targets: 3, files: 1, others: 2, why: "no stripes".into() }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -19,19 +19,23 @@ pub mod capability {
     /// The sink tells where files lie and how its storage targets fare, and grants by target: `FILE_TARGETS`,
     /// `TARGET_HEALTH`, classes in `GRANT` and data frames. Without a value.
     pub const TARGETS: u16 = 0x0006;
+    /// The source tells how a striped file is cut and what its objects are: entries marked so, and `FILE_LAYOUT`; the sink how
+    /// long objects fit its stripes. Without a value.
+    pub const LAYOUTS: u16 = 0x0007;
     /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
     pub const KNOBS: u16 = 0x0010;
     /// All that this version knows.
-    pub const KNOWN: [u16; 5] = [HOLES, TARGETS, KNOBS, AUTH_ONLY, XXH3];
+    pub const KNOWN: [u16; 6] = [HOLES, TARGETS, LAYOUTS, KNOBS, AUTH_ONLY, XXH3];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 3] = [HOLES, TARGETS, KNOBS];
+    pub const OFFERED: [u16; 4] = [HOLES, TARGETS, LAYOUTS, KNOBS];
 }
 
-/// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
+/// Numbers of the extra fields of an announced entry. v1 knows `SPARSE` and `LAYOUT`; the others are spoken for.
 pub mod extra {
     /// Source offset, destination offset, length: a part of a file is copied.
     pub const RANGE: u16 = 0x0001;
-    /// Where the file lies at the source: stripe size and targets.
+    /// The file is striped at the source: a `FILE_LAYOUT` follows. Required, without a value; only where both ends know
+    /// `LAYOUTS`.
     pub const LAYOUT: u16 = 0x0002;
     /// The generation of the volume that the entry lies on.
     pub const VOLUME_GENERATION: u16 = 0x0003;
@@ -48,6 +52,8 @@ pub struct Agreed {
     pub holes: bool,
     /// Both ends know [`capability::TARGETS`].
     pub targets: bool,
+    /// Both ends know [`capability::LAYOUTS`].
+    pub layouts: bool,
     /// Both ends know [`capability::KNOBS`].
     pub knobs: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
@@ -107,6 +113,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if auth_only && digest != DigestKind::Blake3 {
         return Err(WireError::WeakDigest);
     }
-    let [holes, targets, knobs] = [capability::HOLES, capability::TARGETS, capability::KNOBS].map(both);
-    Ok(Agreed { version, limits, holes, targets, knobs, auth_only, digest })
+    let [holes, targets, layouts, knobs] =
+        [capability::HOLES, capability::TARGETS, capability::LAYOUTS, capability::KNOBS].map(both);
+    Ok(Agreed { version, limits, holes, targets, layouts, knobs, auth_only, digest })
 }

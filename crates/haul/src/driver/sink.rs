@@ -12,30 +12,32 @@ use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig, TargetsConfig};
-use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Policy, STREAMS_MAX};
+use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
 use super::net::Receive;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch,
-    end_report, exchange_reports, join, protocol,
+    end_report, exchange_reports, join, places_in_words, protocol,
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{PathBytes, StorageOptions};
+use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::null::NullSink;
-use crate::storage::sink::{EngineConfig, Owner, Places, SinkTree, WriteEngine};
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
+use crate::storage::sink::{EngineConfig, Ground, Owner, Places, SinkTree, Stripes, WriteEngine};
+use crate::storage::{Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
 
+use engine::Engine;
 pub(crate) use setup::destination;
 use setup::{Setup, set_up};
 
+mod engine;
 mod setup;
 
 /// After so long without control a new run of the job may have it.
@@ -68,6 +70,8 @@ pub(crate) struct SinkRequest {
     /// What the user named for each stream's buffers, which were fixed before they connected.
     pub(crate) window: Option<u64>,
     pub(crate) storage: StorageOptions,
+    /// How new files come to lie on storage targets.
+    pub(crate) layout: LayoutChoice,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
@@ -111,8 +115,12 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
             return Report::failed(failure);
         }
     };
+    if let Some(len) = session.object_len {
+        control.send(Message::ObjectLen(len));
+    }
     control.send(session.greeting.clone());
     let end = session.drive(&mailbox, &control, watch);
+    let placed = session.placed();
     drop(session.receivers);
     let counts = session.machine.counts();
     let mut chosen = vec![
@@ -122,6 +130,10 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     chosen.extend(session.engine.report());
     chosen.extend(session.receive.report());
     chosen.extend(session.lines.chosen());
+    chosen.extend(places_in_words(request.layout, &placed));
+    if session.layouts {
+        control.send(Message::Placed(placed));
+    }
     if session.complete && !session.engine.stuck().is_empty() {
         // The source need not wait for what hangs.
         session.complete = false;
@@ -169,50 +181,6 @@ fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -
     names.into_iter().rev().fold(Vec::new(), |path, name| join(&path, name))
 }
 
-/// What carries out operations.
-enum Engine {
-    Files(WriteEngine),
-    Null(NullSink),
-}
-
-impl Engine {
-    fn submit(&mut self, job: SinkJob) {
-        match self {
-            Engine::Files(engine) => engine.submit(job),
-            Engine::Null(engine) => engine.submit(job),
-        }
-    }
-
-    fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
-        match self {
-            Engine::Files(engine) => engine.set_width(width),
-            Engine::Null(engine) => engine.set_width(width),
-        }
-    }
-
-    fn stuck(&self) -> Vec<Stuck> {
-        match self {
-            Engine::Files(engine) => engine.stuck(),
-            Engine::Null(engine) => engine.stuck(),
-        }
-    }
-
-    fn report(&self) -> Vec<(String, String)> {
-        match self {
-            Engine::Files(engine) => engine.report(),
-            Engine::Null(engine) => engine.report(),
-        }
-    }
-
-    /// False: threads hang and were left.
-    fn join(self) -> bool {
-        match self {
-            Engine::Files(engine) => engine.join(),
-            Engine::Null(_) => true,
-        }
-    }
-}
-
 struct Session {
     machine: Sink,
     place: Option<Place>,
@@ -228,6 +196,10 @@ struct Session {
     /// The other end's report, if it came with its last messages.
     far: Option<EndReport>,
     greeting: Message,
+    /// What the source is told of the stripes here.
+    object_len: Option<u32>,
+    /// Both ends know how striped files are cut.
+    layouts: bool,
     resumed: bool,
     /// Data frames are authenticated and not encrypted.
     unencrypted: bool,
@@ -275,7 +247,7 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let (mut greeting_epoch, mut limits) = (0, None);
+        let (mut greeting_epoch, mut limits, mut object_len) = (0, None, None);
         let (place, engine, not_kept) = match setup.place {
             None => (None, Engine::Null(NullSink::new(post)), Arc::default()),
             Some((tree, owner, journal)) => {
@@ -285,6 +257,8 @@ impl Session {
                     let owner = owner.clone();
                     Arc::new(move || owner.still_owner())
                 };
+                let ground = Ground::of(&tree, setup.tag);
+                object_len = ground.object_len.filter(|_| setup.layouts);
                 let config = EngineConfig {
                     tree: tree.clone(),
                     tag: setup.tag,
@@ -295,7 +269,8 @@ impl Session {
                     journal: Some(journal),
                     storage: request.storage.clone(),
                     memory: request.memory,
-                    places: Places::of(tree.root()).filter(|_| setup.targets),
+                    places: Places::of(&ground).filter(|_| setup.targets),
+                    stripes: Stripes::new(request.layout, ground.provider),
                     durable: setup.policy.durable,
                 };
                 let several = config.places.is_some();
@@ -331,6 +306,7 @@ impl Session {
             tag: setup.tag,
             holes: setup.holes,
             digest: setup.protection.digest,
+            layouts: setup.layouts,
             targets: limits.map(|limits| TargetsConfig { limits, round_trip: receive.round_trip() }),
             names: setup.names,
         };
@@ -347,6 +323,8 @@ impl Session {
             tally: Tally::default(),
             far: None,
             greeting,
+            object_len,
+            layouts: setup.layouts,
             resumed: setup.resumed,
             unencrypted: setup.protection.auth_only,
             lost: false,
@@ -361,6 +339,12 @@ impl Session {
             sender,
             pool,
         })
+    }
+
+    /// Where the files came to lie.
+    fn placed(&self) -> Placed {
+        let written = self.machine.targets().filter(|target| target.done > 0).count();
+        Placed { targets: u16::try_from(written).unwrap_or(u16::MAX), ..self.engine.placed() }
     }
 
     fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {

@@ -33,6 +33,7 @@ pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) holes: bool,
     pub(super) targets: bool,
+    pub(super) layouts: bool,
     pub(super) knobs: bool,
     pub(super) protection: Protection,
     pub(super) policy: Policy,
@@ -68,6 +69,7 @@ pub(super) fn set_up(
         return Err(protocol("the far end wants to send what was not asked for"));
     }
     let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
+    let layouts = agreed.layouts;
     let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
@@ -83,6 +85,7 @@ pub(super) fn set_up(
             limits,
             holes,
             targets,
+            layouts,
             knobs,
             protection,
             policy,
@@ -134,6 +137,7 @@ pub(super) fn set_up(
         limits,
         holes,
         targets,
+        layouts,
         knobs,
         protection,
         policy,
