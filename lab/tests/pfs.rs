@@ -112,18 +112,48 @@ impl Pfs {
         format!("--net=/run/netns/{}", self.said["namespace"].as_str().expect("text"))
     }
 
-    /// Copies a tree to it and back by haul, and compares every byte; the first reading is not from memory.
-    fn carries_a_tree(&self) {
+    /// `haul`, where it can reach the servers.
+    fn haul(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(self.network()).arg("--").arg(haul());
+        command
+    }
+
+    /// Copies what is in a directory; gives back the report.
+    fn copy(&self, from: &Path, to: &Path) -> Value {
+        let from = format!("{}/", from.display());
+        let output = self.haul().args(["cp", "-r", "--json", &from]).arg(to).output().expect("run haul");
+        assert!(output.status.success(), "haul: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        serde_json::from_str(text.lines().last().expect("a summary")).expect("JSON")
+    }
+
+    /// The targets on which a file lies, as haul says.
+    fn layout(&self, file: &Path) -> BTreeSet<String> {
+        let said = json(&self.haul().args(["layout", "--json"]).arg(file).output().expect("run haul"));
+        assert!(said["provider"] != "flat", "{said}");
+        let components = said["components"].as_array().expect("an array").iter();
+        let names = components.flat_map(|component| component["targets"].as_array().expect("an array"));
+        names.map(|name| name.as_str().expect("text").to_owned()).collect()
+    }
+
+    /// Copies a tree to it and back by haul, and compares every byte; the first reading is not from memory. The reports name
+    /// as many targets as the large files lie on, at the sink if new files have places there.
+    fn carries_a_tree(&self, placed: bool) {
         let dir = tempfile::tempdir().expect("make a directory");
         let (from, to, back) = (dir.path().join("from"), self.mount.join("tree"), dir.path().join("back"));
         fs::create_dir(&from).expect("make a directory");
         for at in 0..20 {
-            // The first is longer than an object, a bundle and a stripe; then all lengths down to nothing.
-            let len = if at == 0 { 20 * MIB + 4321 } else { (20 - at) * 17_771 % 300_000 };
+            // The first are longer than an object, a bundle and a stripe; then all lengths down to nothing.
+            let len = match at {
+                0 => 20 * MIB + 4321,
+                1..8 => at * MIB + at * 4321,
+                _ => (20 - at) * 17_771 % 300_000,
+            };
             fs::write(from.join(format!("f{at}")), noise(at, len as usize)).expect("write a file");
         }
         fs::write(from.join("empty"), b"").expect("write a file");
-        copy(&from, &to);
+        let there = self.copy(&from, &to);
         let mut files = 0;
         for entry in fs::read_dir(&from).expect("list") {
             let entry = entry.expect("an entry");
@@ -134,7 +164,35 @@ impl Pfs {
             files += 1;
         }
         assert_eq!(files, 21);
-        copy(&to, &back);
+        let home = self.copy(&to, &back);
+        said("diff", &["-r", &from.display().to_string(), &back.display().to_string()]);
+        let large = fs::read_dir(&to).expect("list").flatten().map(|entry| entry.path());
+        let large = large.filter(|path| fs::metadata(path).expect("look at it").len() > 262_144);
+        let on: BTreeSet<String> = large.flat_map(|path| self.layout(&path)).collect();
+        assert_eq!(targets(&home, "schedule"), on.len(), "{on:?}: {home}");
+        let sink = if placed { on.len() } else { 1 };
+        assert_eq!(targets(&there, "sink targets"), sink, "{on:?}: {there}");
+    }
+
+    /// A copy into it and one out of it end right although a server answers nothing for two seconds.
+    fn survives_frost(&self, server: usize) {
+        let dir = tempfile::tempdir().expect("make a directory");
+        let (from, to, back) = (dir.path().join("from"), self.mount.join("frost"), dir.path().join("back"));
+        fs::create_dir(&from).expect("make a directory");
+        for at in 0..9 {
+            fs::write(from.join(format!("f{at}")), noise(at, (MIB + at * 4321) as usize)).expect("write");
+        }
+        for (from, to) in [(&from, &to), (&to, &back)] {
+            self.set(server, &["--freeze"]);
+            let from = format!("{}/", from.display());
+            let mut haul = self.haul().args(["cp", "-r", "-q", &from]).arg(to).spawn().expect("start haul");
+            std::thread::sleep(Duration::from_secs(2));
+            let early = haul.try_wait().expect("look at haul");
+            self.set(server, &["--thaw"]);
+            let status = haul.wait().expect("wait for haul");
+            // What was just written may be read back from memory.
+            assert!((early.is_none() || *to == back) && status.success(), "{early:?} {status}");
+        }
         said("diff", &["-r", &from.display().to_string(), &back.display().to_string()]);
     }
 
@@ -200,11 +258,14 @@ impl Drop for Pfs {
     }
 }
 
-/// Copies what is in a directory.
-fn copy(from: &Path, to: &Path) {
-    let from = format!("{}/", from.display());
-    let output = Command::new(haul()).args(["cp", "-r", &from]).arg(to).output().expect("run haul");
-    assert!(output.status.success(), "haul: {}", String::from_utf8_lossy(&output.stderr));
+/// Storage targets that a report counts under this name; 1 if it counts none.
+fn targets(report: &Value, name: &str) -> usize {
+    let mut chosen = report["chosen"].as_array().expect("an array").iter();
+    let text = chosen
+        .find(|chosen| chosen["name"] == name)
+        .map_or("", |found| found["value"].as_str().expect("text"));
+    let before = text.split(" targets").next().filter(|before| before.len() < text.len());
+    before.and_then(|before| before.rsplit(' ').next()?.parse().ok()).unwrap_or(1)
 }
 
 /// Processes in a network namespace, by its inode.
@@ -287,7 +348,8 @@ fn gluster_is_real_and_leaves_nothing() {
         return;
     }
     let pfs = Pfs::new("gluster", &["--bricks", "3"]);
-    pfs.carries_a_tree();
+    pfs.carries_a_tree(true);
+    pfs.survives_frost(1);
     let mut on = vec![None; 3];
     for at in 0.. {
         let name = format!("n{at}");
@@ -309,6 +371,18 @@ fn gluster_is_real_and_leaves_nothing() {
     let servers = pfs.servers().clone();
     pfs.down();
     assert_eq!(limits(&servers), [""; 0]);
+}
+
+/// Goal: files in pieces on all bricks are carried too.
+/// Method: a dispersed volume; a tree by haul, and a frozen brick.
+#[test]
+fn dispersed_gluster_carries_bytes() {
+    if !here("gluster disperse", "glusterfs", "glusterd") {
+        return;
+    }
+    let pfs = Pfs::new("gluster", &["--bricks", "3", "--kind", "disperse"]);
+    pfs.carries_a_tree(true);
+    pfs.down();
 }
 
 /// Goal: what a crash leaves is removed: an `up` that was killed half-way, and servers that were.
@@ -364,7 +438,8 @@ fn moosefs_is_real_and_leaves_nothing() {
         return;
     }
     let pfs = Pfs::new("moosefs", &["--servers", "2"]);
-    pfs.carries_a_tree();
+    pfs.carries_a_tree(false);
+    pfs.survives_frost(0);
     let mut on = vec![None; 2];
     for at in 0.. {
         let name = format!("n{at}");
@@ -380,12 +455,22 @@ fn moosefs_is_real_and_leaves_nothing() {
         let dir = pfs.inside(pfs.text(server, "path"));
         let lies = said("find", &[&dir.display().to_string(), "-name", &format!("chunk_{chunk}.mfs")]);
         assert_eq!(lies.lines().count(), 1, "{info}: {lies}");
+        let address = format!("{}:", pfs.text(server, "address"));
+        let told = pfs.layout(&pfs.mount.join(&name));
+        assert!(told.len() == 1 && told.iter().all(|name| name.starts_with(&address)), "{told:?}: {info}");
         on[server].get_or_insert(name);
         if on.iter().all(Option::is_some) {
             break;
         }
         assert!(at < 300, "a server gets no chunk: {on:?}");
     }
+    // One of two chunks, of which the servers take turns.
+    let long = pfs.mount.join("long");
+    fs::write(&long, noise(5, 65 * MIB as usize)).expect("write");
+    let path = long.display().to_string();
+    let info = said("nsenter", &[&pfs.network(), "--", "mfsfileinfo", &path]);
+    let named = (0..2).filter(|server| info.contains(&format!(" {}:", pfs.text(*server, "address")))).count();
+    assert_eq!(pfs.layout(&long).len(), named, "{info}");
     pfs.is_throttled(1, on[1].as_ref().expect("found"));
     pfs.is_frozen(0, on[0].as_ref().expect("found"));
     let servers = pfs.servers().clone();
@@ -402,7 +487,7 @@ fn ceph_is_real_and_leaves_nothing() {
     }
     let layout = ["--stripe-unit", "1MiB", "--stripe-count", "2", "--object-size", "4MiB"];
     let pfs = Pfs::new("ceph", &[&["--osds", "3"][..], &layout].concat());
-    pfs.carries_a_tree();
+    pfs.carries_a_tree(true);
     let conf = format!("{}/ceph.conf", pfs.said["work"].as_str().expect("text"));
     let network = pfs.network();
     let ceph = |args: &[&str]| said("nsenter", &[&[&network[..], "--", "timeout", "60"], args].concat());

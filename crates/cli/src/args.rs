@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use haul::api::SSH_CHANNELS_MAX;
-use haul::job::Policy;
+use haul::job::{LayoutChoice, Policy};
 
 pub mod ctl;
 pub mod far;
@@ -267,6 +267,14 @@ pub struct Cp {
     #[arg(long, value_name = "POLICY", default_value = "adaptive")]
     pub schedule: Policy,
 
+    /// How new files come to lie on the destination's storage targets: auto, keep, or copy
+    ///
+    /// auto leaves that to the destination's file system: what its directory asks for. keep gives a file that replaces one the
+    /// stripe size and count of that one. copy gives the source's stripe size and count, on Lustre and CephFS; what cannot be
+    /// had is no failure, and the report says so. None of them chooses which targets.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_layout)]
+    pub layout: LayoutChoice,
+
     #[command(flatten)]
     pub protection: protect::Protection,
 
@@ -355,6 +363,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         Some(0) => Err("zero bytes are too few".into()),
         Some(size) => Ok(size),
         None => Err("more than 2^64 bytes".into()),
+    }
+}
+
+fn parse_layout(text: &str) -> Result<LayoutChoice, String> {
+    match text {
+        "auto" => Ok(LayoutChoice::Auto),
+        "keep" => Ok(LayoutChoice::Keep),
+        "copy" => Ok(LayoutChoice::Copy),
+        _ => Err("auto, keep or copy".into()),
     }
 }
 

@@ -89,11 +89,13 @@ pub struct Meta {
 pub enum EntryKind {
     Dir,
     /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB. `sparse`: it may have holes; its
-    /// map follows the announcement.
+    /// map follows the announcement. `striped`: how it is cut at the source follows, and with that the size of its objects,
+    /// which is not more than this one.
     File {
         fingerprint: Fingerprint,
         object_size: u32,
         sparse: bool,
+        striped: bool,
     },
     Symlink {
         target: Box<[u8]>,

@@ -14,12 +14,17 @@ mod beegfs;
 mod ceph;
 mod gluster;
 mod lustre;
+mod moosefs;
 pub mod runs;
 
 pub use beegfs::{BEEGFS_TARGETS_MAX, beegfs};
-pub use ceph::{CephStriping, ceph};
+pub use ceph::{CephStriping, ceph, ceph_wish};
 pub use gluster::gluster;
-pub use lustre::lustre;
+pub use lustre::{lustre, lustre_wish};
+pub use moosefs::{
+    MOOSEFS_ANSWER_MAX, MOOSEFS_CHUNK_LEN, MOOSEFS_HEAD_LEN, MooseFsMaster, moosefs, moosefs_body_len,
+    moosefs_chunk, moosefs_master, moosefs_question, moosefs_register, moosefs_registered,
+};
 
 /// Most stripes of one component: Lustre's own limit (`LOV_MAX_STRIPE_COUNT`).
 pub const STRIPES_MAX: usize = 2000;
@@ -80,6 +85,15 @@ pub struct Place<'a, T = TargetName> {
 pub struct Layout<T = TargetName> {
     /// Rising starts, the first one at 0; each ends where the next one begins, the last one never.
     components: Vec<Component<T>>,
+}
+
+/// How a file is cut, without the targets: what a file elsewhere can be made like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Striping {
+    /// Bytes, not zero.
+    pub stripe_size: u64,
+    /// Targets, 1 to [`STRIPES_MAX`].
+    pub stripe_count: u16,
 }
 
 /// Why an answer is no layout.
@@ -182,6 +196,14 @@ impl<T> Layout<T> {
         all.filter(|target| seen.insert(*target)).collect()
     }
 
+    /// How the file is cut. Of several components the last one counts: most of a long file lies there. `None`: each of its
+    /// ranges lies on one target as a whole.
+    pub fn striping(&self) -> Option<Striping> {
+        let Component { stripe_size, targets, .. } = self.components.last()?;
+        let stripe_count = u16::try_from(targets.len()).expect("at most STRIPES_MAX");
+        (*stripe_size != u64::MAX).then_some(Striping { stripe_size: *stripe_size, stripe_count })
+    }
+
     /// The largest length, a power of two from `min` to `max`, that an object may have so that it lies on one target if
     /// it begins at a multiple of its length; `min` where stripes are smaller or no power of two fits.
     ///
@@ -190,9 +212,10 @@ impl<T> Layout<T> {
     pub fn object_len(&self, min: u64, max: u64) -> u64 {
         assert!(min.is_power_of_two() && max.is_power_of_two() && min <= max);
         let fits = |len: u64| {
-            self.components
-                .iter()
-                .all(|component| component.targets.len() == 1 || component.stripe_size % len == 0)
+            self.components.iter().all(|component| {
+                let whole = component.targets.len() == 1 || component.stripe_size % len == 0;
+                whole && component.start % len == 0
+            })
         };
         let mut len = max;
         while len > min && !fits(len) {
@@ -278,6 +301,23 @@ mod tests {
             assert!(len == 16 || !one(len * 2), "{len} in stripes of {stripe}");
         }
         assert_eq!(Layout::flat(name(0)).object_len(2, 16), 16);
+        // Nor does it cross from one component into the next.
+        let component = |start, stripe_size| Component { start, stripe_size, targets: vec![name(start)] };
+        let layout = Layout::new(vec![component(0, 4), component(24, u64::MAX)]).unwrap();
+        assert_eq!(layout.object_len(2, 16), 8);
+    }
+
+    /// Goal: the shape of a file is that of its last component, and a file on one target has none.
+    #[test]
+    fn the_last_component_is_the_shape() {
+        let component = |start, stripe_size, count| Component {
+            start,
+            stripe_size,
+            targets: (0..count).map(name).collect(),
+        };
+        let layout = Layout::new(vec![component(0, 4, 1), component(9, 8, 3)]).unwrap();
+        assert_eq!(layout.striping(), Some(Striping { stripe_size: 8, stripe_count: 3 }));
+        assert_eq!(Layout::flat(name(0)).striping(), None);
     }
 
     /// Goal: the far end of the range of numbers is no trap.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, TargetId, Time};
-use haul_core::layout::{Component, Layout};
+use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Announced, Message, credit_cost};
+use haul_core::wire::{Announced, FileLayout, Message, credit_cost};
 
 const OBJECT: u32 = 1 << 20;
 const FILE: FileId = FileId(1);
@@ -18,16 +18,27 @@ const G0: Generation = Generation(0);
 
 /// A source with a file of twelve objects and one data stream; even objects go to class 1, odd ones to class 2.
 fn source(targets: bool) -> Source {
+    source_of(targets, Lies::At(TargetId(0)), OBJECT)
+}
+
+/// A source whose file has to be asked for, in objects of at most this length.
+fn source_with(object_size: u32) -> Source {
+    source_of(true, Lies::Ask, object_size)
+}
+
+fn source_of(targets: bool, lies: Lies, object_size: u32) -> Source {
     let mut source = Source::new(SourceConfig {
         entries_max: 100,
         memory: 1 << 30,
         reads_max: 64,
         reads_total: 64,
-        policy: Policy::Adaptive,
+        // The window of each target is another test's.
+        policy: if lies == Lies::Ask { Policy::RoundRobin } else { Policy::Adaptive },
         wait: false,
         holes: false,
         digest: DigestKind::Blake3,
         targets,
+        layouts: true,
         verify: false,
         patience: Duration::from_secs(60),
     });
@@ -39,9 +50,9 @@ fn source(targets: bool) -> Source {
         parent: DirId::ROOT,
         name: Name::new(b"file").expect("legal"),
         meta: Meta::default(),
-        kind: EntryKind::File { fingerprint, object_size: OBJECT, sparse: false },
+        kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
     };
-    source.handle_entry(entry, Lies::At(TargetId(0)));
+    source.handle_entry(entry, lies);
     source
 }
 
@@ -124,4 +135,41 @@ fn without_targets_every_grant_is_general() {
     tell_layout(&mut source);
     grant(&mut source, 3, 4);
     assert_eq!(reads(&mut source), [0, 1, 2, 3]);
+}
+
+/// Goal: where the source's stripes are shorter than objects, objects are as long as these, but not under 1 MiB; and the sink
+/// hears of it before the first read.
+/// Method: a file whose place is asked for, in stripes of several sizes.
+#[test]
+fn objects_are_as_long_as_stripes() {
+    let mib = u64::from(OBJECT);
+    for (stripe_size, len) in [(4 * mib, 4 * mib), (2 * mib, 2 * mib), (3 * mib, mib), (mib / 4, mib)] {
+        let mut source = source_with(4 * OBJECT);
+        grant(&mut source, 0, 100);
+        let asked: Vec<SourceAction> = std::iter::from_fn(|| source.poll_action()).collect();
+        let announces = |action: &SourceAction| match action {
+            SourceAction::Send(Message::Announce(entries)) => {
+                matches!(entries[0].kind, EntryKind::File { striped: true, object_size, .. } if object_size == 4 * OBJECT)
+            }
+            _ => false,
+        };
+        assert!(asked.iter().any(announces), "{asked:?}");
+        assert!(matches!(asked.last(), Some(SourceAction::Submit(SourceOp::Locate { .. }))), "{asked:?}");
+        let targets = (0..3).map(TargetId).collect();
+        let layout = Layout::new(vec![Component { start: 0, stripe_size, targets }]).expect("a layout");
+        let files = vec![(FILE, G0, Arc::new(layout))];
+        source.handle_done(SourceDone::Locate { files }, Time(1));
+        let told = source.poll_action();
+        let striping = Some(Striping { stripe_size, stripe_count: 3 });
+        let expected = FileLayout { id: FILE, generation: G0, object_size: len as u32, striping };
+        assert_eq!(told, Some(SourceAction::Send(Message::FileLayout(vec![expected]))));
+        let read = std::iter::from_fn(|| source.poll_action()).filter_map(|action| match action {
+            SourceAction::Submit(SourceOp::Read { offset, len, .. }) => Some((offset, u64::from(len))),
+            _ => None,
+        });
+        let mut read: Vec<_> = read.collect();
+        read.sort_unstable();
+        let all: Vec<_> = (0..12 * mib / len).map(|at| (at * len, len)).collect();
+        assert_eq!(read, all, "stripes of {stripe_size}");
+    }
 }

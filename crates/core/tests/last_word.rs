@@ -29,6 +29,7 @@ fn cut_off_with(patience: Duration) -> Source {
         holes,
         digest,
         targets: false,
+        layouts: false,
         verify: false,
         patience,
     };
@@ -41,7 +42,7 @@ fn cut_off_with(patience: Duration) -> Source {
         parent: DirId::ROOT,
         name: Name::new(b"file").expect("legal"),
         meta: Meta::default(),
-        kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse: false },
+        kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse: false, striped: false },
     };
     source.handle_entry(entry, Lies::At(TargetId(0)));
     source.handle_tick(Time(5));
@@ -145,6 +146,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
             holes: false,
             digest: DigestKind::Blake3,
             targets: None,
+            layouts: false,
             names: None,
         };
         let mut sink = Sink::new(config, resume);

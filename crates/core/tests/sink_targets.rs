@@ -13,15 +13,15 @@ use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::journal::{Log, Replayed};
-use haul_core::layout::{Component, Layout};
+use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::table::{Table, Troubles};
 use haul_core::schedule::{Health, Limits, Policy as Choice, Run, Schedule};
 use haul_core::transfer::op::{SinkDone, SinkOp, Took};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig, TargetsConfig};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
-    Announced, DataEntry, DataHeader, Message, Outcome, Policy, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
-    TargetHealth, Totals, encode_frame,
+    Announced, DataEntry, DataHeader, FileLayout, Message, Outcome, Policy, TARGET_CLASSES_MAX,
+    TARGET_COMPONENTS_MAX, TargetHealth, Totals, encode_frame,
 };
 
 const OBJECT: u64 = 1 << 20;
@@ -148,6 +148,7 @@ fn config(memory: u64, targets: Option<TargetsConfig>) -> SinkConfig {
         holes: true,
         digest: DigestKind::Blake3,
         targets,
+        layouts: true,
         names: None,
     }
 }
@@ -169,7 +170,7 @@ fn announced(id: u64, size: u64) -> Announced {
         parent: DirId::ROOT,
         name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
         meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime },
-        kind: EntryKind::File { fingerprint, object_size: OBJECT as u32, sparse: false },
+        kind: EntryKind::File { fingerprint, object_size: OBJECT as u32, sparse: false, striped: false },
     }
 }
 
@@ -416,7 +417,7 @@ impl World {
     fn submit(&mut self, op: SinkOp) {
         let soon = self.now.after(Duration::from_millis(1));
         match op {
-            SinkOp::Create { file } => {
+            SinkOp::Create { file, .. } => {
                 self.out.made += 1;
                 let layout = layout_of(&self.s, file.id.0);
                 self.places.insert(file.id, layout.clone());
@@ -606,7 +607,7 @@ fn two_files(layout: Layout<TargetId>) -> (Sink, Vec<Message>) {
     let mut layouts = vec![layout, Layout::flat(TargetId(0))];
     loop {
         match sink.poll_action() {
-            Some(SinkAction::Submit(SinkOp::Create { file })) => {
+            Some(SinkAction::Submit(SinkOp::Create { file, .. })) => {
                 let result = Ok(layouts.pop());
                 sink.handle_done(SinkDone::Create { id: file.id, result }, Time(2));
             }
@@ -677,6 +678,54 @@ fn a_source_that_takes_too_much_is_stopped() {
         Message::FileTargets { id: FileId(1), generation: Generation(0), layout: Layout::flat(Class(1)) };
     sink.handle_message(lie, Time(3));
     assert_eq!(says(&mut sink), "the source sent a message that only a sink sends: FILE_TARGETS");
+}
+
+/// Goal: data of a file that is cut in a way yet to be told wait for that, and then have the length that was told; the file
+/// is made with the source's stripes. What is told twice, of nobody or too long, ends the session.
+#[test]
+fn data_wait_for_how_a_file_is_cut() {
+    let generation = Generation(0);
+    let striping = Some(Striping { stripe_size: OBJECT / 2, stripe_count: 3 });
+    let told = |id: u64, object_size: u64| {
+        let object_size = object_size as u32;
+        Message::FileLayout(vec![FileLayout { id: FileId(id), generation, object_size, striping }])
+    };
+    let begin = || {
+        let mut sink = new_sink(64 << 20, Some(TARGETS));
+        let mut entry = announced(1, 4 * OBJECT);
+        let EntryKind::File { striped, .. } = &mut entry.kind else { panic!("a file") };
+        *striped = true;
+        sink.handle_message(Message::Announce(vec![entry]), Time(1));
+        sink
+    };
+    let ops = |sink: &mut Sink| -> Vec<SinkOp> {
+        let all = std::iter::from_fn(|| sink.poll_action());
+        all.filter_map(|action| if let SinkAction::Submit(op) = action { Some(op) } else { None }).collect()
+    };
+    let mut sink = begin();
+    assert_eq!(ops(&mut sink), []);
+    let half = OBJECT / 2;
+    let part = DataEntry { offset: half, len: half as u32, ..entry(1, 0, 4 * OBJECT) };
+    let cvs = subtrees(half, half, false).map(|(offset, _)| [offset as u8; 32]).collect();
+    let header = DataHeader { class: Class::ANY, entries: vec![DataEntry { cvs, ..part }] };
+    sink.handle_data(StreamId(1), header, Some(BufferId(1)), vec![true], Time(2));
+    assert_eq!(ops(&mut sink), [], "nothing is made before it is known how");
+    sink.handle_message(told(1, half), Time(3));
+    let made = ops(&mut sink);
+    let [SinkOp::Create { file, striping: wanted }] = &made[..] else { panic!("{made:?}") };
+    assert_eq!((file.id, *wanted), (FileId(1), striping));
+    sink.handle_done(SinkDone::Create { id: FileId(1), result: Ok(None) }, Time(4));
+    let written = ops(&mut sink);
+    assert!(
+        matches!(written[..], [SinkOp::Write { offset, len, .. }] if (offset, u64::from(len)) == (half, half))
+    );
+    sink.handle_message(told(1, half), Time(5));
+    assert!(says(&mut sink).contains("twice"));
+    for (wrong, why) in [(told(1, 2 * OBJECT), "longer"), (told(2, OBJECT), "never announced")] {
+        let mut sink = begin();
+        sink.handle_message(wrong, Time(2));
+        assert!(says(&mut sink).contains(why));
+    }
 }
 
 /// Goal: of a file of more components and classes than one message holds its beginning is told, and of the rest that it may

@@ -16,14 +16,15 @@ use haul_core::schedule::table::UnwellTargets;
 use haul_core::stage::StageTime;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, Capability, EndReport, Failure, Hello, Limits, Message, NotKept, Policy, STREAMS_MAX, Stage,
-    VERSION, VERSION_MIN, capability, negotiate,
+    Agreed, Capability, EndReport, Failure, Hello, Limits, Message, NotKept, Placed, Policy, STREAMS_MAX,
+    Stage, VERSION, VERSION_MIN, capability, negotiate,
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
-use crate::job::{Durability, Options, Role, Verify};
+use crate::job::{Durability, LayoutChoice, Options, Role, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
+use crate::storage::sink::stripes::in_words;
 use crate::transport::Link;
 use crate::transport::rejoin::{JoinEvent, Joins};
 use crate::transport::stream::{ControlEvent, ControlHandle};
@@ -493,6 +494,14 @@ pub(crate) fn exchange_reports<E>(
         false => control.close(),
     }
     far
+}
+
+/// What a report says of where a sink's files came to lie.
+pub(crate) fn places_in_words(choice: LayoutChoice, placed: &Placed) -> Vec<(String, String)> {
+    let several = placed.targets > 1;
+    let targets = several.then(|| ("sink targets".to_owned(), format!("{} targets", placed.targets)));
+    let layout = in_words(choice, placed).map(|text| ("sink layout".to_owned(), text));
+    targets.into_iter().chain(layout).collect()
 }
 
 /// The path of an entry below the destination root.

@@ -1,5 +1,6 @@
 //! A job as the user asked for it, and as the near end tells it to the far end.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -184,6 +185,29 @@ pub struct Start {
     pub why: String,
 }
 
+/// How new files come to lie on the destination's storage targets. No choice names a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LayoutChoice {
+    /// As the destination's file system decides for a new file in its directory.
+    #[default]
+    Auto,
+    /// A file that replaces one has its stripes; others as with `Auto`.
+    Keep,
+    /// With the source's stripe size and count, where the destination can.
+    Copy,
+}
+
+impl fmt::Display for LayoutChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LayoutChoice::Auto => "auto",
+            LayoutChoice::Keep => "keep",
+            LayoutChoice::Copy => "copy",
+        })
+    }
+}
+
 /// Knobs and choices. Every default is in [`Options::default`] with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -229,6 +253,8 @@ pub struct Options {
     /// Which object is next, and at which storage target; in JSON as it is typed.
     #[serde(with = "policy_text")]
     pub schedule: Policy,
+    /// How new files come to lie on the destination's storage targets.
+    pub layout: LayoutChoice,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -262,6 +288,8 @@ impl Default for Options {
             spill_size: None,
             // It has no number to set, and leaves a lone target alone.
             schedule: Policy::Adaptive,
+            // Who set the destination up knows more than who copies.
+            layout: LayoutChoice::Auto,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }

@@ -5,6 +5,30 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Kinds that keep no files of anybody.
+const NO_FILES: [&str; 19] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "securityfs",
+    "sysfs",
+    "tracefs",
+];
 
 /// A mount of this process's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +51,25 @@ impl Mount {
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         Ok(mounts.lines().filter_map(parse_mount).find(|mount| Some(mount.id) == id))
+    }
+}
+
+impl Mount {
+    /// What is mounted below an open directory and keeps files, in no order; nothing where `/proc` cannot say.
+    pub(crate) fn below(dir: impl AsFd) -> Vec<Mount> {
+        let name = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
+        let (Ok(path), Ok(mounts)) =
+            (std::fs::read_link(name), std::fs::read_to_string("/proc/self/mountinfo"))
+        else {
+            return Vec::new();
+        };
+        let path = String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
+        let lies = |mount: &Mount| {
+            let rest = mount.mount_point.strip_prefix(path.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
+                && !NO_FILES.contains(&mount.kind.as_str())
+        };
+        mounts.lines().filter_map(parse_mount).filter(lies).collect()
     }
 }
 

@@ -16,7 +16,7 @@ pub struct FileBody {
     pub store: Store,
     /// Bytes.
     pub size: AtomicU64,
-    /// None until the file is opened for the first time, if it was made without opening it (mknod).
+    /// None until the file is opened to write for the first time, if it was made without opening it (mknod).
     pub layout: RwLock<Option<Arc<Layout>>>,
     /// What the directory wished when the file was made.
     pub wish: Option<Wish>,

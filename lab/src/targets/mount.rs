@@ -349,7 +349,8 @@ impl Filesystem for Model {
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.tree().file(inode.0) {
             Ok(body) => {
-                if flags.0 & DELAY_CREATE == 0 {
+                // To read, Lustre opens a file without objects as it is.
+                if flags.0 & DELAY_CREATE == 0 && flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
                     self.volume.layout(&body);
                 }
                 reply.opened(FileHandle(0), opened());

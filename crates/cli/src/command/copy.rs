@@ -128,6 +128,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         readers: args.readers,
         writers: args.writers,
         object_size: args.object_size,
+        layout: args.layout,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
         patience: args.patience,
@@ -212,7 +213,7 @@ mod tests {
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
-                    --manifest m --patience 2m --protect integrity --verify disk --spill /flash --spill-size 1GiB --schedule file -v a b u@h:c";
+                    --manifest m --patience 2m --protect integrity --verify disk --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = job::Options {
             recursive: true,
@@ -237,6 +238,7 @@ mod tests {
             spill_dir: Some("/flash".into()),
             spill_size: Some(1 << 30),
             schedule: job::Policy::File,
+            layout: job::LayoutChoice::Copy,
             ..job::Options::default()
         };
         assert_eq!(got.options, want);

@@ -5,7 +5,12 @@
 //! apart that can be read side by side.
 //! Source: Ceph's "file layouts" and `fs/ceph/xattr.c`.
 
-use super::{COMPONENTS_MAX, Component, Layout, LayoutError, STRIPES_MAX, TargetName};
+use super::{COMPONENTS_MAX, Component, Layout, LayoutError, STRIPES_MAX, Striping, TargetName};
+
+/// Stripe units are multiples of this (`CEPH_MIN_STRIPE_UNIT`), and objects have at most 32 bits.
+const UNIT: u64 = 65_536;
+/// CephFS' own default; smaller objects cost more than they are good for.
+const OBJECT_LEN: u64 = 4 << 20;
 
 /// How a file is striped over objects; sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +46,16 @@ pub fn ceph(text: &[u8]) -> Result<CephStriping, LayoutError> {
         return Err(LayoutError::Value { what: "the stripe count", value: striping.stripe_count });
     }
     Ok(striping)
+}
+
+/// What is set as `ceph.file.layout` on an empty file to have it striped so. `None`: no file of CephFS can be.
+pub fn ceph_wish(striping: Striping) -> Option<String> {
+    let Striping { stripe_size: unit, stripe_count: count } = striping;
+    if unit == 0 || !unit.is_multiple_of(UNIT) || count == 0 {
+        return None;
+    }
+    let object = unit.checked_mul((OBJECT_LEN / unit).max(1)).filter(|object| *object <= u32::MAX.into())?;
+    Some(format!("stripe_unit={unit} stripe_count={count} object_size={object}"))
 }
 
 impl CephStriping {
@@ -119,6 +134,19 @@ mod tests {
         let objects: Vec<u64> = (0..10).map(|unit| striping.object_at(unit * 2)).collect();
         assert_eq!(objects, [0, 1, 0, 1, 0, 1, 2, 3, 2, 3]);
         assert_eq!(striping.layout(100, |_| None).unwrap().targets().len(), 2);
+    }
+
+    /// Goal: a wish is a layout as it is told, in objects of about 4 MiB; what no file can have is none.
+    #[test]
+    fn wishes_are_layouts() {
+        for (unit, object) in [(65_536, 4 << 20), (3 << 20, 3 << 20), (8 << 20, 8 << 20)] {
+            let wish = ceph_wish(Striping { stripe_size: unit, stripe_count: 5 }).unwrap();
+            let read = ceph(wish.as_bytes()).unwrap();
+            assert_eq!((read.stripe_unit, read.stripe_count, read.object_size), (unit, 5, object));
+        }
+        for (unit, count) in [(1000, 1), (0, 1), (1 << 32, 1), (65_536, 0)] {
+            assert_eq!(ceph_wish(Striping { stripe_size: unit, stripe_count: count }), None);
+        }
     }
 
     /// Goal: nonsense is refused, and nothing overflows.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Component, Layout, LayoutError, STRIPES_MAX, TargetName};
+use super::{Answer, Component, Layout, LayoutError, STRIPES_MAX, Striping, TargetName};
 
 const V1: u32 = 0x0BD1_0BD0;
 const V3: u32 = 0x0BD3_0BD0;
@@ -20,6 +20,9 @@ const COMPOSITE_HEAD: usize = 32;
 const ENTRY_LEN: usize = 48;
 /// Stripes are multiples of this (`LOV_MIN_STRIPE_SIZE`).
 const STRIPE_UNIT: u64 = 65_536;
+
+/// Where a wish speaks of the first target: whichever.
+const FIRST_ANY: u16 = 0xffff;
 
 const PATTERN_RAID0: u32 = 0x1;
 const PATTERN_MDT: u32 = 0x100;
@@ -50,6 +53,23 @@ pub fn lustre(bytes: &[u8]) -> Result<Layout, LayoutError> {
         COMPOSITE => composite(bytes),
         other => Err(LayoutError::Kind(other)),
     }
+}
+
+/// What is set on a file without objects to have it striped so, on targets that the file system chooses. `None`: no file of
+/// Lustre's can be.
+pub fn lustre_wish(striping: Striping) -> Option<Vec<u8>> {
+    let stripe_size = u32::try_from(striping.stripe_size).ok()?;
+    if stripe_size == 0 || !u64::from(stripe_size).is_multiple_of(STRIPE_UNIT) || striping.stripe_count == 0 {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(HEAD_V1);
+    bytes.extend(V1.to_le_bytes());
+    bytes.extend(PATTERN_RAID0.to_le_bytes());
+    bytes.extend([0; 16]);
+    bytes.extend(stripe_size.to_le_bytes());
+    bytes.extend(striping.stripe_count.to_le_bytes());
+    bytes.extend(FIRST_ANY.to_le_bytes());
+    Some(bytes)
 }
 
 /// One striping; `None` if it has no objects.
@@ -193,6 +213,18 @@ mod tests {
         assert_eq!(names(&twice.components()[0]), ["OST0002", "OST0002"]);
         assert_eq!(twice.targets().len(), 1);
         assert_eq!(lustre(&blob(V1, PATTERN_MDT, 0, &[])).unwrap().at(7).target.as_str(), "MDT");
+    }
+
+    /// Goal: a wish is `lov_user_md_v1` that names no target; what no file can have is no wish.
+    /// Method: bytes written by hand from the struct.
+    #[test]
+    fn wishes_leave_the_targets_open() {
+        let wish = |stripe_size, stripe_count| lustre_wish(Striping { stripe_size, stripe_count });
+        let mut bytes = vec![0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0];
+        bytes.extend([0; 16]);
+        bytes.extend([0, 0, 0x20, 0, 3, 0, 0xff, 0xff]);
+        assert_eq!(wish(2 << 20, 3), Some(bytes));
+        assert_eq!([wish(1000, 3), wish(1 << 32, 3), wish(0, 3), wish(1 << 20, 0)], [None, None, None, None]);
     }
 
     /// Goal: a progressive file: components by offset; those without objects, stale ones and second mirrors are skipped.

@@ -12,7 +12,7 @@ use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
-use crate::layout::Layout;
+use crate::layout::{Layout, Striping};
 use crate::wire::Failure;
 
 /// An operation on the source's storage.
@@ -148,8 +148,9 @@ pub enum SinkOp {
     MakeDirs { dirs: Vec<DirId> },
     /// What stands under these names now, and is a partial file of an earlier run still there?
     Lookup { items: Vec<LookupItem> },
-    /// Make the file's temporary, if it has none, and its space, and tell where it lies.
-    Create { file: SinkFile },
+    /// Make the file's temporary, if it has none, and its space, and tell where it lies. `striping`: how it is cut at the
+    /// source, which it shall be here too if the user asked for that.
+    Create { file: SinkFile, striping: Option<Striping> },
     /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
     /// `start` is where the payload begins in the buffer.
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },

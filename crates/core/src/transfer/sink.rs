@@ -58,6 +58,8 @@ pub struct SinkConfig {
     pub digest: DigestKind,
     /// The destination has several storage targets, and both ends know to speak of them.
     pub targets: Option<TargetsConfig>,
+    /// Both ends know how striped files are cut: `FILE_LAYOUT` may come.
+    pub layouts: bool,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
 }
@@ -305,6 +307,7 @@ impl Sink {
         }
         match message {
             Message::Announce(entries) if self.stop.is_none() => self.handle_announce(entries),
+            Message::FileLayout(files) if self.stop.is_none() => self.handle_file_layout(files),
             Message::Holes { id, generation, extents, last } if self.stop.is_none() => {
                 self.handle_holes(id, generation, extents, last);
             }
@@ -343,7 +346,7 @@ impl Sink {
             | Message::Received(_)
             | Message::Streams(_)
             | Message::TargetHealth(_) => {}
-            Message::Announce(_) | Message::Holes { .. } | Message::DirEnd(_) => {}
+            Message::Announce(_) | Message::Holes { .. } | Message::FileLayout(_) | Message::DirEnd(_) => {}
             other => {
                 let text = format!("the source sent a message that only a sink sends: {}", other.name());
                 self.violation(&text);

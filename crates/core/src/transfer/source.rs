@@ -65,6 +65,8 @@ pub struct SourceConfig {
     pub digest: DigestKind,
     /// Both ends know the sink's storage targets: it says where files go, and grants by its targets.
     pub targets: bool,
+    /// Both ends know how striped files are cut: the sink is told, and objects follow the stripes.
+    pub layouts: bool,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
@@ -254,8 +256,9 @@ impl Source {
     /// The walk found an entry. Its id was never used before and its parent was handed in before it.
     /// `lies`: where a file lies; of other entries it means nothing.
     pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies) {
-        if let EntryKind::File { fingerprint, sparse, .. } = &mut entry.kind {
+        if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
             *sparse &= self.config.holes && fingerprint.size > SMALL_LEN_MAX;
+            *striped = self.config.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
         }
         match &entry.kind {
             EntryKind::Dir => {
@@ -264,7 +267,7 @@ impl Source {
             EntryKind::Symlink { .. } => {
                 self.links.insert(entry.id, ());
             }
-            EntryKind::File { fingerprint, object_size, .. } => {
+            EntryKind::File { fingerprint, object_size, striped, .. } => {
                 self.counts.files += 1;
                 self.counts.bytes += fingerprint.size;
                 self.unsealed += 1;
@@ -277,6 +280,8 @@ impl Source {
                         meta: entry.meta,
                         fingerprint: *fingerprint,
                         object_size: *object_size,
+                        object_size_max: *object_size,
+                        striped: *striped,
                         phase: Phase::AwaitState,
                         digest: SubtreeSet::new(self.config.digest, fingerprint.size),
                         held: Vec::new(),
@@ -539,7 +544,7 @@ impl Source {
             Message::Notice { text } => self.actions.push_back(SourceAction::Notice(text)),
             Message::Abort(failure) => self.finish(SessionEnd::Failed(failure)),
             Message::Ping(n) => self.actions.push_back(SourceAction::Send(Message::Pong(n))),
-            Message::Pong(_) | Message::Report(_) | Message::Received(_) => {}
+            Message::Pong(_) | Message::Report(_) | Message::Received(_) | Message::Placed(_) => {}
             other => {
                 let text = format!("the sink sent a message that only a source sends: {}", other.name());
                 self.finish(SessionEnd::Failed(protocol(&text)));

@@ -5,24 +5,24 @@
 
 use super::codec::Reader;
 use super::encode::{
-    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, POLICY_BITS,
-    SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN,
-    TARGET_HEALTH_LEN,
+    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, FILE_LAYOUT_LEN,
+    POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN,
+    TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, Capability, DoneItem,
-    EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message,
-    NotKept, Outcome, PATH_LEN_MAX, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX,
-    TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
+    EndReport, Extent, Failure, FileLayout, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits,
+    Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
+    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, StreamId};
-use crate::layout::{Component, Layout};
+use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
 use crate::schedule::Health;
 use crate::stage::StageTime;
 
@@ -84,6 +84,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
                 Ok(DataExtent { offset, len })
             })?;
             Message::Holes { id, generation, extents, last }
+        }
+        kind::FILE_LAYOUT => {
+            Message::FileLayout(r.list("layouts of files", items, FILE_LAYOUT_LEN, read_file_layout)?)
         }
         kind::DIR_END => {
             Message::DirEnd(r.list("ended directories", items, 8, |r| r.u64("directory id").map(DirId))?)
@@ -158,6 +161,13 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             let bad = |error| WireError::BadLayout { what: "where a file lies", source: error };
             Message::FileTargets { id, generation, layout: Layout::new(components).map_err(bad)? }
         }
+        kind::OBJECT_LEN => Message::ObjectLen(read_object_size(r)?),
+        kind::PLACED => Message::Placed(Placed {
+            targets: r.u16("targets that were written to")?,
+            files: r.u64("files that got their stripes")?,
+            others: r.u64("files that did not")?,
+            why: r.text("reason of that")?,
+        }),
         kind::NOTICE => Message::Notice { text: r.text("notice")? },
         kind::KNOBS => Message::Knobs(Knobs {
             paused: r.bool("knobs: paused")?,
@@ -322,26 +332,47 @@ fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
     let mtime = read_time(r, "mtime of a fingerprint")?;
     let ctime = read_time(r, "ctime of a fingerprint")?;
     let ino = r.u64("inode")?;
-    let object_size = r.u32("object size")?;
-    if !object_size_is_legal(object_size) {
-        return Err(WireError::BadValue { what: "object size", value: object_size.into() });
-    }
+    let object_size = read_object_size(r)?;
     let fingerprint = Fingerprint { size, mtime, ctime, ino };
-    Ok(EntryKind::File { fingerprint, object_size, sparse: false })
+    Ok(EntryKind::File { fingerprint, object_size, sparse: false, striped: false })
 }
 
-/// Extra fields of an entry: v1 knows one, and steps over the others as far as it may.
+fn read_object_size(r: &mut Reader<'_>) -> Result<u32, WireError> {
+    match r.u32("object size")? {
+        size if object_size_is_legal(size) => Ok(size),
+        size => Err(WireError::BadValue { what: "object size", value: size.into() }),
+    }
+}
+
+fn read_file_layout(r: &mut Reader<'_>) -> Result<FileLayout, WireError> {
+    let (id, generation) = read_version(r)?;
+    let object_size = read_object_size(r)?;
+    let (stripe_size, stripe_count) = (r.u64("stripe size")?, r.u16("stripe count")?);
+    let striping = match (stripe_size, usize::from(stripe_count)) {
+        (0, 0) => None,
+        (1.., 1..=STRIPES_MAX) => Some(Striping { stripe_size, stripe_count }),
+        _ => return Err(WireError::BadValue { what: "stripe count", value: stripe_count.into() }),
+    };
+    Ok(FileLayout { id, generation, object_size, striping })
+}
+
+/// Extra fields of an entry: v1 knows two, and steps over the others as far as it may.
 fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<(), WireError> {
     let len = usize::from(r.u16("extra fields")?);
     let mut extras = Reader::new(r.take("extra fields", len)?);
     while extras.remaining() > 0 {
         let kind = extras.u16("extra field kind")?;
         let required = extras.bool("extra field: required")?;
-        if kind == extra::SPARSE {
+        if matches!(kind, extra::SPARSE | extra::LAYOUT) {
             let empty = extras.bytes("extra field", len)?.is_empty();
-            match entry {
-                EntryKind::File { sparse, .. } if required && empty && !*sparse => *sparse = true,
-                _ => return Err(WireError::BadValue { what: "mark of a sparse file", value: len as u64 }),
+            let mark = match entry {
+                EntryKind::File { sparse, .. } if kind == extra::SPARSE => Some(sparse),
+                EntryKind::File { striped, .. } => Some(striped),
+                _ => None,
+            };
+            match mark {
+                Some(mark) if required && empty && !*mark => *mark = true,
+                _ => return Err(WireError::BadValue { what: "mark of a file", value: kind.into() }),
             }
             continue;
         }

@@ -9,9 +9,9 @@ use super::negotiate::extra;
 use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
-    Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Policy,
-    ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
-    TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
+    Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Placed,
+    Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX,
+    TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -31,9 +31,10 @@ pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
-/// The extra field that marks a sparse file: kind, required, length of no value.
-const SPARSE_LEN: usize = 5;
+/// An extra field that marks a file as sparse or striped: kind, required, length of no value.
+const MARK_LEN: usize = 5;
 pub(super) const SEALED_LEN: usize = 14;
+pub(super) const FILE_LAYOUT_LEN: usize = 26;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
 pub(super) const TARGET_HEALTH_LEN: usize = 35;
 pub(super) const TARGET_COMPONENT_LEN_MIN: usize = 20;
@@ -41,6 +42,7 @@ pub(super) const TARGET_COMPONENT_LEN_MIN: usize = 20;
 // Lists of small items fit at their maximum...
 const _: () = assert!(COUNT_LEN + ITEMS_MAX * EXTENT_LEN <= LIST_LEN_MAX);
 const _: () = assert!(COUNT_LEN + ITEMS_MAX * TARGET_HEALTH_LEN <= LIST_LEN_MAX);
+const _: () = assert!(COUNT_LEN + ITEMS_MAX * FILE_LAYOUT_LEN <= LIST_LEN_MAX);
 const _: () =
     assert!(TARGET_COMPONENTS_MAX * TARGET_COMPONENT_LEN_MIN + 2 * TARGET_CLASSES_MAX <= LIST_LEN_MAX);
 const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MAX) <= LIST_LEN_MAX);
@@ -57,7 +59,9 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 pub fn announced_len(entry: &Announced) -> usize {
     let kind = match &entry.kind {
         EntryKind::Dir => 0,
-        EntryKind::File { sparse, .. } => 44 + if *sparse { SPARSE_LEN } else { 0 },
+        EntryKind::File { sparse, striped, .. } => {
+            44 + MARK_LEN * (usize::from(*sparse) + usize::from(*striped))
+        }
         EntryKind::Symlink { target } => 2 + target.len(),
     };
     ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind
@@ -95,6 +99,7 @@ impl Message {
             Message::Sealed(list) => cut(list, items, |_| SEALED_LEN, Message::Sealed),
             Message::Durable(list) => cut(list, items, |_| EXTENT_LEN, Message::Durable),
             Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
+            Message::FileLayout(list) => cut(list, items, |_| FILE_LAYOUT_LEN, Message::FileLayout),
             Message::TargetHealth(list) => cut(list, items, |_| TARGET_HEALTH_LEN, Message::TargetHealth),
             Message::Sources { mut roots, policy } if roots.len() > ROOTS_PART_MAX => {
                 let last = roots.split_off((roots.len() - 1) / ROOTS_PART_MAX * ROOTS_PART_MAX);
@@ -192,6 +197,17 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             w.bool(*last);
             list(w, "data extents", ITEMS_MAX, extents, |w, e| write_range(w, e.offset, e.len));
             kind::HOLES
+        }
+        Message::FileLayout(files) => {
+            list(w, "layouts of files", ITEMS_MAX, files, |w, file| {
+                assert!(object_size_is_legal(file.object_size), "own object size {}", file.object_size);
+                w.u64(file.id.0);
+                w.u32(file.generation.0);
+                w.u32(file.object_size);
+                w.u64(file.striping.map_or(0, |striping| striping.stripe_size));
+                w.u16(file.striping.map_or(0, |striping| striping.stripe_count));
+            });
+            kind::FILE_LAYOUT
         }
         Message::DirEnd(dirs) => {
             list(w, "ended directories", ITEMS_MAX, dirs, |w, dir| w.u64(dir.0));
@@ -293,6 +309,18 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
                 list(w, "classes of a file", TARGET_CLASSES_MAX, &c.targets, |w, class| w.u16(class.0));
             });
             kind::FILE_TARGETS
+        }
+        Message::ObjectLen(len) => {
+            assert!(object_size_is_legal(*len), "own object length {len}");
+            w.u32(*len);
+            kind::OBJECT_LEN
+        }
+        Message::Placed(Placed { targets, files, others, why }) => {
+            w.u16(*targets);
+            w.u64(*files);
+            w.u64(*others);
+            w.text(why);
+            kind::PLACED
         }
         Message::Notice { text } => {
             w.text(text);
@@ -444,13 +472,16 @@ fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
         }
         EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),
     }
-    // Length of the extra fields, and the one that v1 sends.
-    if matches!(entry.kind, EntryKind::File { sparse: true, .. }) {
-        w.u16(SPARSE_LEN as u16);
-        w.u16(extra::SPARSE);
+    // Length of the extra fields, and those that v1 sends.
+    let marks = match entry.kind {
+        EntryKind::File { sparse, striped, .. } => [(sparse, extra::SPARSE), (striped, extra::LAYOUT)],
+        _ => [(false, 0); 2],
+    };
+    let marks: Vec<u16> = marks.into_iter().filter(|(on, _)| *on).map(|(_, kind)| kind).collect();
+    w.u16((MARK_LEN * marks.len()) as u16);
+    for kind in marks {
+        w.u16(kind);
         w.bool(true);
-        w.u16(0);
-    } else {
         w.u16(0);
     }
 }

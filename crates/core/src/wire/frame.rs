@@ -58,12 +58,15 @@ pub mod kind {
     pub const RECEIVED: u8 = 0x28;
     pub const STREAMS: u8 = 0x29;
     pub const RESUME: u8 = 0x2a;
-    pub const SOURCE_ROOTS: u8 = 0x2b;
+    pub const FILE_LAYOUT: u8 = 0x2b;
+    pub const SOURCE_ROOTS: u8 = 0x2c;
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
     pub const NOTICE: u8 = 0x81;
     pub const FILE_TARGETS: u8 = 0x82;
+    pub const OBJECT_LEN: u8 = 0x83;
+    pub const PLACED: u8 = 0x84;
     pub const KNOBS: u8 = 0x88;
     pub const TRIAL: u8 = 0x89;
     pub const TARGET_TABLE: u8 = 0x8a;

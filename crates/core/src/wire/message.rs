@@ -5,7 +5,7 @@ use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, StreamId};
-use crate::layout::Layout;
+use crate::layout::{Layout, Striping};
 use crate::schedule::Health;
 use crate::schedule::table::{Table, UnwellTargets};
 use crate::stage::StageTime;
@@ -283,6 +283,30 @@ pub struct TargetHealth {
     pub done: u64,
 }
 
+/// What a striped file's objects are, and how it is cut at the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileLayout {
+    pub id: FileId,
+    pub generation: Generation,
+    /// As in the announcement, and not more than was announced.
+    pub object_size: u32,
+    /// `None`: it has no stripes after all, or nobody could say.
+    pub striping: Option<Striping>,
+}
+
+/// Where a sink's files came to lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Storage targets that were written to; 0: the destination does not tell them apart.
+    pub targets: u16,
+    /// Files that got the stripes that were asked for.
+    pub files: u64,
+    /// Those that lie as the file system chose instead.
+    pub others: u64,
+    /// Why, of one of the others; empty if there is none.
+    pub why: Box<str>,
+}
+
 /// A top-level name of the job at the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRoot {
@@ -323,6 +347,8 @@ pub enum Message {
         extents: Vec<DataExtent>,
         last: bool,
     },
+    /// Source to sink, of files announced as striped, before any data of them.
+    FileLayout(Vec<FileLayout>),
     /// No more entries will come in these directories.
     DirEnd(Vec<DirId>),
     State(Vec<(FileId, Generation, FileState)>),
@@ -383,6 +409,13 @@ pub enum Message {
         generation: Generation,
         layout: Layout<Class>,
     },
+    /// Sink to source, before its `Destination`, only where both ends know
+    /// [`capability::LAYOUTS`](super::capability::LAYOUTS): the longest object, a legal object size in bytes, that lies on one
+    /// target where a file gets the destination's own stripes.
+    ObjectLen(u32),
+    /// Sink to source, with its last words, only where both ends know
+    /// [`capability::LAYOUTS`](super::capability::LAYOUTS).
+    Placed(Placed),
     /// Either way, at most one a second: what this end waits for, for people ("waiting 12 s for write of x").
     Notice {
         text: Box<str>,
@@ -471,6 +504,7 @@ impl Message {
             Message::Destination { .. } => "DESTINATION",
             Message::Announce(_) => "ANNOUNCE",
             Message::Holes { .. } => "HOLES",
+            Message::FileLayout(_) => "FILE_LAYOUT",
             Message::DirEnd(_) => "DIR_END",
             Message::State(_) => "FILE_STATE",
             Message::Sealed(_) => "FILE_SEALED",
@@ -487,6 +521,8 @@ impl Message {
             Message::Streams(_) => "STREAMS",
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::FileTargets { .. } => "FILE_TARGETS",
+            Message::ObjectLen(_) => "OBJECT_LEN",
+            Message::Placed(_) => "PLACED",
             Message::Notice { .. } => "NOTICE",
             Message::Knobs(_) => "KNOBS",
             Message::AskTable => "ASK_TABLE",

@@ -19,25 +19,29 @@ pub mod capability {
     /// The sink tells where files lie and how its storage targets fare, and grants by target: `FILE_TARGETS`,
     /// `TARGET_HEALTH`, classes in `GRANT` and data frames. Without a value.
     pub const TARGETS: u16 = 0x0006;
+    /// The source tells how a striped file is cut and what its objects are: entries marked so, and `FILE_LAYOUT`; the sink how
+    /// long objects fit its stripes. Without a value.
+    pub const LAYOUTS: u16 = 0x0007;
     /// The source has more roots than one message holds: `SOURCE_ROOTS` before `SOURCES`. Without a value; named, as
     /// required, by a source that sends them, and by nobody else.
-    pub const SOURCE_ROOTS: u16 = 0x0007;
+    pub const SOURCE_ROOTS: u16 = 0x0008;
     /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
     pub const KNOBS: u16 = 0x0010;
     /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`, `UNWELL_TARGETS`.
     /// Without a value.
     pub const TABLES: u16 = 0x0011;
     /// All that this version knows.
-    pub const KNOWN: [u16; 7] = [HOLES, TARGETS, KNOBS, TABLES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
+    pub const KNOWN: [u16; 8] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 4] = [HOLES, TARGETS, KNOBS, TABLES];
+    pub const OFFERED: [u16; 5] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES];
 }
 
-/// Numbers of the extra fields of an announced entry. v1 knows `SPARSE`; the others are spoken for.
+/// Numbers of the extra fields of an announced entry. v1 knows `SPARSE` and `LAYOUT`; the others are spoken for.
 pub mod extra {
     /// Source offset, destination offset, length: a part of a file is copied.
     pub const RANGE: u16 = 0x0001;
-    /// Where the file lies at the source: stripe size and targets.
+    /// The file is striped at the source: a `FILE_LAYOUT` follows. Required, without a value; only where both ends know
+    /// `LAYOUTS`.
     pub const LAYOUT: u16 = 0x0002;
     /// The generation of the volume that the entry lies on.
     pub const VOLUME_GENERATION: u16 = 0x0003;
@@ -54,6 +58,8 @@ pub struct Agreed {
     pub holes: bool,
     /// Both ends know [`capability::TARGETS`].
     pub targets: bool,
+    /// Both ends know [`capability::LAYOUTS`].
+    pub layouts: bool,
     /// Both ends know [`capability::KNOBS`].
     pub knobs: bool,
     /// Both ends know [`capability::TABLES`].
@@ -115,7 +121,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     if auth_only && digest != DigestKind::Blake3 {
         return Err(WireError::WeakDigest);
     }
-    let [holes, targets] = [capability::HOLES, capability::TARGETS].map(both);
+    let [holes, targets, layouts] = [capability::HOLES, capability::TARGETS, capability::LAYOUTS].map(both);
     let [knobs, tables] = [capability::KNOBS, capability::TABLES].map(both);
-    Ok(Agreed { version, limits, holes, targets, knobs, tables, auth_only, digest })
+    Ok(Agreed { version, limits, holes, targets, layouts, knobs, tables, auth_only, digest })
 }

@@ -107,6 +107,7 @@ impl World {
             holes,
             digest,
             targets,
+            layouts: self.layouts,
             names,
         };
         let old_tags = replayed.tags.clone();
@@ -261,7 +262,7 @@ impl World {
                 let results = items.iter().map(|item| (item.file.id, Ok(self.look_up(item)))).collect();
                 SinkDone::Lookup { results }
             }
-            SinkOp::Create { file } => {
+            SinkOp::Create { file, .. } => {
                 let result = match self.strikes(60) {
                     true => {
                         self.fault(entry_of(&file.name));

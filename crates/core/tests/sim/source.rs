@@ -119,7 +119,12 @@ impl World {
                         self.s.announced.insert((id, Generation(0)), version);
                         self.src().views.insert(id, (Generation(0), version));
                         let sparse = version.holes != 0;
-                        EntryKind::File { fingerprint: version.fingerprint(), object_size, sparse }
+                        EntryKind::File {
+                            fingerprint: version.fingerprint(),
+                            object_size,
+                            sparse,
+                            striped: false,
+                        }
                     }
                 };
                 let meta = match self.tree.version(entry) {

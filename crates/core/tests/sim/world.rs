@@ -112,6 +112,8 @@ pub struct World {
     pub targets: Option<Targets>,
     /// The sink's file system has several storage targets. Likewise.
     pub sink_targets: Option<Rng>,
+    /// Both ends know how striped files are cut.
+    pub layouts: bool,
     pub s: Session,
 }
 
@@ -208,6 +210,7 @@ pub fn run(seed: u64) -> u64 {
         spill: (seed % 4 == 1).then(|| Rng::with_seed(!seed)),
         targets: None,
         sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
+        layouts: seed % 3 != 0,
         s: no_session(),
         rng,
     };
@@ -358,6 +361,7 @@ impl World {
             holes,
             digest,
             targets: self.sink_targets.is_some(),
+            layouts: self.layouts,
             verify: false,
             patience,
         });

@@ -6,7 +6,7 @@ use haul_core::digest::Subtree;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
-use haul_core::layout::{Component, Layout};
+use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{Row, Table, Unwell, UnwellTargets};
 use haul_core::stage::StageTime;
@@ -146,6 +146,7 @@ fn golden_message(index: usize) -> Message {
                     fingerprint: Fingerprint { size: 0x1234, mtime: stamp(1), ctime: stamp(2), ino: 9 },
                     object_size: 4 << 20,
                     sparse: false,
+                    striped: false,
                 },
             },
             Announced {
@@ -249,6 +250,13 @@ fn golden_message(index: usize) -> Message {
             }],
             others: 10,
         }),
+        35 => {
+            let striping = Some(Striping { stripe_size: 3 << 20, stripe_count: 4 });
+            let file = FileLayout { id, generation, object_size: 1 << 20, striping };
+            Message::FileLayout(vec![file, FileLayout { object_size: 4 << 20, striping: None, ..file }])
+        }
+        36 => Message::ObjectLen(2 << 20),
+        37 => Message::Placed(Placed { targets: 3, files: 1, others: 2, why: "no stripes".into() }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -35,6 +35,7 @@ fn negotiation_finds_the_common_ground() {
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
             holes: false,
             targets: false,
+            layouts: false,
             knobs: false,
             tables: false,
             auth_only: false,

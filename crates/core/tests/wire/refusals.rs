@@ -27,6 +27,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::RESEND, 0, ITEMS_MAX),
         (kind::TARGET_HEALTH, 0, ITEMS_MAX),
         (kind::HOLES, 13, ITEMS_MAX),
+        (kind::FILE_LAYOUT, 0, ITEMS_MAX),
         (kind::FILE_TARGETS, 12, TARGET_COMPONENTS_MAX),
         (kind::FILE_TARGETS, 30, TARGET_CLASSES_MAX),
         (kind::TARGET_TABLE, 8, ROWS_MAX),
@@ -314,7 +315,12 @@ fn harmful_announcements_are_refused() {
         parent: DirId::ROOT,
         name: Name::new(b"ab").expect("legal"),
         meta: Meta::default(),
-        kind: EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20, sparse: false },
+        kind: EntryKind::File {
+            fingerprint: Fingerprint::default(),
+            object_size: 4 << 20,
+            sparse: false,
+            striped: false,
+        },
     };
     let (kind, body) = encode(&Message::Announce(vec![entry.clone()]));
     let patched = |at: usize, bytes: &[u8]| {
@@ -378,6 +384,34 @@ fn extra_fields_are_skipped_or_required() {
     assert!(with(&[1, 0, 0, 3, 0, 9, 9], 7).is_err());
 }
 
+/// Goal: how a file is cut has one form: a legal object size, and stripes of a size and a number or none at all.
+/// Method: bodies with one file, changed in one way each.
+#[test]
+fn senseless_stripes_are_refused() {
+    let file = |object_size: u32, stripe_size: u64, count: u16| {
+        let mut body = vec![1, 0];
+        body.extend([0; 12]);
+        body.extend(object_size.to_le_bytes());
+        body.extend(stripe_size.to_le_bytes());
+        body.extend(count.to_le_bytes());
+        decode_message(kind::FILE_LAYOUT, &body)
+    };
+    let most = STRIPES_MAX as u16;
+    assert!(file(1 << 20, 0, 0).is_ok() && file(1 << 16, 1, most).is_ok());
+    for (object, size, count) in [
+        (0, 1, 1),
+        (3 << 20, 1, 1),
+        (1 << 27, 1, 1),
+        (1 << 20, 0, 1),
+        (1 << 20, 1, 0),
+        (1 << 20, 1, most + 1),
+    ] {
+        assert!(file(object, size, count).is_err(), "{object} {size} {count}");
+    }
+    let len = |len: u32| decode_message(kind::OBJECT_LEN, &len.to_le_bytes());
+    assert!(len(1 << 16).is_ok() && len(0).is_err() && len(5 << 20).is_err());
+}
+
 /// Goal: the mark of a sparse file is the one that a writer makes, of a file, once; all others are refused.
 /// Method: marks appended to an announced file and to a directory.
 #[test]
@@ -392,7 +426,12 @@ fn marks_of_sparse_files_have_one_form() {
             kind,
         }])
     };
-    let file = |sparse| EntryKind::File { fingerprint: Fingerprint::default(), object_size: 4 << 20, sparse };
+    let file = |sparse| EntryKind::File {
+        fingerprint: Fingerprint::default(),
+        object_size: 4 << 20,
+        sparse,
+        striped: false,
+    };
     let with = |entry: EntryKind, extra: &[u8]| {
         let (kind, mut body) = encode(&announced(entry));
         let end = body.len();
@@ -408,4 +447,17 @@ fn marks_of_sparse_files_have_one_form() {
         assert!(with(file(false), extra).is_err(), "{extra:?}");
     }
     assert!(with(EntryKind::Dir, &mark).is_err());
+    // A striped one has a mark of its own, and may have both.
+    let both = EntryKind::File {
+        fingerprint: Fingerprint::default(),
+        object_size: 4 << 20,
+        sparse: true,
+        striped: true,
+    };
+    let marks = [mark, [2, 0, 1, 0, 0]].concat();
+    assert_eq!(with(file(false), &marks), Ok(Decoded::Message(announced(both.clone()))));
+    assert!(encode(&announced(both)).1.ends_with(&marks));
+    let twice: [&[u8]; 2] = [&[2, 0, 0, 0, 0], &[2, 0, 1, 0, 0, 2, 0, 1, 0, 0]];
+    assert!(twice.iter().all(|extra| with(file(false), extra).is_err()));
+    assert!(with(EntryKind::Dir, &marks[5..]).is_err());
 }

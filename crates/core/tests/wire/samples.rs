@@ -7,7 +7,7 @@ use haul_core::digest::{Subtree, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
-use haul_core::layout::{Component, Layout};
+use haul_core::layout::{Component, Layout, STRIPES_MAX, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{
     NAME_LEN_MAX as TARGET_NAME_MAX, ROWS_MAX, Row, Table, UNWELL_MAX, Unwell, UnwellTargets,
@@ -16,7 +16,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 35;
+pub const MESSAGES: usize = 38;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -56,6 +56,9 @@ pub fn index_of(message: &Message) -> usize {
         Message::AskTable => 32,
         Message::TargetTable(_) => 33,
         Message::UnwellTargets(_) => 34,
+        Message::FileLayout(_) => 35,
+        Message::ObjectLen(_) => 36,
+        Message::Placed(_) => 37,
     }
 }
 
@@ -123,6 +126,7 @@ pub fn announced(r: &mut Rng) -> Announced {
             fingerprint: Fingerprint { size: number(r) >> 1, mtime: time(r), ctime: time(r), ino: r.u64(..) },
             object_size: 1 << r.u32(16..=26),
             sparse: r.bool(),
+            striped: r.bool(),
         },
         _ => {
             let len = if r.u8(..8) == 0 { LINK_LEN_MAX } else { r.usize(1..80) };
@@ -240,6 +244,13 @@ pub fn layout(r: &mut Rng) -> Layout<Class> {
     Layout::new(components.collect()).expect("it is one")
 }
 
+fn file_layout(r: &mut Rng) -> FileLayout {
+    let (id, generation) = version(r);
+    let striping =
+        r.bool().then(|| Striping { stripe_size: r.u64(1..), stripe_count: r.u16(1..=STRIPES_MAX as u16) });
+    FileLayout { id, generation, object_size: 1 << r.u32(16..=26), striping }
+}
+
 pub fn message(index: usize, r: &mut Rng) -> Message {
     match index {
         0 => Message::Hello(hello(r)),
@@ -337,6 +348,11 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             }),
             others: r.u16(..=4096),
         }),
+        35 => Message::FileLayout(list(r, 6, file_layout)),
+        36 => Message::ObjectLen(1 << r.u32(16..=26)),
+        37 => {
+            Message::Placed(Placed { targets: r.u16(..), files: number(r), others: number(r), why: text(r) })
+        }
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

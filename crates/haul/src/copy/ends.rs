@@ -60,6 +60,7 @@ pub(super) fn sink_request(
         writers,
         window: options.window,
         storage: options.sink_storage.clone(),
+        layout: options.layout,
         what,
         asked: None,
         hears: None,

@@ -74,7 +74,12 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     };
     let is_remote = local.is_none();
     let mut chosen = near.chosen;
-    chosen.extend(local.map(|far| far.chosen).unwrap_or_default());
+    // Some of what one end found the other one was told.
+    for (name, text) in local.map(|far| far.chosen).unwrap_or_default() {
+        if !chosen.iter().any(|(known, _)| *known == name) {
+            chosen.push((name, text));
+        }
+    }
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
     chosen.extend(advice.map(|advice| ("would help".into(), advice)));

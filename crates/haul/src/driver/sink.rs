@@ -13,7 +13,7 @@ use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig, TargetsConfig};
-use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Policy, STREAMS_MAX};
+use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
 use super::net::Receive;
 use super::steer::Steering;
@@ -21,15 +21,15 @@ use super::streams::{Lines, Lost};
 use super::view::{Idle, View, name_of};
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
-    end_report, exchange_reports, join, protocol,
+    end_report, exchange_reports, join, places_in_words, protocol,
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{PathBytes, Role, StorageOptions};
+use crate::job::{LayoutChoice, PathBytes, Role, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::null::NullSink;
-use crate::storage::sink::{EngineConfig, Owner, Places, SinkTree, WriteEngine};
+use crate::storage::sink::{EngineConfig, Ground, Owner, Places, SinkTree, Stripes, WriteEngine};
 use crate::storage::targets::Targets;
 use crate::storage::{Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
@@ -73,6 +73,8 @@ pub(crate) struct SinkRequest {
     /// What the user named for each stream's buffers, which were fixed before they connected.
     pub(crate) window: Option<u64>,
     pub(crate) storage: StorageOptions,
+    /// How new files come to lie on storage targets.
+    pub(crate) layout: LayoutChoice,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
@@ -116,8 +118,12 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
             return Report::failed(failure);
         }
     };
+    if let Some(len) = session.object_len {
+        control.send(Message::ObjectLen(len));
+    }
     control.send(session.greeting.clone());
     let end = session.drive(&mailbox, &control, watch);
+    let placed = session.placed();
     drop(session.receivers);
     let counts = session.machine.counts();
     session.tally.came_back = counts.sent_back;
@@ -128,6 +134,10 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     chosen.extend(session.engine.report());
     chosen.extend(session.receive.report());
     chosen.extend(session.lines.chosen());
+    chosen.extend(places_in_words(request.layout, &placed));
+    if session.layouts {
+        control.send(Message::Placed(placed));
+    }
     if session.complete && !session.engine.stuck().is_empty() {
         // The source need not wait for what hangs.
         session.complete = false;
@@ -199,6 +209,10 @@ struct Session {
     /// The other end's report, if it came with its last messages.
     far: Option<EndReport>,
     greeting: Message,
+    /// What the source is told of the stripes here.
+    object_len: Option<u32>,
+    /// Both ends know how striped files are cut.
+    layouts: bool,
     resumed: bool,
     /// Data frames are authenticated and not encrypted.
     unencrypted: bool,
@@ -249,7 +263,8 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
-        let (mut greeting_epoch, mut limits, mut targets) = (0, None, Arc::default());
+        let (mut greeting_epoch, mut limits, mut object_len) = (0, None, None);
+        let mut targets = Arc::default();
         let (place, engine, not_kept) = match setup.place {
             None => (None, Engine::Null(NullSink::new(post)), Arc::default()),
             Some((tree, owner, journal)) => {
@@ -259,6 +274,8 @@ impl Session {
                     let owner = owner.clone();
                     Arc::new(move || owner.still_owner())
                 };
+                let ground = Ground::of(&tree, setup.tag);
+                object_len = ground.object_len.filter(|_| setup.layouts);
                 let config = EngineConfig {
                     tree: tree.clone(),
                     tag: setup.tag,
@@ -269,7 +286,8 @@ impl Session {
                     journal: Some(journal),
                     storage: request.storage.clone(),
                     memory: request.memory,
-                    places: Places::of(tree.root()).filter(|_| setup.targets),
+                    places: Places::of(&ground).filter(|_| setup.targets),
+                    stripes: Stripes::new(request.layout, ground.provider),
                     durable: setup.policy.durable,
                 };
                 targets = config.places.as_ref().map(Places::targets).unwrap_or_default();
@@ -306,6 +324,7 @@ impl Session {
             tag: setup.tag,
             holes: setup.holes,
             digest: setup.protection.digest,
+            layouts: setup.layouts,
             targets: limits.map(|limits| TargetsConfig { limits, round_trip: receive.round_trip() }),
             names: setup.names,
         };
@@ -322,6 +341,8 @@ impl Session {
             tally: Tally::default(),
             far: None,
             greeting,
+            object_len,
+            layouts: setup.layouts,
             resumed: setup.resumed,
             unencrypted: setup.protection.auth_only,
             lost: false,
@@ -339,6 +360,12 @@ impl Session {
             sender,
             pool,
         })
+    }
+
+    /// Where the files came to lie.
+    fn placed(&self) -> Placed {
+        let written = self.machine.targets().filter(|target| target.done > 0).count();
+        Placed { targets: u16::try_from(written).unwrap_or(u16::MAX), ..self.engine.placed() }
     }
 
     fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {

@@ -14,7 +14,7 @@ use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, QUEUED_MAX, Source, SourceAction, SourceConfig};
 use haul_core::transfer::{BUNDLE_LEN_MAX, SMALL_LEN_MAX, SessionEnd};
 use haul_core::wire::{
-    EndReport, Failure, Knobs, Message, NotKept, RATE_UNLIMITED, STREAMS_MAX, credit_cost,
+    EndReport, Failure, Knobs, Message, NotKept, Placed, RATE_UNLIMITED, STREAMS_MAX, credit_cost,
 };
 
 use super::net::Net;
@@ -25,7 +25,7 @@ use super::trial::SharedTrial;
 use super::view::{Idle, View, name_of};
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
-    end_report, exchange_reports, protocol,
+    end_report, exchange_reports, places_in_words, protocol,
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
@@ -145,6 +145,8 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     chosen.extend(session.lines.chosen());
     let name = |target| name_of(session.tree.targets(), target);
     let unwell = session.view.finish(session.clock.now(), &control, watch, name);
+    let placed = session.placed.iter();
+    chosen.extend(placed.flat_map(|placed| places_in_words(request.options.layout, placed)));
     // The sink has the last word; what this end still has to say is not worth waiting for.
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
     let far = exchange_reports(
@@ -183,6 +185,8 @@ struct Session {
     tally: Tally,
     /// The other end's report, if it came with its last messages.
     far: Option<EndReport>,
+    /// Where the files came to lie, as the sink says.
+    placed: Option<Placed>,
     not_kept: [u64; NotKept::COUNT],
     /// Both ends know sparse files.
     holes: bool,
@@ -279,6 +283,7 @@ impl Session {
             holes: setup.holes,
             digest: setup.protection.digest,
             targets: setup.targets,
+            layouts: setup.layouts,
             verify: request.options.verify == Verify::Disk,
             patience: lines.patience(),
         });
@@ -328,6 +333,7 @@ impl Session {
             meter,
             tally: Tally::default(),
             far: None,
+            placed: None,
             not_kept: [0; NotKept::COUNT],
             holes: setup.holes,
             unencrypted: setup.protection.auth_only,
@@ -618,6 +624,7 @@ impl Session {
             }
             Event::Spill(done) => Spill::handle(done, &mut self.machine, &mut self.buffers),
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Placed(placed))) => self.placed = Some(placed),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.lines.heard();

@@ -24,7 +24,7 @@ use super::sink::SinkRequest;
 use super::source::SourceRequest;
 use super::{Links, Protection, Report, Watch, sink, source};
 use crate::buffer::Pool;
-use crate::job::{Durability, Options, PathBytes, StorageOptions};
+use crate::job::{Durability, LayoutChoice, Options, PathBytes, StorageOptions};
 use crate::storage::source::wall_clock;
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, memory};
@@ -196,6 +196,7 @@ fn sink_request(dst: &Path) -> SinkRequest {
         writers: 2,
         window: None,
         storage: StorageOptions::default(),
+        layout: LayoutChoice::Auto,
         what: "a test".into(),
         asked: None,
         hears: None,

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use haul_core::entry::Name;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 /// How one component is opened.
@@ -99,6 +99,12 @@ impl Jail {
     /// Makes the file `name`, which must not exist, for the owner only.
     pub fn create_temp(&self, parent: impl AsFd, name: &Name) -> Result<OwnedFd> {
         self.open(parent, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, TEMP_MODE)
+    }
+
+    /// Makes the file `name`, which must not exist, for the owner only, without opening it.
+    pub fn make_unopened(&self, parent: impl AsFd, name: &Name) -> Result<()> {
+        let kind = FileType::RegularFile;
+        retry_on_intr(|| rustix::fs::mknodat(&parent, name.as_bytes(), kind, TEMP_MODE, 0))
     }
 
     /// Opens the existing file `name`. Does not wait for the other end of a fifo.

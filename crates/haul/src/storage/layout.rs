@@ -2,7 +2,8 @@
 //!
 //! In: an open file. Out: [`Found`]: its layout, who gave the answer, and why it is only the flat one where it is.
 //! The questions are extended attributes and ioctls and need no right that reading does not; the answers are decoded by
-//! `haul_core::layout`, which believes nothing of them. Whoever does not answer is taken for one target: the device.
+//! `haul_core::layout`, which believes nothing of them. Whoever does not answer is taken for one target: the device of the
+//! file system.
 //! Nothing here makes a file system fetch or move data: a layout is read, never made.
 //! Left out: OrangeFS, GPFS, and what says nothing to clients (NFS).
 
@@ -17,6 +18,7 @@ use crate::mounts::Mount;
 
 mod beegfs;
 mod ceph;
+mod moosefs;
 
 /// Room for an answer; Lustre's own maximum for an attribute.
 const ANSWER_MAX: usize = 64 * 1024;
@@ -28,6 +30,7 @@ pub enum Provider {
     CephFs,
     GlusterFs,
     BeeGfs,
+    MooseFs,
     /// None: the whole file counts as lying on its device.
     Flat,
 }
@@ -40,6 +43,7 @@ impl Provider {
             Provider::CephFs => "cephfs",
             Provider::GlusterFs => "glusterfs",
             Provider::BeeGfs => "beegfs",
+            Provider::MooseFs => "moosefs",
             Provider::Flat => "flat",
         }
     }
@@ -83,6 +87,7 @@ fn provider_of(magic: FsWord, mount_kind: impl FnOnce() -> Option<String>) -> Pr
         FUSE => match mount_kind().as_deref() {
             Some("fuse.glusterfs") => Provider::GlusterFs,
             Some("fuse.ceph" | "fuse.ceph-fuse") => Provider::CephFs,
+            Some("fuse.mfs") => Provider::MooseFs,
             // What answers as Lustre does is served as Lustre; the others say that there is no such attribute.
             _ => Provider::Lustre,
         },
@@ -110,6 +115,7 @@ pub(super) fn layout_by(provider: Provider, file: BorrowedFd<'_>, size: u64) -> 
         Provider::CephFs => ceph::ask(file, size),
         Provider::GlusterFs => gluster(file),
         Provider::BeeGfs => beegfs::ask(file),
+        Provider::MooseFs => moosefs::ask(file, size),
         Provider::Flat => return flat(file, None),
     };
     match asked {
@@ -123,11 +129,21 @@ pub(super) fn layout_by(provider: Provider, file: BorrowedFd<'_>, size: u64) -> 
 }
 
 fn flat(file: BorrowedFd<'_>, why_flat: Option<String>) -> Found {
-    let device = fstat(file).map_or(0, |stat| stat.st_dev);
-    Found { provider: Provider::Flat, layout: Layout::flat(device_name(device)), why_flat }
+    Found { provider: Provider::Flat, layout: Layout::flat(device_name(device_of(file))), why_flat }
 }
 
-/// A device as a target, by its number (`st_dev`).
+/// The device of the file system that a file lies on. Mostly what `stat` says; where that is a number that no mount has, as
+/// of each subvolume of btrfs and of what lies below an overlay, the mount's.
+pub(super) fn device_of(file: BorrowedFd<'_>) -> u64 {
+    let device = fstat(file).map_or(0, |stat| stat.st_dev);
+    if rustix::fs::major(device) != 0 {
+        return device;
+    }
+    let mount = Mount::of(file).ok().flatten();
+    mount.map_or(device, |mount| rustix::fs::makedev(mount.device.0, mount.device.1))
+}
+
+/// A device as a target, by its number.
 pub(super) fn device_name(device: u64) -> TargetName {
     TargetName::new(&format!("device {}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
@@ -174,6 +190,7 @@ mod tests {
         assert_eq!(kind(0x00C3_6400, ""), Provider::CephFs);
         assert_eq!(kind(0x6573_5546, "fuse.glusterfs"), Provider::GlusterFs);
         assert_eq!(kind(0x6573_5546, "fuse.ceph-fuse"), Provider::CephFs);
+        assert_eq!(kind(0x6573_5546, "fuse.mfs"), Provider::MooseFs);
         assert_eq!(kind(0x6573_5546, "fuse.sshfs"), Provider::Lustre);
         assert_eq!(kind(0xEF53, "ext4"), Provider::Flat);
     }

@@ -89,7 +89,7 @@ impl Made {
             parent: DirId::ROOT,
             name: self.name(),
             meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
-            kind: EntryKind::File { fingerprint, object_size, sparse: false },
+            kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
         };
         let totals = Totals { files: 1, dirs: 0, symlinks: 0, bytes: self.size };
         vec![WalkItem::Entry(entry), WalkItem::End(totals)]
@@ -288,7 +288,7 @@ impl SinkEngine for NullSink {
                     results: items.into_iter().map(|item| (item.file.id, Ok(found))).collect(),
                 }
             }
-            SinkOp::Create { file } => SinkDone::Create { id: file.id, result: Ok(None) },
+            SinkOp::Create { file, .. } => SinkDone::Create { id: file.id, result: Ok(None) },
             SinkOp::Write { file, offset, len, buffer, .. } => {
                 let took = Some(Took { time: Duration::ZERO, cached: true });
                 SinkDone::Write { id: file.id, offset, len, buffer, took, result: Ok(()) }

@@ -3,7 +3,7 @@
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
 //! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
-//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), `commit`
+//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (metadata, sync, rename), [`engine`] (threads), [`owner`] (one run per job), [`journal`] (restart markers),
 //! [`clean`] (debris of dead jobs).
 //!
@@ -27,6 +27,7 @@ pub mod names;
 pub mod owner;
 pub mod places;
 pub mod space;
+pub mod stripes;
 pub mod tree;
 mod verify;
 
@@ -35,7 +36,8 @@ pub use engine::{EngineConfig, WriteEngine};
 pub use journal::Journal;
 pub use names::{JobKey, tag_of, temp_name};
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
-pub use places::Places;
+pub use places::{Ground, Places};
+pub use stripes::Stripes;
 pub use tree::SinkTree;
 
 /// Locks, also after a panic elsewhere: every state behind these locks is whole between two statements.

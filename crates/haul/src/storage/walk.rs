@@ -523,6 +523,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 object_size: (self.object_size)(size),
                 // Or it is compressed, or not written yet: its map will tell. A small one travels whole.
                 sparse: size > SMALL_LEN_MAX && seen.allocated < size,
+                // The source's machine knows.
+                striped: false,
             }
         } else {
             let target = link.unwrap_or_default();

@@ -69,7 +69,7 @@ impl Sink {
                     links.push(LinkItem { file, target, meta, owner, no_replace });
                     self.links.insert(id, Link { parent, name, generation });
                 }
-                EntryKind::File { fingerprint, object_size, sparse } => {
+                EntryKind::File { fingerprint, object_size, sparse, striped } => {
                     // Its frames must fit into what is granted.
                     let len = u64::from(object_size).min(fingerprint.size);
                     self.frame_cost_max = self.frame_cost_max.max(credit_cost(len));
@@ -78,6 +78,9 @@ impl Sink {
                     }
                     if sparse && !self.config.holes {
                         return self.violation("a sparse file, which this session was not to have");
+                    }
+                    if striped && !self.config.layouts {
+                        return self.violation("a striped file, of which this session was not to know");
                     }
                     if again {
                         let old = self.files.remove(&id).expect("it is known");
@@ -109,6 +112,8 @@ impl Sink {
                         // A crash must not leave the new temporary under an old promise.
                         waits_journal: again,
                         waits_map: sparse,
+                        waits_layout: striped,
+                        striping: None,
                         map_parts: Vec::new(),
                         in_commit: false,
                         writes: 0,

@@ -131,7 +131,9 @@ impl Sink {
         for entry in &frame.header.entries {
             let early = match self.files.get(&entry.id) {
                 None => entry.id > self.announced_max,
-                Some(file) => file.generation < entry.generation || file.phase == Phase::Looking,
+                Some(file) => {
+                    file.generation < entry.generation || file.phase == Phase::Looking || file.waits_layout
+                }
             };
             if early || self.waits_for_place(entry.id) {
                 self.waiting_count += 1;

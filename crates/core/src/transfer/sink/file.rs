@@ -12,7 +12,7 @@ use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, TargetId};
 use crate::journal::PathKey;
-use crate::layout::Layout;
+use crate::layout::{Layout, Striping};
 use crate::transfer::op::SinkFile;
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -64,6 +64,10 @@ pub(super) struct File {
     pub(super) waits_journal: bool,
     /// It begins when its map is whole.
     pub(super) waits_map: bool,
+    /// Its data are taken up when it is known how it is cut at the source.
+    pub(super) waits_layout: bool,
+    /// That, as far as it was told.
+    pub(super) striping: Option<Striping>,
     /// The parts of the map that came.
     pub(super) map_parts: Vec<DataExtent>,
     /// A commit of it is under way.

@@ -121,7 +121,7 @@ impl Sink {
 
     /// Frames that waited for this file are taken up.
     pub(super) fn wake(&mut self, id: FileId) {
-        let waits = |f: &File| f.phase == Phase::Looking || f.made == Made::Asked;
+        let waits = |f: &File| f.phase == Phase::Looking || f.waits_layout || f.made == Made::Asked;
         if !self.files.get(&id).is_some_and(waits) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;

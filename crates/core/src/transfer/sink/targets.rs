@@ -22,7 +22,8 @@ use crate::schedule::{Health, Limits, Policy, Run, Schedule, TargetState};
 use crate::transfer::SMALL_LEN_MAX;
 use crate::transfer::op::{SinkFile, SinkOp, Took};
 use crate::wire::{
-    Failure, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TargetHealth,
+    Failure, FileLayout, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
+    TargetHealth,
 };
 
 /// Files that are made before data of them came, at most; those that were longer ago than [`AHEAD_FOR`], or lie on a target
@@ -218,8 +219,31 @@ impl Sink {
     /// The file is open for data: if it is large it is made, before data come if there is room for that.
     pub(super) fn wish(&mut self, id: FileId) {
         let Some(targets) = &mut self.targets else { return };
-        if self.files.get(&id).is_some_and(|file| file.is_striped() && file.made == Made::No) {
+        let waits = |file: &File| file.is_striped() && file.made == Made::No && !file.waits_layout;
+        if self.files.get(&id).is_some_and(waits) {
             targets.wished.push_back(id);
+        }
+    }
+
+    /// How files are cut at the source. Their data may come now.
+    pub(super) fn handle_file_layout(&mut self, files: Vec<FileLayout>) {
+        for FileLayout { id, generation, object_size, striping } in files {
+            let Some(file) = self.files.get_mut(&id) else {
+                if id > self.announced_max {
+                    return self.violation("how a file is cut that was never announced");
+                }
+                // Else it is over here, and the source had not heard of that yet.
+                continue;
+            };
+            let told = file.generation == generation;
+            if !told || !file.waits_layout || object_size > file.object_size {
+                return self.violation("how a file is cut, twice, late, or in longer objects than announced");
+            }
+            (file.waits_layout, file.object_size, file.striping) = (false, object_size, striping);
+            if file.phase == Phase::Open {
+                self.wish(id);
+            }
+            self.wake(id);
         }
     }
 
@@ -247,7 +271,7 @@ impl Sink {
         file.made = Made::Asked;
         // Whoever gives the file up waits for this as for a write.
         file.writes += 1;
-        let op = SinkOp::Create { file: file.sink_file(id) };
+        let op = SinkOp::Create { file: file.sink_file(id), striping: file.striping };
         self.submit(op);
     }
 
@@ -263,7 +287,8 @@ impl Sink {
                 return;
             }
             let Some(id) = targets.wished.pop_front() else { return };
-            let wants = |file: &File| file.phase == Phase::Open && file.made == Made::No;
+            let wants =
+                |file: &File| file.phase == Phase::Open && file.made == Made::No && !file.waits_layout;
             if self.files.get(&id).is_some_and(wants) {
                 targets.ahead.insert(id, self.now);
                 self.make(id);

@@ -44,6 +44,10 @@ pub(super) struct File {
     pub(super) meta: Meta,
     pub(super) fingerprint: Fingerprint,
     pub(super) object_size: u32,
+    /// As it is announced.
+    pub(super) object_size_max: u32,
+    /// The sink was told that it will hear how the file is cut.
+    pub(super) striped: bool,
     pub(super) phase: Phase,
     /// Chaining values of everything that was read or is held at the sink.
     pub(super) digest: SubtreeSet,

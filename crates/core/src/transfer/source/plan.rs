@@ -19,11 +19,14 @@ use crate::layout::Layout;
 use crate::layout::runs::{Cut, RUNS_PART_MAX};
 use crate::schedule::{Health, Issue, Limits, Policy, Run, Schedule, TargetState};
 use crate::transfer::op::SourceOp;
+use crate::wire::{FileLayout, Message};
 
 /// Most files that one [`SourceOp::Locate`] asks about.
 pub const LOCATE_FILES_MAX: usize = 16;
 /// Files that are asked about and not read yet, at most: to have something for many targets.
 const LOCATED_MAX: usize = 1024;
+/// Objects are not made shorter than this for the sake of stripes, bytes.
+const OBJECT_LEN_LEAST: u64 = 1 << 20;
 
 /// Where a walked file lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,18 +227,31 @@ impl Source {
         }
     }
 
-    /// Storage said where files lie.
+    /// Storage said where files lie. Their objects are cut so that each lies on one target, and the sink hears of that
+    /// before any of them can come.
     pub(super) fn handle_located(&mut self, files: Vec<(FileId, Generation, Arc<Layout<TargetId>>)>) {
+        let mut told = Vec::new();
         for (id, generation, layout) in files {
             // What waits for objects is counted anew.
             self.plan.located -= 1;
             let fits = |file: &&mut File| file.generation == generation && file.layout.is_none();
             let Some(file) = self.files.get_mut(&id).filter(fits) else { continue };
+            if file.striped {
+                let max = u64::from(file.object_size_max);
+                let len = layout.object_len(OBJECT_LEN_LEAST.min(max), max);
+                file.object_size = u32::try_from(len).expect("not more than before");
+                let (object_size, striping) = (file.object_size, layout.striping());
+                told.push(FileLayout { id, generation, object_size, striping });
+            }
             file.layout = Some(layout);
             if file.adding {
                 self.plan.located += 1;
                 self.plan.adding.push_back(id);
             }
+        }
+        if !told.is_empty() {
+            self.flush_announcements();
+            self.actions.push_back(SourceAction::Send(Message::FileLayout(told)));
         }
     }
 

@@ -191,6 +191,8 @@ impl Source {
         // What came instead may lie somewhere else.
         file.layout = file.layout.take().filter(|_| !file.asks);
         file.classes = None;
+        file.object_size = file.object_size_max;
+        file.striped = self.config.layouts && file.asks && fingerprint.size > SMALL_LEN_MAX;
         file.pass = 0;
         file.reads = 0;
         file.checking = false;
@@ -204,7 +206,12 @@ impl Source {
             parent: file.parent,
             name: file.name.clone(),
             meta,
-            kind: EntryKind::File { fingerprint, object_size: file.object_size, sparse },
+            kind: EntryKind::File {
+                fingerprint,
+                object_size: file.object_size,
+                sparse,
+                striped: file.striped,
+            },
         };
         self.push_announcement(entry);
         self.announced(id, sparse);

@@ -1,5 +1,7 @@
 //! What carries out the sink's operations: files, or nothing at all.
 
+use haul_core::wire::Placed;
+
 use crate::storage::null::NullSink;
 use crate::storage::sink::WriteEngine;
 use crate::storage::{SinkEngine, SinkJob, Stuck};
@@ -29,6 +31,14 @@ impl Engine {
         match self {
             Engine::Files(engine) => engine.stuck(),
             Engine::Null(engine) => engine.stuck(),
+        }
+    }
+
+    /// Which stripes files got.
+    pub(super) fn placed(&self) -> Placed {
+        match self {
+            Engine::Files(engine) => engine.placed(),
+            Engine::Null(_) => Placed::default(),
         }
     }
 

@@ -35,6 +35,7 @@ pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) holes: bool,
     pub(super) targets: bool,
+    pub(super) layouts: bool,
     pub(super) knobs: bool,
     pub(super) tables: bool,
     pub(super) protection: Protection,
@@ -68,7 +69,7 @@ pub(super) fn set_up(
         return Err(protocol("the far end wants to send what was not asked for"));
     }
     let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
-    let tables = agreed.tables;
+    let (tables, layouts) = (agreed.tables, agreed.layouts);
     let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
@@ -84,6 +85,7 @@ pub(super) fn set_up(
             limits,
             holes,
             targets,
+            layouts,
             knobs,
             tables,
             protection,
@@ -136,6 +138,7 @@ pub(super) fn set_up(
         limits,
         holes,
         targets,
+        layouts,
         knobs,
         tables,
         protection,

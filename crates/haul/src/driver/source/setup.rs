@@ -15,6 +15,17 @@ use crate::storage::null::Made;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::transport::stream::ControlHandle;
 
+/// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of it at least.
+const OBJECT_LEN: u32 = 4 << 20;
+const OBJECT_LEN_LEAST: u32 = 1 << 20;
+
+/// What a sink says before the first entry.
+enum Answer {
+    /// Whether to wait for states, a new name, whether something is resumed.
+    Open(bool, Option<Name>, bool),
+    ObjectLen(u32),
+}
+
 /// Where the data comes from.
 pub(super) enum Origin {
     Files(Vec<RootSpec>),
@@ -51,6 +62,8 @@ pub(super) struct Setup {
     pub(super) holes: bool,
     /// Both ends know of the sink's storage targets.
     pub(super) targets: bool,
+    /// Both ends know how striped files are cut.
+    pub(super) layouts: bool,
     pub(super) knobs: bool,
     pub(super) tables: bool,
     pub(super) protection: Protection,
@@ -59,6 +72,8 @@ pub(super) struct Setup {
     pub(super) rename: Option<Name>,
     pub(super) resumed: bool,
     pub(super) object_size: u32,
+    /// The destination's stripes ask for it.
+    fits_stripes: bool,
 }
 
 impl Setup {
@@ -68,6 +83,7 @@ impl Setup {
         let options = &request.options;
         let object = match options.object_size {
             Some(size) if size > self.object_size => "the most that a quarter of the buffers can hold",
+            None if self.fits_stripes => "the stripes of the destination",
             size => asked(size.is_some(), "the default"),
         };
         let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
@@ -110,27 +126,39 @@ pub(super) fn set_up(
     let agreed = agree(&ours, &theirs)?;
     let (announced, origin) = told?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
-    let (wait, rename, resumed) = expect(mailbox, control, line_of, |message| match message {
-        Message::Destination { wait, rename, resumed, .. } => Ok(Some((wait, rename, resumed))),
+    let hear = |message: Message| match message {
+        Message::Destination { wait, rename, resumed, .. } => Ok(Some(Answer::Open(wait, rename, resumed))),
+        Message::ObjectLen(len) if agreed.layouts => Ok(Some(Answer::ObjectLen(len))),
         _ => Ok(None),
-    })?;
+    };
+    let (mut object_len, mut answer) = (None, expect(mailbox, control, line_of, hear)?);
+    if let Answer::ObjectLen(len) = answer {
+        (object_len, answer) = (Some(len), expect(mailbox, control, line_of, hear)?);
+    }
+    let Answer::Open(wait, rename, resumed) = answer else {
+        return Err(protocol("the sink tells the length of objects twice"));
+    };
     if rename.is_some() && !single {
         return Err(protocol("the sink renames a source that is not a single file"));
     }
-    let object_size = options.object_size.unwrap_or(4 * 1024 * 1024).min(agreed.limits.object_len);
+    let object_len = object_len.map(|len| len.clamp(OBJECT_LEN_LEAST, OBJECT_LEN));
+    let wanted = options.object_size.or(object_len).unwrap_or(OBJECT_LEN);
+    let object_size = wanted.min(agreed.limits.object_len);
+    let fits_stripes = options.object_size.is_none() && object_len.is_some_and(|len| len < OBJECT_LEN);
     // The tree of sources does not know a made-up file, so its name is told here.
     let rename = match &origin {
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
     let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
-    let (protection, tables) =
-        (Protection { digest: agreed.digest, auth_only: agreed.auth_only }, agreed.tables);
+    let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
+    let (tables, layouts) = (agreed.tables, agreed.layouts);
     Ok(Setup {
         origin,
         limits,
         holes,
         targets,
+        layouts,
         knobs,
         tables,
         protection,
@@ -138,5 +166,6 @@ pub(super) fn set_up(
         rename,
         resumed,
         object_size,
+        fits_stripes,
     })
 }

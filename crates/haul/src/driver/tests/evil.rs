@@ -274,6 +274,12 @@ pub(super) fn hello_targets() -> Hello {
     Hello { capabilities: vec![targets], ..hello() }
 }
 
+/// One that knows how files are cut.
+pub(super) fn hello_layouts() -> Hello {
+    let layouts = Capability { kind: capability::LAYOUTS, required: false, value: Box::default() };
+    Hello { capabilities: vec![layouts], ..hello() }
+}
+
 pub(super) fn target_health(class: u16) -> TargetHealth {
     let all = u32::MAX;
     TargetHealth {
@@ -329,7 +335,12 @@ pub(super) fn link(id: u64, parent: u64, text: &str, target: &[u8]) -> Announced
 pub(super) fn file(id: u64, parent: u64, text: &str, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1_000_000_000, nanos: 5 };
     let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: id };
-    entry(id, parent, text, EntryKind::File { fingerprint, object_size: 64 * 1024, sparse: false })
+    entry(
+        id,
+        parent,
+        text,
+        EntryKind::File { fingerprint, object_size: 64 * 1024, sparse: false, striped: false },
+    )
 }
 
 pub(super) fn again(mut entry: Announced, generation: u32) -> Announced {

@@ -127,6 +127,19 @@ fn wrong_handshakes_are_refused() {
         let component = [&9_u64.to_le_bytes()[..], &1_u64.to_le_bytes(), &[1, 0, 1, 0]].concat();
         evil.say_raw(kind::FILE_TARGETS, [&[0; 12][..], &[1, 0], &component].concat());
     });
+    refused("a length of objects that nobody asked for", "OBJECT_LEN came where", |evil| {
+        evil.say(Message::Hello(hello()));
+        evil.say(Message::ObjectLen(1 << 20));
+    });
+    refused("a length of objects twice", "twice", |evil| {
+        evil.say(Message::Hello(hello_layouts()));
+        evil.say(Message::ObjectLen(1 << 20));
+        evil.say(Message::ObjectLen(1 << 26));
+    });
+    refused("a length that is none", "object size", |evil| {
+        evil.say(Message::Hello(hello_layouts()));
+        evil.say_raw(kind::OBJECT_LEN, vec![0, 0, 0x30, 0]);
+    });
     refused("destination twice", "only a source sends", |evil| {
         evil.greet_source(true);
         evil.say(Message::Destination { wait: false, rename: None, epoch: 1, resumed: false });

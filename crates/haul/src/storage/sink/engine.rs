@@ -22,7 +22,7 @@ use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, Placed, Stage};
 
 use super::clean::remove_tagged_in;
 use super::commit::NotKeptCounters;
@@ -33,6 +33,7 @@ use super::mode::Choice;
 use super::names::tag_bits;
 use super::places::Places;
 use super::space::Spaces;
+use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::{fault, lock, tree};
 use crate::buffer::Buffer;
@@ -74,6 +75,8 @@ pub struct EngineConfig {
     pub memory: u64,
     /// `None`: the destination has one storage target.
     pub places: Option<Places>,
+    /// What new files are given of stripes; only where there are `places`.
+    pub stripes: Stripes,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -157,7 +160,13 @@ impl WriteEngine {
         let lanes = knobs.lanes.clone();
         let deadline = lanes.deadline;
         let sink = Arc::new(Sink {
-            files: Files::new(config.tree.clone(), config.tag, Spaces::new(no_preallocate), config.places),
+            files: Files::new(
+                config.tree.clone(),
+                config.tag,
+                Spaces::new(no_preallocate),
+                config.places,
+                config.stripes,
+            ),
             data: Data::new(choice, knobs),
             tree: config.tree,
             // Never the own tag: those are no leftovers.
@@ -213,6 +222,11 @@ impl WriteEngine {
     /// Writes of objects that it can have in flight.
     pub fn limits(&self) -> Limits {
         self.sink.data.limits()
+    }
+
+    /// Which stripes files got.
+    pub fn placed(&self) -> Placed {
+        self.sink.files.stripes.placed()
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
@@ -387,10 +401,11 @@ impl Sink {
                     (sink.post)(SinkCompletion { done: SinkDone::Discard { id } });
                 });
             }
-            SinkOp::Create { file } => {
+            SinkOp::Create { file, striping } => {
                 let place = Place(file.parent, Some(file.name.clone()));
                 self.task(self.tree.target_of(place.0), "create", place, move |sink, _| {
                     let result = guard(Stage::Create, || {
+                        sink.files.want(&file, striping);
                         let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
                         Ok(open.layout())
                     });

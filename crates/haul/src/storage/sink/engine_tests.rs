@@ -1,6 +1,8 @@
 use super::*;
 use crate::buffer::Pool;
+use crate::job::LayoutChoice;
 use crate::storage::jail::{Jail, Resolve};
+use crate::storage::layout::Provider;
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
 use crate::storage::sink::tree::tests::as_nobody;
 use crate::storage::sink::{JobKey, NotKept, temp_name};
@@ -78,6 +80,7 @@ impl Bench {
             storage: StorageOptions::default(),
             memory: 1 << 30,
             places: None,
+            stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),
             durable: true,
         };
         change(&mut config);

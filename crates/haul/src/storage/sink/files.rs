@@ -15,7 +15,7 @@ use haul_core::entry::{Name, Timestamp};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::io::IoMode;
-use haul_core::layout::Layout;
+use haul_core::layout::{Layout, Striping};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkFile};
 use haul_core::wire::{Failure, Stage};
@@ -26,9 +26,11 @@ use super::data::Path;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
+use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::{fault, lock};
 use crate::storage::io::{IoFile, Target};
+use crate::storage::layout::layout_of;
 
 /// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs, f2fs,
 /// tmpfs.
@@ -45,6 +47,7 @@ pub(super) struct Files {
     pub(super) spaces: Spaces,
     /// `None`: the destination has one storage target.
     places: Option<Places>,
+    pub(super) stripes: Stripes,
     /// A temporary of this session could not be removed.
     left: AtomicBool,
 }
@@ -60,6 +63,10 @@ pub(super) struct OpenFile {
     /// `None`: it has data everywhere.
     map: Option<ExtentMap>,
     state: Mutex<State>,
+    /// How it is cut at the source, if that was told.
+    source: OnceLock<Striping>,
+    /// The stripes that it was made with, if it was made so.
+    striped: OnceLock<Striping>,
     /// Where it lies, if that was asked and told.
     layout: OnceLock<Layout<TargetId>>,
     /// How its objects reach storage; bundled files have no need of it.
@@ -109,7 +116,13 @@ pub(super) fn descriptor(file: &IoFile) -> BorrowedFd<'_> {
 }
 
 impl Files {
-    pub(super) fn new(tree: Arc<SinkTree>, tag: u32, spaces: Spaces, places: Option<Places>) -> Files {
+    pub(super) fn new(
+        tree: Arc<SinkTree>,
+        tag: u32,
+        spaces: Spaces,
+        places: Option<Places>,
+        stripes: Stripes,
+    ) -> Files {
         Files {
             tree,
             tag,
@@ -118,6 +131,7 @@ impl Files {
             one_writer: OnceLock::new(),
             spaces,
             places,
+            stripes,
             left: AtomicBool::new(false),
         }
     }
@@ -288,6 +302,8 @@ impl Files {
             data_len: data_len(file),
             map: file.map.clone(),
             state: Mutex::new(State::New),
+            source: OnceLock::new(),
+            striped: OnceLock::new(),
             layout: OnceLock::new(),
             path: Mutex::default(),
         })
@@ -298,19 +314,53 @@ impl Files {
         fault::failure(Stage::Write, 0, format!("{path} was discarded before this"))
     }
 
+    /// Says how a file is cut at the source, before it is made.
+    pub(super) fn want(&self, file: &SinkFile, striping: Option<Striping>) {
+        if let Some(striping) = striping {
+            // It is told once for each generation of a file, and a later one may be cut otherwise: the first counts.
+            let _ = self.entry_of(file).source.set(striping);
+        }
+    }
+
     fn create(&self, open: &OpenFile) -> Result<OwnedFd, Failure> {
         let dir = self.tree.dirfd(open.parent)?;
         let jail = self.tree.jail();
-        let mut made = jail.create_temp(&dir, &open.temp);
+        let wanted = match self.places.is_some() && open.size > SMALL_LEN_MAX {
+            true => self.stripes.wanted(open.source.get().copied(), || self.striping_before(open, &dir)),
+            false => None,
+        };
+        let make = || {
+            if let Some(wanted) = wanted
+                && let Some(file) = self.stripes.make(&jail, &dir, &open.temp, wanted)?
+            {
+                let _ = open.striped.set(wanted);
+                return Ok(file);
+            }
+            jail.create_temp(&dir, &open.temp)
+        };
+        let mut made = make();
         if matches!(made, Err(Errno::EXIST)) {
             // Only this session writes this tag, so it is a leftover of its own.
             let _ = jail.unlink(&dir, &open.temp);
-            made = jail.create_temp(&dir, &open.temp);
+            made = make();
         }
         made.map_err(|errno| {
             let path = self.tree.path_of(open.parent, &open.temp);
             fault::os_at(Stage::Create, "create", &path, errno, &dir)
         })
+    }
+
+    /// How the file is cut that this one replaces, if there is one and it can be asked.
+    fn striping_before(&self, open: &OpenFile, dir: &OwnedFd) -> Option<Striping> {
+        if self.tree.was_created(open.parent) {
+            return None;
+        }
+        let file = self.tree.jail().open_file(dir, &open.name, false).ok()?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        layout_of(&file, stat.st_size as u64).layout.striping()
     }
 
     /// The temporary as lanes take it.
@@ -323,6 +373,9 @@ impl Files {
         let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
         let places = self.places.as_ref().filter(|_| open.size > SMALL_LEN_MAX);
         let layout = places.and_then(|places| places.layout(fd.as_fd(), open.size));
+        if let Some(wanted) = open.striped.get() {
+            self.stripes.lies(*wanted, layout.as_ref().and_then(Layout::striping));
+        }
         let target = layout.as_ref().map_or(Target(device), key_of);
         if let Some(layout) = layout {
             // Set here alone; a file is opened once.

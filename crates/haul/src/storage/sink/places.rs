@@ -1,6 +1,8 @@
 //! Where the files of a destination lie that has several storage targets.
 //!
 //! In: open temporaries. Out: their layouts by the numbers of targets, and by what their requests are told apart.
+//! A destination has several if its file system is a parallel one, or if other devices are mounted below its root: then each
+//! device is a target.
 //! Invariants: nobody who cannot say fails a file; a layout is asked for once, when the file is opened.
 //! Left out: small files, for which the question costs as much as writing them.
 
@@ -8,12 +10,19 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use haul_core::entry::Name;
 use haul_core::ids::TargetId;
 use haul_core::layout::Layout;
 
+use super::names::temp_name;
+use super::tree::SinkTree;
+use crate::mounts::Mount;
 use crate::storage::io::Target;
-use crate::storage::layout::{Found, Provider, layout_of};
+use crate::storage::layout::{Found, Provider, device_of, layout_by, layout_of, provider_at};
 use crate::storage::targets::Targets;
+
+/// Objects of which this end has a say are no shorter, and no longer, bytes.
+const OBJECT_LEN: [u64; 2] = [1 << 20, 64 << 20];
 
 /// Keys for sets of targets. Sets that share one share its slots.
 const SETS_MAX: u64 = 1024;
@@ -30,15 +39,63 @@ pub struct Places {
     targets: Arc<Targets>,
 }
 
+/// What was found out of a destination before its first file.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// Who says where files lie.
+    pub provider: Provider,
+    /// The longest object that lies on one target where a file gets the stripes of the root, bytes; `None`: not known.
+    pub object_len: Option<u32>,
+    /// Other devices are mounted below the root.
+    devices: bool,
+}
+
+impl Ground {
+    /// Looks at the destination, for which it may make a file there, under a name of this session, and remove it.
+    pub fn of(tree: &SinkTree, tag: u32) -> Ground {
+        let root = tree.root().as_fd();
+        let device = device_of(root);
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let devices = Mount::below(root).iter().any(|mount| mount.device != (major, minor));
+        let guess = provider_at(root);
+        let asked = match guess {
+            // A directory's answer says enough.
+            Provider::GlusterFs => return Ground { provider: guess, object_len: None, devices },
+            Provider::Flat | Provider::MooseFs => None,
+            Provider::Lustre | Provider::CephFs | Provider::BeeGfs => new_file(tree, tag, guess),
+        };
+        let Some(found) = asked else { return Ground { provider: guess, object_len: None, devices } };
+        if found.provider == Provider::Flat {
+            // Of FUSE it is guessed who it is; who knows of no layouts is nobody.
+            let provider = if found.why_flat.is_some() { guess } else { Provider::Flat };
+            return Ground { provider, object_len: None, devices };
+        }
+        let [least, most] = OBJECT_LEN;
+        let object_len = u32::try_from(found.layout.object_len(least, most)).ok();
+        Ground { provider: guess, object_len, devices }
+    }
+}
+
+/// How a new file lies in the root; `None`: none can be made there.
+fn new_file(tree: &SinkTree, tag: u32, provider: Provider) -> Option<Found> {
+    let name = temp_name(&Name::new(b"haul~layout").ok()?, tag);
+    let file = tree.jail().create_temp(tree.root(), &name).ok()?;
+    let found = layout_by(provider, file.as_fd(), 0);
+    let _ = tree.jail().unlink(tree.root(), &name);
+    Some(found)
+}
+
 impl Places {
-    /// For a destination whose file system may have several targets, judged by its root. `None`: it has one.
-    pub fn of(root: impl AsFd) -> Option<Places> {
-        let found = layout_of(root, 0);
-        let parallel = found.provider != Provider::Flat || found.why_flat.is_some();
-        parallel.then(|| {
-            Places::with(Box::new(|file, size| {
-                let Found { provider, layout, .. } = layout_of(file, size);
-                (provider != Provider::Flat).then_some(layout)
+    /// For a destination with several targets. `None`: it has one, or does not tell them apart.
+    pub fn of(ground: &Ground) -> Option<Places> {
+        // A file of MooseFS has chunks, and with them places, only when it was written.
+        let parallel = !matches!(ground.provider, Provider::Flat | Provider::MooseFs);
+        let devices = ground.devices;
+        (parallel || devices).then(|| {
+            Places::with(Box::new(move |file, size| {
+                let Found { provider, layout, why_flat } = layout_of(file, size);
+                let whole = devices && why_flat.is_none();
+                (provider != Provider::Flat || whole).then_some(layout)
             }))
         })
     }
@@ -53,6 +110,7 @@ impl Places {
         self.targets.clone()
     }
 
+    /// Where a file lies, by numbers.
     pub(super) fn layout(&self, file: BorrowedFd<'_>, size: u64) -> Option<Layout<TargetId>> {
         (self.ask)(file, size).map(|layout| self.targets.layout(&layout))
     }
@@ -117,7 +175,7 @@ mod tests {
     }
 
     fn made(bench: &mut Bench, file: &SinkFile) -> Result<Option<Layout<TargetId>>, Failure> {
-        match bench.run(SinkOp::Create { file: file.clone() }, b"") {
+        match bench.run(SinkOp::Create { file: file.clone(), striping: None }, b"") {
             SinkDone::Create { id, result } if id == file.id => result,
             other => panic!("{other:?}"),
         }
@@ -209,6 +267,22 @@ mod tests {
     #[test]
     fn a_local_destination_has_one_target() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Places::of(std::fs::File::open(dir.path()).unwrap()).is_none());
+        let tree = SinkTree::open_root(dir.path(), false).unwrap();
+        let ground = Ground::of(&tree, TAG);
+        assert_eq!((ground.provider, ground.object_len, ground.devices), (Provider::Flat, None, false));
+        assert!(Places::of(&ground).is_none());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// Goal: where devices are mounted below the root, a file is on its device.
+    #[test]
+    fn mounted_devices_are_targets() {
+        let ground = Ground { provider: Provider::Flat, object_len: None, devices: true };
+        let places = Places::of(&ground).unwrap();
+        let layout = |file: std::fs::File| places.layout(file.as_fd(), 5).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| layout(std::fs::File::create(dir.path().join(name)).unwrap()));
+        assert_eq!(a, b);
+        assert_ne!(a, layout(std::fs::File::open("/proc/self/status").unwrap()));
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_core::entry::{Fingerprint, Name};
-use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::schedule::TARGETS_MAX;
 use haul_core::transfer::source::Lies;
 use rustix::fs::{Mode, OFlags, openat};
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::open::OpenFile;
 use crate::storage::io::Target;
-use crate::storage::layout::{Provider, provider_at};
+use crate::storage::layout::{Provider, device_of, provider_at};
 use crate::storage::targets::Targets;
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
@@ -53,8 +53,8 @@ struct Inner {
     entries: HashMap<FileId, EntryNode>,
     dir_fds: FdCache<DirId, OwnedFd>,
     files_open: FdCache<FileId, OpenFile>,
-    /// Who says where files lie, by the device of their file system.
-    providers: HashMap<u64, Provider>,
+    /// Who says where files lie, and the device of their file system, by what `stat` calls their device.
+    providers: HashMap<u64, (Provider, u64)>,
 }
 
 struct DirNode {
@@ -229,14 +229,20 @@ impl SourceTree {
     pub fn lies(&self, id: FileId) -> Lies {
         let device = self.target_of(id).0;
         match self.provider(device) {
-            Provider::Flat => Lies::At(self.targets.device(device)),
+            Provider::Flat => Lies::At(self.device_target(device)),
             _ => Lies::Ask,
         }
     }
 
+    /// The target of what lies on this device as a whole.
+    pub(in crate::storage) fn device_target(&self, device: u64) -> TargetId {
+        let known = self.lock().providers.get(&device).map(|(_, device)| *device);
+        self.targets.device(known.unwrap_or(device))
+    }
+
     /// Who says where files of this device lie.
     pub(in crate::storage) fn provider(&self, device: u64) -> Provider {
-        self.lock().providers.get(&device).copied().unwrap_or(Provider::Flat)
+        self.lock().providers.get(&device).map_or(Provider::Flat, |(provider, _)| *provider)
     }
 
     /// Finds out who says where files of a file system lie, once.
@@ -248,7 +254,8 @@ impl SourceTree {
         // It may ask a server: not under the lock.
         drop(inner);
         let provider = provider_at(dir.as_fd());
-        self.lock().providers.insert(target.0, provider);
+        let device = device_of(dir.as_fd());
+        self.lock().providers.insert(target.0, (provider, device));
     }
 
     /// A file that an earlier read left open.

@@ -148,7 +148,7 @@ fn walk_is_complete_and_in_order() {
                 (stat.mtime(), stat.mtime_nsec())
             );
             match &entry.kind {
-                EntryKind::File { fingerprint, object_size, sparse } => {
+                EntryKind::File { fingerprint, object_size, sparse, .. } => {
                     assert!(!sparse);
                     assert_eq!((fingerprint.size, fingerprint.ino), (stat.len(), stat.ino()));
                     assert_eq!(fingerprint.ctime.secs, stat.ctime());
