@@ -16,8 +16,8 @@ use crate::pid::Process;
 use daemon::Ask;
 pub use script::{Player, Script};
 pub use service::ServiceSpec;
-pub use spec::{describe, parse_size, targets as specs};
 use spec::{ModelSpec, SpaceSpec};
+pub use spec::{describe, parse_size, targets as specs};
 use state::State;
 use volume::Setting;
 

@@ -20,7 +20,8 @@ pub fn seconds(specs: &[ServiceSpec], script: Option<&Script>, bytes: f64, write
     for _ in 0..STEPS_MAX {
         let step = player.as_mut().and_then(Player::advance);
         let lasts = step.as_ref().map_or(f64::INFINITY, |(lasts, _)| lasts.as_secs_f64());
-        for (t, (spec, left)) in specs.iter().zip(&mut left).enumerate().filter(|(_, (_, left))| **left > 0.0) {
+        for (t, (spec, left)) in specs.iter().zip(&mut left).enumerate().filter(|(_, (_, left))| **left > 0.0)
+        {
             let congestion = step.as_ref().map(|(_, all)| all[t]).unwrap_or_default();
             if congestion.frozen {
                 continue;
@@ -75,7 +76,8 @@ mod tests {
         // 5 s at a tenth: 50 bytes, then 950 of them.
         let slow = script(r#"{"steps":[{"for_ms":5000,"who":{"targets":[1]},"slow":10}]}"#);
         is(&both, Some(&slow), 1000.0, false, 14.5);
-        let frozen = script(r#"{"steps":[{"for_ms":4000},{"for_ms":30000,"who":{"targets":[0]},"freeze":true}]}"#);
+        let frozen =
+            script(r#"{"steps":[{"for_ms":4000},{"for_ms":30000,"who":{"targets":[0]},"freeze":true}]}"#);
         is(&both, Some(&frozen), 1000.0, false, 40.0);
         // In turns: each loses 4.5 of its first 10 seconds.
         let turns = script(r#"{"repeat":true,"steps":[{"for_ms":5000,"who":{"next":1},"slow":10}]}"#);
@@ -87,10 +89,12 @@ mod tests {
     #[test]
     fn odd_ends() {
         let spec = ServiceSpec { read_rate: 100, ..ServiceSpec::default() };
-        let never = script(r#"{"repeat":true,"steps":[{"for_ms":5000,"who":{"targets":[0]},"freeze":true}]}"#);
+        let never =
+            script(r#"{"repeat":true,"steps":[{"for_ms":5000,"who":{"targets":[0]},"freeze":true}]}"#);
         assert_eq!(seconds(&[spec.clone()], Some(&never), 1.0, false), None);
         assert_eq!(seconds(&[ServiceSpec::default()], None, 1000.0, false), Some(0.0));
-        let drawn = script(r#"{"seed":5,"repeat":true,"steps":[{"for_ms":500,"who":{"random":3},"slow":7}]}"#);
+        let drawn =
+            script(r#"{"seed":5,"repeat":true,"steps":[{"for_ms":500,"who":{"random":3},"slow":7}]}"#);
         let specs = vec![spec; 9];
         let of = || seconds(&specs, Some(&drawn), 1000.0, false).unwrap();
         assert!(of() > 10.0 && of() < 70.0);

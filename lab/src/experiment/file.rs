@@ -365,8 +365,11 @@ impl Experiment {
                     for axis in self.axes.iter().filter(|axis| competitor.axes.contains(&axis.name)) {
                         let mut next = Vec::new();
                         let only = competitor.only.get(&axis.name);
-                        let values: Vec<_> =
-                            axis.values.iter().filter(|value| only.is_none_or(|only| only.contains(value))).collect();
+                        let values: Vec<_> = axis
+                            .values
+                            .iter()
+                            .filter(|value| only.is_none_or(|only| only.contains(value)))
+                            .collect();
                         for (cell, value) in
                             some.iter().flat_map(|cell| values.iter().map(move |value| (cell, *value)))
                         {

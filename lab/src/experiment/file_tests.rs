@@ -156,7 +156,11 @@ fn wrong_files_are_refused_by_name() {
         ("label = \"other\"", "label = \"haul\"", &["label", "twice"]),
         ("durability = \"none\"", "durability = [1]", &["durability"]),
         ("durability = \"none\"", "readers = 3", &["readers", "twice"]),
-        ("axes = [\"threads\", \"order\"]", "axes = [\"threads\", \"order\"]\nonly = { speed = [1] }", &["only", "speed"]),
+        (
+            "axes = [\"threads\", \"order\"]",
+            "axes = [\"threads\", \"order\"]\nonly = { speed = [1] }",
+            &["only", "speed"],
+        ),
         ("targets = 2", "targets = 2, stripe_count = 3", &["[sink]", "stripe_count = 3"]),
         ("targets = 2", "targets = 2, congestion = { steps = [] }", &["[sink]", "congestion", "step"]),
         (

@@ -102,8 +102,7 @@ impl FlowWatch {
         let (stop, stopped) = channel();
         let name = model.to_owned();
         let thread = std::thread::Builder::new().name("lab-flow".into());
-        let thread =
-            thread.spawn(move || watch(&name, write, &apart, &stopped)).context("start a thread")?;
+        let thread = thread.spawn(move || watch(&name, write, &apart, &stopped)).context("start a thread")?;
         Ok(FlowWatch { stop, thread })
     }
 
@@ -171,7 +170,9 @@ mod tests {
         .unwrap();
         let frost = Frost::of(&script, 4).unwrap();
         assert_eq!(frost, Frost { who: vec![3], from: 5.0, to: 9.0 });
-        let rest = flow(&[8, 400, 800, 800, 800, 600, 600, 600, 600, 800, 800, 800, 800, 0, 0]).rest(&frost).unwrap();
+        let rest = flow(&[8, 400, 800, 800, 800, 600, 600, 600, 600, 800, 800, 800, 800, 0, 0])
+            .rest(&frost)
+            .unwrap();
         let near = |a: f64, b: f64| (a - b).abs() < 1.0;
         assert!(near(rest.before, 800.0) && near(rest.during, 600.0), "{rest:?}");
         assert!(near(rest.after.unwrap(), 800.0), "{rest:?}");

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::build::Build;
 use super::file::{Cell, Competitor, Experiment, Figure};
+use super::flow::{FlowWatch, Frost};
 use super::machine::{self, Machine};
 use super::once::{self, End};
-use super::flow::{FlowWatch, Frost};
 use super::result::{Contender, Key, Outcome, Results, Run};
 use super::site::{Site, Sites};
 use super::storage::Medium;

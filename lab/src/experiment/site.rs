@@ -162,7 +162,8 @@ impl Sites {
     /// # Errors
     /// Naming what cannot be made; what had been made is removed.
     pub fn up(experiment: &Experiment, dir: Option<&Path>, haul: &Path) -> anyhow::Result<Sites> {
-        let mut all = Sites { sites: Vec::new(), models: Vec::new(), plays: Vec::new(), scratches: Vec::new() };
+        let mut all =
+            Sites { sites: Vec::new(), models: Vec::new(), plays: Vec::new(), scratches: Vec::new() };
         let [near, far] = [("near", &experiment.source), ("far", &experiment.sink)].map(|(end, storage)| {
             all.place(end, storage, dir).with_context(|| format!("storage of the {end} host"))
         });

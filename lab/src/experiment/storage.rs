@@ -60,12 +60,18 @@ impl Storage {
     /// Something is missing, wrong, or for a model only.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.on == Medium::Model {
-            ensure!(self.spec.is_some(), "on = \"model\" needs spec: null, ssd, disk, array, a file, or what stands in one");
+            ensure!(
+                self.spec.is_some(),
+                "on = \"model\" needs spec: null, ssd, disk, array, a file, or what stands in one"
+            );
             let targets = self.targets.filter(|targets| *targets > 0);
             let targets = targets.context("on = \"model\" needs targets, at least one")?;
             parse_size(self.stripe_size()).context("stripe_size")?;
             if let Some(count) = self.stripe_count {
-                ensure!((1..=targets).contains(&count), "stripe_count = {count}: 1 to {targets}, as there are targets");
+                ensure!(
+                    (1..=targets).contains(&count),
+                    "stripe_count = {count}: 1 to {targets}, as there are targets"
+                );
             }
             if let Some(Spec::Own(_)) = &self.spec {
                 self.specs().context("spec")?;
@@ -100,7 +106,8 @@ impl Storage {
         let count = self.stripe_count.map_or(targets, u64::from);
         let row = parse_size(self.stripe_size())?.saturating_mul(count);
         ensure!(
-            (workload.files * count).is_multiple_of(targets) && (count == 1 || workload.size.is_multiple_of(row)),
+            (workload.files * count).is_multiple_of(targets)
+                && (count == 1 || workload.size.is_multiple_of(row)),
             "with congestion, all {targets} targets must have the same part of {} files of {} bytes",
             workload.files,
             workload.size
@@ -158,7 +165,12 @@ impl fmt::Display for Storage {
                 let targets = self.targets.unwrap_or(1);
                 write!(f, "{targets} modelled targets (")?;
                 self.spec.iter().try_for_each(|spec| write!(f, "{spec}"))?;
-                write!(f, "), stripes of {} over {}", self.stripe_size(), self.stripe_count.unwrap_or(targets))?;
+                write!(
+                    f,
+                    "), stripes of {} over {}",
+                    self.stripe_size(),
+                    self.stripe_count.unwrap_or(targets)
+                )?;
                 if let Some(script) = &self.congestion {
                     let words = serde_json::to_string(script).map_err(|_| fmt::Error)?;
                     write!(f, "; congestion from the start of each run: `{words}`")?;

@@ -263,7 +263,8 @@ fn remarks(results: &Results) -> String {
     let mut text = String::new();
     let mut bounds: Vec<(&str, f64)> = Vec::new();
     for run in &results.runs {
-        if let Some(bound) = run.bound.filter(|_| bounds.iter().all(|(known, _)| *known != run.key.workload)) {
+        if let Some(bound) = run.bound.filter(|_| bounds.iter().all(|(known, _)| *known != run.key.workload))
+        {
             bounds.push((&run.key.workload, bound));
         }
     }

@@ -93,10 +93,10 @@ mod tests {
     #[test]
     fn reads_keep_to_what_is_asked_for_in_all() {
         let reads = |in_flight| {
-            let storage = StorageOptions { depth: Some(16), in_flight, threads: Some(2), ..Default::default() };
+            let storage =
+                StorageOptions { depth: Some(16), in_flight, threads: Some(2), ..Default::default() };
             let digest = DigestKind::Blake3;
-            let config =
-                ReadConfig { readers: 3, clock: wall_clock(), storage, memory: 1 << 30, digest };
+            let config = ReadConfig { readers: 3, clock: wall_clock(), storage, memory: 1 << 30, digest };
             (config.reads_max(4 << 20), config.reads_total(4 << 20))
         };
         assert_eq!(reads(None), (18, 128));
