@@ -3,8 +3,8 @@
 //! In: small TOML files, `lab/experiments/NAME.toml`. Out: `NAME.md`, `NAME.json` and `NAME.svg`.
 //! Invariants: a result is of one build of haul; every combination is in it, also one that failed or could not run; bytes
 //! that were not compared are said to be; nothing is measured on a machine that is busy unless the result says so.
-//! Read in this order: `file` (what is asked), `session` (the rounds), `site` (on what), `once` (a run), `result`, `table`,
-//! `plot` (what is told), `watch` (what happens meanwhile), `machine`, `build` (whether it counts), `own` (what is measured besides peers).
+//! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once` (a run), `result`,
+//! `table`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured besides peers).
 //! Left out: resuming a measurement that was stopped; results of two runs are never put together.
 
 use std::fs;
@@ -18,8 +18,10 @@ use clap::Args;
 use file::Experiment;
 use result::Results;
 
+mod bound;
 mod build;
 mod file;
+mod flow;
 mod machine;
 mod once;
 mod own;
@@ -27,6 +29,7 @@ mod plot;
 mod result;
 mod session;
 mod site;
+mod storage;
 mod table;
 mod watch;
 mod words;

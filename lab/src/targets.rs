@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 
 use crate::pid::Process;
 use daemon::Ask;
-use script::Script;
-pub use spec::parse_size;
+pub use script::{Player, Script};
+pub use service::ServiceSpec;
 use spec::{ModelSpec, SpaceSpec};
+pub use spec::{describe, parse_size, targets as specs};
 use state::State;
 use volume::Setting;
 
@@ -169,6 +170,30 @@ fn parse_target(text: &str) -> Result<Which, String> {
             .map(|at| Which(Some(at)))
             .map_err(|_| format!("{text:?} is neither a number nor all")),
     }
+}
+
+/// Has a model play a script from its beginning, instead of the one that plays; none ends that.
+///
+/// # Errors
+/// Its process does not answer, or the script cannot be played.
+pub fn play(name: &str, script: Option<&Script>) -> anyhow::Result<()> {
+    daemon::ask(name, &Ask::Script(script.cloned())).map(drop)
+}
+
+/// Lets the targets of a model take no time, or again what they are specified to take.
+///
+/// # Errors
+/// Its process does not answer.
+pub fn ease(name: &str, eased: bool) -> anyhow::Result<()> {
+    daemon::ask(name, &Ask::Ease(eased)).map(drop)
+}
+
+/// Figures of each target of a model, as `lab targets stats` prints them.
+///
+/// # Errors
+/// Its process does not answer.
+pub fn model_stats(name: &str) -> anyhow::Result<Value> {
+    daemon::ask(name, &Ask::Stats)
 }
 
 /// Runs one command.

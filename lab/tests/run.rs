@@ -118,6 +118,70 @@ fn a_tiny_experiment_runs_from_file_to_results() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+const CONGESTED: &str = r#"
+title = "Congested"
+question = "Is it seen?"
+duration = "10s"
+rounds = 2
+limit = "1m"
+networks = ["loopback"]
+sink = { on = "tmpfs" }
+workload = [{ files = 4, size = "512KiB" }]
+
+[source]
+on = "model"
+targets = 2
+stripe_count = 1
+spec = { read_rate = 10000000, write_rate = 10000000, depth = 2 }
+congestion = { steps = [{ for_ms = 60000, who = { targets = [1] }, slow = 4 }] }
+
+[[competitor]]
+peer = "haul"
+settings = { schedule = "round-robin", in-flight = 4 }
+
+[plot]
+kind = "bars"
+x = "workload"
+y = ["bound"]
+series = "competitor"
+"#;
+
+/// Goal: modelled targets are congested in each run, no run is faster than what that allows, and results say what that is.
+/// Method: one of two is four times as slow, so that its half of the data takes 0.42 s, as arithmetic says; both rounds are
+/// held against that. What the model is asked for in a run is the data, once.
+#[test]
+fn congestion_begins_with_each_run() {
+    let fuse = Path::new("/dev/fuse").exists();
+    if !can_run("congestion") || !fuse {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("make a directory");
+    let (file, out) = (dir.path().join("congested.toml"), dir.path().join("out"));
+    fs::write(&file, CONGESTED).expect("write the experiment");
+    let output = Command::new(env!("CARGO_BIN_EXE_lab"))
+        .args(["run", "--busy", "--out"])
+        .args([&out, &file])
+        .env("LAB_ROOT", dir.path())
+        .env("LAB_HAUL", haul())
+        .output()
+        .expect("run lab");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = fs::read_to_string(out.join("congested.json")).expect("a result");
+    let results: Value = serde_json::from_str(&text).expect("JSON");
+    let runs = results["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        let bound = run["bound"].as_f64().expect("a bound");
+        assert!((bound - 2.0 * 524_288.0 / 2.5e6).abs() < 1e-6, "{bound}");
+        assert!(run["seconds"].as_f64().expect("seconds") >= bound, "{run}");
+        assert_eq!((run["checked"] == true, &run["outcome"]), (true, &"ok".into()));
+        let last = run["flow"]["samples"].as_array().and_then(|all| all.last()).expect("a sample");
+        assert_eq!(last[1], 4 * 524_288);
+    }
+    let page = fs::read_to_string(out.join("congested.md")).expect("a page");
+    assert!(page.contains("% of the bound") && page.contains("0.419 s for 4 x 512KiB"), "{page}");
+}
+
 /// Goal: what cannot be measured is refused before anything is made, with the file and the key.
 /// Method: a file with a key that is not known; a name that is none.
 #[test]

@@ -74,8 +74,8 @@ trait Rule {
     fn passes_over(&mut self, _t: usize, _now: Time) -> bool {
         false
     }
-    /// Whether targets at which much waits have more turns.
-    fn heeds_length(&self) -> bool {
+    /// Whether targets have more turns that have nothing in flight, or at which much waits.
+    fn spreads(&self) -> bool {
         false
     }
     fn history(&self) -> &History;
@@ -96,6 +96,34 @@ struct Ring {
     at: usize,
 }
 
+/// Targets that may have a request more, by how much waits there: each ring has those with up to a quarter more than the
+/// one before.
+#[derive(Clone, Debug)]
+struct Lengths {
+    rings: Vec<Ring>,
+    /// Rings that are not empty, and how many are in each.
+    filled: u128,
+    fills: Vec<u16>,
+}
+
+impl Default for Lengths {
+    fn default() -> Lengths {
+        Lengths { rings: vec![Ring::default(); LEVELS], filled: 0, fills: vec![0; LEVELS] }
+    }
+}
+
+impl Lengths {
+    fn set(&mut self, level: u8, t: usize, on: bool) {
+        let level = usize::from(level);
+        if self.rings[level].ready.set(t, on) {
+            let fill = &mut self.fills[level];
+            *fill = if on { *fill + 1 } else { *fill - 1 };
+            let filled = u128::from(*fill > 0) << level;
+            self.filled = self.filled & !(1 << level) | filled;
+        }
+    }
+}
+
 /// Chooses. See the module's head.
 pub struct Schedule {
     limits: Limits,
@@ -108,13 +136,11 @@ pub struct Schedule {
     /// In flight at targets that are not healthy; at those that are hung.
     slow: u32,
     hung: u32,
-    healthy_ring: Ring,
-    /// The same targets by how much waits there: each ring has those with up to a quarter more than the one before.
-    longest: Vec<Ring>,
-    /// Rings of them that are not empty, and how many are in each.
-    filled: u128,
-    fills: Vec<u16>,
-    /// In which of these each target is.
+    /// Those that have nothing in flight, and those that have (all, unless the policy spreads).
+    healthy_rings: [Ring; 2],
+    /// The same targets by how much waits there.
+    lengths: [Lengths; 2],
+    /// In which ring of these each target is.
     levels: Vec<u8>,
     /// The next turn goes by that.
     by_length: bool,
@@ -160,10 +186,8 @@ impl Schedule {
             total: 0,
             slow: 0,
             hung: 0,
-            healthy_ring: Ring::default(),
-            longest: vec![Ring::default(); LEVELS],
-            filled: 0,
-            fills: vec![0; LEVELS],
+            healthy_rings: Default::default(),
+            lengths: Default::default(),
             levels: Vec::new(),
             by_length: false,
             slow_ring: Ring::default(),
@@ -293,8 +317,7 @@ impl Schedule {
         for way in [Way::Good, Way::Any] {
             // Slow targets have their turn, but no more than a part of what may be in flight while others have work.
             let issue = if self.slow < self.slow_max() { self.turn(Of::Slow, way, now) } else { None };
-            let issue = issue.or_else(|| self.turn_by_length(way, now));
-            let issue = issue.or_else(|| self.turn(Of::Healthy, way, now));
+            let issue = issue.or_else(|| self.turn_of_healthy(way, now));
             if issue.is_some() {
                 return issue;
             }
@@ -326,17 +349,24 @@ impl Schedule {
         (self.limits.total / SLOW_PART).max(1)
     }
 
-    /// Every second turn goes to a target at which most waits, or the last objects would all be of a few targets.
-    fn turn_by_length(&mut self, way: Way, now: Time) -> Option<Issue> {
-        self.by_length = self.rule.heeds_length() && !self.by_length;
-        let mut left = if self.by_length { self.filled } else { 0 };
-        while left != 0 {
-            let level = left.ilog2();
-            let issue = self.turn(Of::Level(level as usize), way, now);
+    /// A target with nothing in flight comes first: a request there adds all that the target can do, elsewhere it may only wait
+    /// behind another. Every second turn goes to one at which most waits, or the last objects would all be of a few targets.
+    fn turn_of_healthy(&mut self, way: Way, now: Time) -> Option<Issue> {
+        self.by_length = self.rule.spreads() && !self.by_length;
+        for side in [IDLE, BUSY] {
+            let mut left = if self.by_length { self.lengths[side].filled } else { 0 };
+            while left != 0 {
+                let level = left.ilog2();
+                let issue = self.turn(Of::Level(side, level as usize), way, now);
+                if issue.is_some() {
+                    return issue;
+                }
+                left ^= 1 << level;
+            }
+            let issue = self.turn(Of::Healthy(side), way, now);
             if issue.is_some() {
                 return issue;
             }
-            left ^= 1 << level;
         }
         None
     }
@@ -344,8 +374,8 @@ impl Schedule {
     fn turn(&mut self, of: Of, way: Way, now: Time) -> Option<Issue> {
         loop {
             let ring = match of {
-                Of::Healthy => &mut self.healthy_ring,
-                Of::Level(level) => &mut self.longest[level],
+                Of::Healthy(side) => &mut self.healthy_rings[side],
+                Of::Level(side, level) => &mut self.lengths[side].rings[level],
                 Of::Slow => &mut self.slow_ring,
                 Of::Spare => &mut self.spare_ring,
             };
@@ -544,11 +574,15 @@ const SLOW_PART: u32 = 8;
 const SLOW_PART_OF_IDLE: u32 = 2;
 #[derive(Clone, Copy)]
 enum Of {
-    Healthy,
-    Level(usize),
+    Healthy(usize),
+    Level(usize, usize),
     Slow,
     Spare,
 }
+
+/// Sides of healthy targets: those with nothing in flight, and the others.
+const IDLE: usize = 0;
+const BUSY: usize = 1;
 
 /// A class of this health gets an object now and then.
 fn is_tried(health: Health) -> bool {

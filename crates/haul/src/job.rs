@@ -160,6 +160,8 @@ pub struct StorageOptions {
     pub request_size: Option<u32>,
     /// Requests in flight at one storage target, 1 to 256.
     pub depth: Option<u16>,
+    /// Objects in flight at all storage targets together, at least 1, where there are several.
+    pub in_flight: Option<u16>,
     /// Threads that drive requests, 1 to 64; each has `depth / threads` in flight (at least one).
     pub threads: Option<u16>,
     pub engine: EngineName,

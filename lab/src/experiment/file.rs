@@ -4,13 +4,13 @@
 //! Invariant: what is not known, or cannot be together, is refused with the name of its key; nothing is guessed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::own;
+use super::storage::{Medium, Storage};
 use super::watch::Trouble;
 use super::words::{network, parse_size, parse_time, scalar};
 use crate::peers::Peer;
@@ -59,32 +59,6 @@ pub struct Experiment {
     pub quick: Quick,
 }
 
-/// Where the data of an end lies.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Storage {
-    pub on: Medium,
-    /// Of a model: as `lab targets --spec` takes it.
-    pub spec: Option<String>,
-    /// Of a model: how many.
-    pub targets: Option<u32>,
-    /// Of a model: bytes of a stripe, 1 MiB if not said.
-    pub stripe_size: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Medium {
-    /// In memory.
-    Tmpfs,
-    /// What the scratch directory lies on, which is no tmpfs.
-    Disk,
-    /// `lab targets --model`, its data in memory.
-    Model,
-    /// Nothing is stored at this end.
-    None,
-}
-
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
@@ -106,6 +80,9 @@ pub struct Competitor {
     /// Which axes it has; it is measured at every combination of them.
     #[serde(default)]
     pub axes: Vec<String>,
+    /// Of these axes only some values.
+    #[serde(default)]
+    pub only: BTreeMap<String, Vec<toml::Value>>,
     /// What befalls each of its runs.
     #[serde(default)]
     pub troubles: Vec<Trouble>,
@@ -156,6 +133,10 @@ pub enum Figure {
     Steady,
     /// Time until then.
     Reach,
+    /// The least time that congested storage and the line allow, of the time that it took.
+    Bound,
+    /// Rate of the other targets while one is frozen, of their rate before.
+    Rest,
 }
 
 /// In place of what the experiment says; what is not said stays.
@@ -234,7 +215,9 @@ impl Experiment {
         unique("networks", self.networks.iter().map(String::as_str))?;
         ensure!(!self.workloads.is_empty(), "workload: none is named");
         for spec in &self.workloads {
-            spec.workload().context("[[workload]]")?;
+            let workload = spec.workload().context("[[workload]]")?;
+            self.source.check_even(&workload).context("[source] and [[workload]]")?;
+            self.sink.check_even(&workload).context("[sink] and [[workload]]")?;
         }
         let names = self.workloads.iter().map(WorkloadSpec::name).collect::<Vec<_>>();
         unique("[[workload]]", names.iter().map(String::as_str))?;
@@ -306,6 +289,10 @@ impl Experiment {
                 ensure!(keys.insert(key), "axes: {key:?} is set twice");
             }
         }
+        for (name, values) in &competitor.only {
+            ensure!(competitor.axes.contains(name), "only: it has no axis {name:?}");
+            ensure!(!values.is_empty(), "only: no value of {name:?}");
+        }
         Ok(())
     }
 
@@ -314,7 +301,7 @@ impl Experiment {
         let plot = &self.plot;
         ensure!(
             (1..=4).contains(&plot.y.len()),
-            "y: one to four of rate, cpu, seconds, files, share, steady, reach"
+            "y: one to four of rate, cpu, seconds, files, share, steady, reach, bound, rest"
         );
         let shown: Vec<&String> =
             [Some(&plot.x), Some(&plot.series), plot.panels.as_ref()].into_iter().flatten().collect();
@@ -377,8 +364,14 @@ impl Experiment {
                         vec![Cell { network, workload, competitor: index, axes: BTreeMap::new(), settings }];
                     for axis in self.axes.iter().filter(|axis| competitor.axes.contains(&axis.name)) {
                         let mut next = Vec::new();
+                        let only = competitor.only.get(&axis.name);
+                        let values: Vec<_> = axis
+                            .values
+                            .iter()
+                            .filter(|value| only.is_none_or(|only| only.contains(value)))
+                            .collect();
                         for (cell, value) in
-                            some.iter().flat_map(|cell| axis.values.iter().map(move |value| (cell, value)))
+                            some.iter().flat_map(|cell| values.iter().map(move |value| (cell, *value)))
                         {
                             let (mut cell, value) = (cell.clone(), scalar(value)?);
                             for key in axis.sets() {
@@ -395,48 +388,6 @@ impl Experiment {
             }
         }
         Ok(cells)
-    }
-}
-
-impl Storage {
-    fn check(&self) -> anyhow::Result<()> {
-        if self.on == Medium::Model {
-            ensure!(self.spec.is_some(), "on = \"model\" needs spec: null, ssd, disk, array or a file");
-            ensure!(
-                self.targets.is_some_and(|targets| targets > 0),
-                "on = \"model\" needs targets, at least one"
-            );
-            if let Some(size) = &self.stripe_size {
-                parse_size(size).context("stripe_size")?;
-            }
-            return Ok(());
-        }
-        let said = [
-            ("spec", self.spec.is_some()),
-            ("targets", self.targets.is_some()),
-            ("stripe_size", self.stripe_size.is_some()),
-        ];
-        match said.into_iter().find(|(_, said)| *said) {
-            Some((key, _)) => bail!("{key} is for on = \"model\" only"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Storage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.on {
-            Medium::Tmpfs => write!(f, "tmpfs"),
-            Medium::Disk => write!(f, "the machine's disk"),
-            Medium::None => write!(f, "none"),
-            Medium::Model => write!(
-                f,
-                "{} modelled targets ({}), stripes of {}",
-                self.targets.unwrap_or(1),
-                self.spec.as_deref().unwrap_or_default(),
-                self.stripe_size.as_deref().unwrap_or("1MiB")
-            ),
-        }
     }
 }
 

@@ -82,6 +82,7 @@ fn shipped_experiments_are_right() {
             "darkness",
             "disk-order",
             "emulator",
+            "frozen",
             "kills",
             "nics",
             "overhead",
@@ -89,6 +90,10 @@ fn shipped_experiments_are_right() {
             "peers-10k",
             "peers-large",
             "protect",
+            "schedule-threads",
+            "sink-congested",
+            "source-congested",
+            "spill",
             "wan-rates-10g",
             "wan-rates-10g-loss",
             "wan-rates-1g",
@@ -117,6 +122,10 @@ fn cells_are_all_combinations() {
     assert_eq!(experiment.workloads[0].name(), "100 x 1MiB (scale 0.1)");
     let quick = experiment.quick();
     assert_eq!((quick.cells().unwrap().len(), quick.rounds), (2, 1));
+    let some = good().replace("\"order\"]\n\n", "\"order\"]\nonly = { threads = [1, 4] }\n\n");
+    let some = Experiment::parse("x", &some).unwrap().cells().unwrap();
+    let threads: Vec<_> = some.iter().filter_map(|cell| cell.axes.get("threads")).collect();
+    assert_eq!(threads, ["1", "4", "1", "4"]);
     assert!(network("loopback").unwrap().is_none());
     let path = network("rtt=50ms rate=10Gbit").unwrap().unwrap().path().unwrap();
     assert_eq!((path.delay_ns, path.rate), (25_000_000, 10_000_000_000));
@@ -147,6 +156,20 @@ fn wrong_files_are_refused_by_name() {
         ("label = \"other\"", "label = \"haul\"", &["label", "twice"]),
         ("durability = \"none\"", "durability = [1]", &["durability"]),
         ("durability = \"none\"", "readers = 3", &["readers", "twice"]),
+        (
+            "axes = [\"threads\", \"order\"]",
+            "axes = [\"threads\", \"order\"]\nonly = { speed = [1] }",
+            &["only", "speed"],
+        ),
+        ("targets = 2", "targets = 2, stripe_count = 3", &["[sink]", "stripe_count = 3"]),
+        ("targets = 2", "targets = 2, congestion = { steps = [] }", &["[sink]", "congestion", "step"]),
+        (
+            "targets = 2",
+            "targets = 3, congestion = { steps = [{ for_ms = 5 }] }",
+            &["[sink]", "all 3 targets", "10 files"],
+        ),
+        ("spec = \"disk\"", "spec = { preset = \"disk\", dept = 4 }", &["[sink]", "spec", "dept"]),
+        ("on = \"tmpfs\"", "on = \"tmpfs\", congestion = { steps = [] }", &["[source]", "congestion"]),
         ("axes = [\"threads\", \"order\"]", "axes = [\"threads\"]", &["order", "no competitor"]),
         ("axes = [\"threads\", \"order\"]", "axes = [\"threads\", \"order\", \"size\"]", &["size"]),
         ("values = [1, 2, 4]", "values = []", &["threads", "values"]),

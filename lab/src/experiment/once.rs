@@ -34,15 +34,22 @@ pub struct End {
     pub said: Value,
 }
 
-/// Runs it. A failure of the peer is no error, but an outcome.
+/// Runs it. A failure of the peer is no error, but an outcome. `begin` is called when its far end is up, right before the
+/// clock.
 ///
 /// # Errors
-/// The counters cannot be read; the lab was asked to end.
-pub fn run(peer: &dyn Peer, job: &Job<'_>, emulators: &[i32]) -> anyhow::Result<End> {
+/// The counters cannot be read; the lab was asked to end; what `begin` says.
+pub fn run(
+    peer: &dyn Peer,
+    job: &Job<'_>,
+    emulators: &[i32],
+    begin: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<End> {
     let server = match peer.start(job.bench) {
         Ok(server) => server,
         Err(error) => return failed(error.context("start its far end"), 0.0),
     };
+    begin()?;
     let (ticks, emulated, began) = (Ticks::now()?, seconds_of(emulators), Instant::now());
     let copied = peer.copy(job);
     let wall_seconds = began.elapsed().as_secs_f64();

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::build::Build;
 use super::file::{Figure, Plot};
+use super::flow::{Flow, Rest};
 use super::machine::Machine;
 use super::watch::{self, Steady, Trace};
 
@@ -126,6 +127,14 @@ pub struct Run {
     pub trace: Option<Trace>,
     #[serde(default)]
     pub steady: Option<Steady>,
+    /// The least time that congested storage and the line allow, s.
+    #[serde(default)]
+    pub bound: Option<f64>,
+    /// What congested storage was asked for over time; what its other targets did while one was frozen.
+    #[serde(default)]
+    pub flow: Option<Flow>,
+    #[serde(default)]
+    pub rest: Option<Rest>,
     /// What the program says of it.
     pub said: Value,
 }
@@ -150,6 +159,8 @@ impl Run {
                 rate / self.line_rate.unwrap_or(f64::NAN) * 100.0
             }
             Figure::Reach => self.steady.map_or(f64::NAN, |steady| steady.reach),
+            Figure::Bound => self.bound.unwrap_or(f64::NAN) / self.seconds * 100.0,
+            Figure::Rest => self.rest.map_or(f64::NAN, |rest| rest.during / rest.before * 100.0),
         }
     }
 
@@ -170,6 +181,8 @@ impl Figure {
             Figure::Share => "% of the line",
             Figure::Steady => "% steady",
             Figure::Reach => "s to reach it",
+            Figure::Bound => "% of the bound",
+            Figure::Rest => "% in the frost",
         }
     }
 
@@ -183,6 +196,8 @@ impl Figure {
             Figure::Share => "share of the line, %",
             Figure::Steady => "share of the line in steady state, %",
             Figure::Reach => "time to reach it, s",
+            Figure::Bound => "share of the bound's rate, %",
+            Figure::Rest => "rate of the others in the frost, %",
         }
     }
 }

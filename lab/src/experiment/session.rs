@@ -11,15 +11,19 @@ use serde_json::Value;
 
 use super::build::Build;
 use super::file::{Cell, Competitor, Experiment, Figure};
+use super::flow::{FlowWatch, Frost};
 use super::machine::{self, Machine};
 use super::once::{self, End};
 use super::result::{Contender, Key, Outcome, Results, Run};
 use super::site::{Site, Sites};
+use super::storage::Medium;
 use super::table::short;
-use super::watch::{Trace, Watch};
+use super::watch::{self, Trace, Watch};
 use super::words::scalar;
-use super::{RunArgs, own};
+use super::{RunArgs, bound, own};
+use crate::host::Bench;
 use crate::peers::Job;
+use crate::workload::Workload;
 use crate::{host, process, wan};
 
 /// A measurement.
@@ -130,7 +134,18 @@ impl Session<'_> {
         };
         let watch = site.network.as_deref().map(|name| Watch::start(name, &site.bench, &competitor.troubles));
         let watch = watch.transpose()?;
-        let mut end = once::run(peer, &job, &site.emulators)?;
+        let playing = site.play()?;
+        let congested = site.plays.iter().find(|play| play.congestion.is_some());
+        let frost = congested.and_then(|play| Frost::of(play.congestion.as_ref()?, play.targets));
+        let mut flow = None;
+        let mut end = once::run(peer, &job, &site.emulators, || {
+            playing.begin()?;
+            let apart = frost.as_ref().map(|frost| frost.who.clone()).unwrap_or_default();
+            flow = congested.map(|play| FlowWatch::start(&play.model, play.is_sink, apart)).transpose()?;
+            Ok(())
+        })?;
+        let flow = flow.map(FlowWatch::finish);
+        drop(playing);
         let trace = watch.map(Watch::finish);
         let network_stats =
             site.network.as_deref().map(|name| wan::stats(name, true)).transpose()?.unwrap_or(Value::Null);
@@ -164,8 +179,30 @@ impl Session<'_> {
             line_rate: site.bench.line.rate.map(|rate| rate as f64 / 8.0),
             steady: trace.as_ref().and_then(Trace::steady),
             trace,
+            bound: self.bound(&workload, &site.bench)?,
+            rest: frost.and_then(|frost| flow.as_ref()?.rest(&frost)),
+            flow,
             said: end.said,
         })
+    }
+
+    /// The least time that congested storage and the line allow, s.
+    fn bound(&self, workload: &Workload, bench: &Bench) -> anyhow::Result<Option<f64>> {
+        let ends = [(&self.experiment.source, false), (&self.experiment.sink, true)];
+        if ends.iter().all(|(end, _)| end.congestion.is_none()) {
+            return Ok(None);
+        }
+        let line = bench.line.rate.map_or(0.0, |rate| rate as f64 / 8.0 * watch::PAYLOAD / watch::FRAME);
+        let mut most = if line > 0.0 { workload.bytes() as f64 / line } else { 0.0 };
+        for (end, write) in ends.into_iter().filter(|(end, _)| end.on == Medium::Model) {
+            let specs = end.specs()?;
+            let each = workload.bytes() as f64 / specs.len() as f64;
+            match bound::seconds(&specs, end.congestion.as_ref(), each, write) {
+                Some(seconds) => most = most.max(seconds),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(most))
     }
 
     fn key(&self, cell: &Cell) -> Key {
@@ -222,7 +259,8 @@ fn line(run: &Run, rounds: u32) -> String {
         Outcome::Ok => {
             let rate = run.figure(Figure::Rate);
             let busy = if run.began_busy { ", began busy" } else { "" };
-            format!("{what} {rate:.0} MB/s in {:.2} s{busy}", run.seconds)
+            let bound = run.bound.map_or_else(String::new, |bound| format!(" of {bound:.2}"));
+            format!("{what} {rate:.0} MB/s in {:.2} s{bound}{busy}", run.seconds)
         }
         _ => format!("{what} {}", run.error.as_deref().map_or_else(|| "failed".into(), short)),
     }

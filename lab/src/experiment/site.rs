@@ -13,10 +13,12 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::fs::{statfs, statvfs};
 use serde_json::Value;
 
-use super::file::{Experiment, Medium, Storage};
+use super::file::Experiment;
+use super::storage::{Medium, Spec, Storage};
 use super::words::network;
 use super::{machine, own, table};
 use crate::host::{Bench, Setup};
+use crate::targets::{self, Script};
 use crate::{process, wan};
 
 /// What `statfs` says of a tmpfs.
@@ -30,6 +32,7 @@ pub struct Sites {
     // Dropped in this order.
     pub sites: Vec<Site>,
     models: Vec<Model>,
+    plays: Vec<Play>,
     scratches: Vec<Scratch>,
 }
 
@@ -49,6 +52,41 @@ pub struct Site {
     pub seen: Value,
     /// Reads and writes go to something that a page cache would hide.
     pub cached: bool,
+    /// The modelled storage of both ends.
+    pub plays: Vec<Play>,
+}
+
+/// Modelled storage, and what congests it.
+#[derive(Clone)]
+pub struct Play {
+    pub model: String,
+    pub is_sink: bool,
+    pub congestion: Option<Script>,
+    pub targets: u32,
+}
+
+/// Targets take their time, until this is dropped.
+pub struct Playing<'a>(&'a [Play]);
+
+impl Playing<'_> {
+    /// Who is slow when begins anew.
+    pub fn begin(&self) -> anyhow::Result<()> {
+        for play in self.0.iter().filter(|play| play.congestion.is_some()) {
+            targets::play(&play.model, play.congestion.as_ref())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Playing<'_> {
+    fn drop(&mut self) {
+        for play in self.0 {
+            let ended = targets::play(&play.model, None).and_then(|()| targets::ease(&play.model, true));
+            if let Err(error) = ended {
+                eprintln!("lab: ease targets {}: {error:#}", play.model);
+            }
+        }
+    }
 }
 
 /// A directory that goes with us.
@@ -70,23 +108,23 @@ struct Model {
 }
 
 impl Model {
-    fn up(name: String, storage: &Storage) -> anyhow::Result<Model> {
-        let targets = storage.targets.unwrap_or(1).to_string();
-        let spec = storage.spec.as_deref().unwrap_or_default();
-        let stripe = storage.stripe_size.as_deref().unwrap_or("1MiB");
+    /// `scratch` is for what its process reads.
+    fn up(name: String, storage: &Storage, scratch: &Path) -> anyhow::Result<Model> {
+        let targets = storage.targets.unwrap_or(1);
+        let spec = match &storage.spec {
+            None => String::new(),
+            Some(Spec::Named(name)) => name.clone(),
+            Some(own) => {
+                let path = scratch.join("spec.json");
+                fs::write(&path, own.json()?).with_context(|| format!("write {}", path.display()))?;
+                path.display().to_string()
+            }
+        };
+        let count = storage.stripe_count.unwrap_or(targets).to_string();
+        let targets = targets.to_string();
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
-        command.args([
-            "targets",
-            "up",
-            "--name",
-            &name,
-            "--model",
-            &targets,
-            "--spec",
-            spec,
-            "--stripe-size",
-            stripe,
-        ]);
+        command.args(["targets", "up", "--name", &name, "--model", &targets, "--spec", &spec]);
+        command.args(["--stripe-size", storage.stripe_size(), "--stripe-count", &count]);
         // Its daemon must outlive the command that starts it, which nothing does that is run through `process`.
         let output = command.output().context("run lab targets")?;
         ensure!(
@@ -98,6 +136,8 @@ impl Model {
         let said: Value = serde_json::from_slice(&output.stdout).context("read what lab targets says")?;
         model.mount = said["mount"].as_str().context("no mount")?.into();
         model.pid = said["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).context("no pid")?;
+        // Data sets are made and compared in no time.
+        targets::ease(&model.name, true)?;
         Ok(model)
     }
 }
@@ -122,7 +162,8 @@ impl Sites {
     /// # Errors
     /// Naming what cannot be made; what had been made is removed.
     pub fn up(experiment: &Experiment, dir: Option<&Path>, haul: &Path) -> anyhow::Result<Sites> {
-        let mut all = Sites { sites: Vec::new(), models: Vec::new(), scratches: Vec::new() };
+        let mut all =
+            Sites { sites: Vec::new(), models: Vec::new(), plays: Vec::new(), scratches: Vec::new() };
         let [near, far] = [("near", &experiment.source), ("far", &experiment.sink)].map(|(end, storage)| {
             all.place(end, storage, dir).with_context(|| format!("storage of the {end} host"))
         });
@@ -181,6 +222,7 @@ impl Sites {
                 network,
                 seen,
                 cached,
+                plays: all.plays.clone(),
             });
         }
         Ok(all)
@@ -214,7 +256,13 @@ impl Sites {
         if storage.on != Medium::Model {
             return Ok((scratch, None));
         }
-        let model = Model::up(format!("run-{}-{end}", std::process::id()), storage)?;
+        let model = Model::up(format!("run-{}-{end}", std::process::id()), storage, &scratch)?;
+        self.plays.push(Play {
+            model: model.name.clone(),
+            is_sink: end == "far",
+            congestion: storage.congestion.clone(),
+            targets: storage.targets.unwrap_or(1),
+        });
         let place = (model.mount.clone(), Some(model.pid));
         self.models.push(model);
         Ok(place)
@@ -231,6 +279,13 @@ impl Site {
         }
         rustix::fs::sync();
         if self.cached { machine::drop_caches() } else { Ok(()) }
+    }
+
+    /// From now on modelled targets take their time.
+    pub fn play(&self) -> anyhow::Result<Playing<'_>> {
+        let playing = Playing(&self.plays);
+        self.plays.iter().try_for_each(|play| targets::ease(&play.model, false))?;
+        Ok(playing)
     }
 }
 

@@ -56,9 +56,14 @@ pub fn table(results: &Results) -> String {
     let lines = results.runs.iter().any(|run| run.steady.is_some());
     const OF_LINES: [Figure; 3] = [Figure::Share, Figure::Steady, Figure::Reach];
     head.extend(OF_LINES.iter().filter(|_| lines).map(|figure| figure.unit().to_owned()));
-    head.extend(lines.then(|| "CPUs busy, %".to_owned()));
-    head.push(Figure::Cpu.unit().into());
+    let bound = results.runs.iter().any(|run| run.bound.is_some());
+    let frost = results.runs.iter().any(|run| run.rest.is_some());
+    const OF_BOUND: [Figure; 2] = [Figure::Seconds, Figure::Bound];
+    head.extend(OF_BOUND.iter().filter(|_| bound).map(|figure| figure.unit().to_owned()));
+    head.extend(frost.then(|| Figure::Rest.unit().to_owned()));
     let emulated = results.runs.iter().any(|run| run.emulator_seconds > 0.0);
+    head.extend((lines || bound).then(|| "CPUs busy, %".to_owned()));
+    head.push(Figure::Cpu.unit().into());
     head.extend(emulated.then(|| "emulator, CPUs".to_owned()));
     head.extend(results.ratio.iter().map(|label| format!("of {label}")));
     head.push("n".into());
@@ -76,7 +81,9 @@ pub fn table(results: &Results) -> String {
         row.extend(OF_LINES.iter().filter(|_| lines).map(|figure| spread(group.spread(*figure))));
         let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
         let busy = Spread::of(good().map(|run| run.busy(results.machine.processors) * 100.0));
-        row.extend(lines.then(|| busy.map_or_else(|| "-".into(), |busy| figure(busy.median))));
+        row.extend(OF_BOUND.iter().filter(|_| bound).map(|figure| spread(group.spread(*figure))));
+        row.extend(frost.then(|| spread(group.spread(Figure::Rest))));
+        row.extend((lines || bound).then(|| busy.map_or_else(|| "-".into(), |busy| figure(busy.median))));
         row.push(spread(group.spread(Figure::Cpu)));
         let emulator = Spread::of(good().map(|run| run.emulator_seconds / run.wall_seconds));
         row.extend(emulated.then(|| emulator.map_or_else(String::new, |share| figure(share.median))));
@@ -197,6 +204,7 @@ fn remark(results: &Results, group: &Group<'_>) -> String {
         remarks.push(format!("limited by {}", limits.join(", ")));
     }
     remarks.extend(troubles(group));
+    remarks.extend(rest(group));
     remarks.join("; ")
 }
 
@@ -228,6 +236,20 @@ fn troubles(group: &Group<'_>) -> Option<String> {
     Some(text)
 }
 
+/// Rates of the targets beside a frozen one.
+fn rest(group: &Group<'_>) -> Option<String> {
+    let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok).filter_map(|run| run.rest);
+    let mega = |rate: f64| rate / 1e6;
+    let [before, during] = [
+        Spread::of(good().map(|rest| mega(rest.before)))?,
+        Spread::of(good().map(|rest| mega(rest.during)))?,
+    ];
+    let after = Spread::of(good().filter_map(|rest| rest.after).map(mega));
+    let after = after.map_or_else(|| "-".to_owned(), |after| figure(after.median));
+    let [before, during] = [before, during].map(|spread| figure(spread.median));
+    Some(format!("the others had {before} MB/s before the frost, {during} in it, {after} after"))
+}
+
 pub(super) fn short(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(WORDS_MAX) {
@@ -239,6 +261,19 @@ pub(super) fn short(words: &str) -> String {
 /// Networks as they were seen, and what haul needed of memory.
 fn remarks(results: &Results) -> String {
     let mut text = String::new();
+    let mut bounds: Vec<(&str, f64)> = Vec::new();
+    for run in &results.runs {
+        if let Some(bound) = run.bound.filter(|_| bounds.iter().all(|(known, _)| *known != run.key.workload))
+        {
+            bounds.push((&run.key.workload, bound));
+        }
+    }
+    if !bounds.is_empty() {
+        text += "\nThe bound is the least time in which all targets, as congestion leaves them, and the line can move their part: ";
+        let each = bounds.iter().map(|(workload, bound)| format!("{} s for {workload}", figure(*bound)));
+        text += &each.collect::<Vec<_>>().join(", ");
+        text += ".\n";
+    }
     if results.networks.values().any(|seen| !seen.is_null()) {
         text += "\n## Networks\n\n| network | round trip set, ms | ping min / mean, ms | error of the shortest, ms | late p99 / max, µs, worst run | CPUs, median |\n|---|---|---|---|---|---|\n";
         for (name, seen) in results.networks.iter().filter(|(_, seen)| !seen.is_null()) {

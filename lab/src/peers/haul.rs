@@ -29,6 +29,10 @@ const OPTIONS: &[&str] = &[
     "protect",
     "verify",
     "congestion",
+    "schedule",
+    "in-flight",
+    "spill",
+    "spill-size",
 ];
 
 pub struct Haul;

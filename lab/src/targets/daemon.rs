@@ -41,6 +41,8 @@ pub enum Ask {
     },
     /// None ends the one that plays.
     Script(Option<Script>),
+    /// Targets take no time, until this is asked with false.
+    Ease(bool),
 }
 
 fn socket(name: &str) -> PathBuf {
@@ -146,6 +148,10 @@ fn control(volume: &Volume, script: &Sender<Option<Player>>, stream: &UnixStream
         Ask::Stats => Ok(volume.stats()),
         Ask::Set { target, setting } => {
             volume.set(target, &setting).map_err(anyhow::Error::msg)?;
+            Ok(Value::Null)
+        }
+        Ask::Ease(eased) => {
+            volume.ease(eased);
             Ok(Value::Null)
         }
         Ask::Script(new) => {

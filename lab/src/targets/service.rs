@@ -260,25 +260,32 @@ impl<T> Target<T> {
         Some(Served { arrival, start, end, tag })
     }
 
-    /// Changes what is wrong with the target: for what is not yet in service, apart from frost, which stops everything.
+    /// Changes what is wrong with the target. What is in service goes on at the new pace (`extra_us` is for what is not yet
+    /// in service), and stands still while there is frost.
     pub fn set_congestion(&mut self, now: Nanos, congestion: Congestion) {
-        self.congestion = congestion;
-        match (self.frozen_since, congestion.frozen) {
-            (None, true) => self.frozen_since = Some(now),
-            (Some(since), false) => {
-                self.frozen_since = None;
-                let shift = now.saturating_sub(since);
-                for one in self.in_service.iter_mut().filter(|one| one.end > since) {
-                    one.end += shift;
-                }
-                if self.pipe_free > since {
-                    self.pipe_free += shift;
-                }
-                self.floor = now;
-                self.fill(now);
-            }
-            _ => {}
+        let before = std::mem::replace(&mut self.congestion, congestion);
+        if let (Some(since), false) = (self.frozen_since, congestion.frozen) {
+            self.frozen_since = None;
+            self.move_ends(since, |end| end + now.saturating_sub(since));
+            self.floor = now;
         }
+        let at = self.frozen_since.unwrap_or(now);
+        let pace = congestion.slow / before.slow;
+        if pace != 1.0 {
+            self.move_ends(at, |end| at + ((end - at) as f64 * pace) as u64);
+        }
+        if congestion.frozen && self.frozen_since.is_none() {
+            self.frozen_since = Some(now);
+        }
+        if before.frozen && !congestion.frozen {
+            self.fill(now);
+        }
+    }
+
+    /// Changes when what was to end after `at` ends.
+    fn move_ends(&mut self, at: Nanos, moved: impl Fn(Nanos) -> Nanos) {
+        let ends = self.in_service.iter_mut().map(|one| &mut one.end).chain([&mut self.pipe_free]);
+        ends.filter(|end| **end > at).for_each(|end| *end = moved(*end));
     }
 
     /// Changes what the target can do, for what is not yet in service.

@@ -111,6 +111,27 @@ fn congestion_stretches_service() {
     assert_eq!(run(1.0, 2500), 18 * MS + 2_500_000);
 }
 
+/// Goal: what is in service when the pace changes goes on at the new one, also through a frost.
+/// Method: a request of 18 ms, of which 8 are done when the target becomes ten times as slow, and another 5 when it is
+/// well again; the same with a frost between.
+#[test]
+fn a_change_of_pace_takes_hold_at_once() {
+    let slow = |slow, frozen| Congestion { slow, frozen, ..Congestion::default() };
+    let mut target = Target::new(disk(), 1);
+    target.submit(0, read(1, 0, 1_000_000));
+    target.set_congestion(8 * MS, slow(10.0, false));
+    assert_eq!(target.next_due(), Some(108 * MS));
+    target.set_congestion(58 * MS, slow(1.0, false));
+    assert_eq!(ends(&mut target), [63 * MS]);
+    target.submit(100 * MS, read(1, 1_000_000, 1_000_000));
+    target.set_congestion(105 * MS, slow(1.0, true));
+    target.set_congestion(200 * MS, slow(10.0, true));
+    target.set_congestion(300 * MS, slow(10.0, false));
+    assert_eq!(ends(&mut target), [350 * MS], "10 ms less 5, ten times as long");
+    target.submit(400 * MS, read(1, 2_000_000, 1_000_000));
+    assert_eq!(ends(&mut target), [500 * MS]);
+}
+
 /// Goal: jitter and seek range stay within their bounds, spread, and repeat with the seed.
 /// Method: 500 far requests, each alone on the target, twice with one seed and once with another.
 #[test]

@@ -78,7 +78,8 @@ pub fn targets(spec: &str, count: u32) -> anyhow::Result<Vec<ServiceSpec>> {
     describe(&text, count).with_context(|| format!("in {spec}"))
 }
 
-fn describe(text: &str, count: usize) -> anyhow::Result<Vec<ServiceSpec>> {
+/// The same from a description's text.
+pub fn describe(text: &str, count: usize) -> anyhow::Result<Vec<ServiceSpec>> {
     let mut all: Map<String, Value> = serde_json::from_str(text)?;
     let single = match all.remove("targets") {
         None => Map::new(),

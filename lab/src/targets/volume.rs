@@ -17,6 +17,8 @@ use super::stripe::{Layout, ObjectPlace, Part};
 
 pub struct Volume {
     lanes: Vec<Lane>,
+    /// What the targets can do, as long as they are not eased.
+    specs: Vec<ServiceSpec>,
     stripe_size: u32,
     stripe_count: u32,
     pool: String,
@@ -43,6 +45,7 @@ impl Volume {
             .collect();
         Ok(Volume {
             lanes: lanes?,
+            specs: spec.targets.clone(),
             stripe_size: spec.stripe_size,
             stripe_count: spec.stripe_count,
             pool: spec.pool.clone(),
@@ -142,6 +145,15 @@ impl Volume {
             };
             let Part { place, offset, len } = *part;
             self.lane(part).submit(Request { object: place.id, offset, len, write, tag: Box::new(tag) });
+        }
+    }
+
+    /// Lets all targets take no time at all, or what they are specified to take. (What was changed of a target's rates
+    /// since it is up is as it was at first then.)
+    pub fn ease(&self, eased: bool) {
+        let null = ServiceSpec::preset("null").expect("a preset");
+        for (lane, spec) in self.lanes.iter().zip(&self.specs) {
+            lane.set_spec(if eased { null.clone() } else { spec.clone() });
         }
     }
 

@@ -13,6 +13,8 @@ const REQUEST_SIZE_MIN: u64 = 4 << 10;
 const REQUEST_SIZE_MAX: u64 = 64 << 20;
 /// Most requests in flight at one storage target.
 const DEPTH_MAX: u16 = 256;
+/// Most objects in flight at all of them.
+const IN_FLIGHT_MAX: u16 = 2048;
 /// Most threads that drive requests.
 const IO_THREADS_MAX: u16 = 64;
 /// Longest time after which a request is taken to hang, seconds.
@@ -62,6 +64,12 @@ pub struct Storage {
     #[arg(long, value_name = "N", action = ArgAction::Append, value_parser = sided(depth))]
     pub depth: Vec<Sided<u16>>,
 
+    /// Objects in flight at all storage targets together, 1 to 2048
+    ///
+    /// Counts where there are several. Default: eight times the depth; fewer spare a file system that others use, too.
+    #[arg(long, value_name = "N", action = ArgAction::Append, value_parser = sided(in_flight))]
+    pub in_flight: Vec<Sided<u16>>,
+
     /// Threads that drive these requests, 1 to 64
     ///
     /// Default: one for each processor, at most 4.
@@ -100,6 +108,7 @@ impl Storage {
             order: last(&self.order, side),
             request_size: last(&self.request_size, side),
             depth: last(&self.depth, side),
+            in_flight: last(&self.in_flight, side),
             threads: last(&self.io_threads, side),
             engine: last(&self.engine, side).unwrap_or_default(),
             deadline_ms: last(&self.io_deadline, side),
@@ -173,6 +182,10 @@ fn depth(text: &str) -> Result<u16, String> {
     count(text, DEPTH_MAX)
 }
 
+fn in_flight(text: &str) -> Result<u16, String> {
+    count(text, IN_FLIGHT_MAX)
+}
+
 fn threads(text: &str) -> Result<u16, String> {
     count(text, IO_THREADS_MAX)
 }
@@ -213,13 +226,14 @@ mod tests {
         assert_eq!((source.io, sink.io), (IoPolicy::Direct, IoPolicy::Buffered));
         assert_eq!((source.depth, sink.depth), (Some(4), Some(4)));
         let (source, sink) = options(
-            "--order sink=loose --request-size source=1M --engine pread --io-deadline 2s --no-preallocate",
+            "--order sink=loose --request-size source=1M --engine pread --io-deadline 2s --no-preallocate --in-flight source=9",
         )
         .unwrap();
         assert_eq!((source.order, sink.order), (None, Some(Order::Loose)));
         assert_eq!((source.request_size, sink.request_size), (Some(1 << 20), None));
         assert_eq!((source.engine, sink.engine), (EngineName::Pread, EngineName::Pread));
         assert_eq!((source.deadline_ms, sink.deadline_ms), (Some(2000), Some(2000)));
+        assert_eq!((source.in_flight, sink.in_flight), (Some(9), None));
         assert!(sink.no_preallocate);
     }
 
@@ -235,6 +249,8 @@ mod tests {
             "--request-size 128MiB",
             "--depth 0",
             "--depth 257",
+            "--in-flight 0",
+            "--in-flight 2049",
             "--io-threads 65",
             "--engine aio",
             "--io-deadline 0s",

@@ -219,7 +219,7 @@ impl Rule for Adaptive {
         }
     }
 
-    fn heeds_length(&self) -> bool {
+    fn spreads(&self) -> bool {
         true
     }
 

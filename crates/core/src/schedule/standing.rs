@@ -5,7 +5,7 @@
 //! healthy.
 //! Left out: what a policy makes of its requests.
 
-use super::{Health, Schedule};
+use super::{BUSY, Health, IDLE, Schedule};
 use crate::ids::Class;
 
 /// Lengths of queues are told apart by quarters of their power of two, up to 2^32.
@@ -60,17 +60,15 @@ impl Schedule {
         let objects = self.queues.objects(t);
         let waits = objects > 0;
         let ready = waits && in_flight < self.window(t);
-        self.healthy_ring.ready.set(t, ready && health == Health::Healthy);
-        if self.rule.heeds_length() {
-            let before = usize::from(std::mem::replace(&mut self.levels[t], level_of(objects)));
-            if self.longest[before].ready.set(t, false) {
-                self.fills[before] -= 1;
-                self.filled &= !(u128::from(self.fills[before] == 0) << before);
-            }
-            let level = usize::from(self.levels[t]);
-            if ready && health == Health::Healthy && self.longest[level].ready.set(t, true) {
-                self.fills[level] += 1;
-                self.filled |= 1 << level;
+        let spreads = self.rule.spreads();
+        let side = if spreads && in_flight == 0 { IDLE } else { BUSY };
+        let before = std::mem::replace(&mut self.levels[t], level_of(objects));
+        for of in [IDLE, BUSY] {
+            let is_of = ready && health == Health::Healthy && of == side;
+            self.healthy_rings[of].ready.set(t, is_of);
+            if spreads {
+                self.lengths[of].set(before, t, false);
+                self.lengths[of].set(self.levels[t], t, is_of);
             }
         }
         self.slow_ring.ready.set(t, ready && health == Health::Congested);

@@ -369,6 +369,51 @@ fn windows_fit_their_targets() {
     }
 }
 
+/// Goal: no target gets a second request while another one that is well has something waiting and nothing in flight,
+/// wherever most waits.
+/// Method: farms whose windows together are more than what may be in flight, and where half of the targets have ten times
+/// as much waiting; each object that is given out is looked at.
+#[test]
+fn idle_targets_come_first() {
+    for seed in 0..40 {
+        let mut rng = Rng::with_seed(seed);
+        let mut noise = Rng::with_seed(seed);
+        let targets = rng.usize(2..20);
+        let limits = Limits { total: rng.u32(2..40), each: 8 };
+        // Two at a time are as quick as one, so that windows grow.
+        let service = move |_: usize, _: Time| (7 + noise.u32(..7)) * MS / 10;
+        let mut farm = Farm::new(Policy::Adaptive, limits, targets, service);
+        let mut second = 0;
+        while farm.now < Time(0).after(2000 * MS) {
+            for t in 0..targets {
+                let wanted = if t % 2 == 0 { 100 } else { 10 };
+                let waits = farm.schedule.queues.objects(t);
+                if waits < wanted {
+                    let run = Run::objects(FileId(t as u64), Class::ANY, 0, wanted - waits);
+                    farm.schedule.add(TargetId(t as u16), run).unwrap();
+                }
+            }
+            let before = farm.schedule.in_flight.clone();
+            let well = |farm: &Farm<_>, t: usize| farm.schedule.health[t] == Health::Healthy;
+            if let Some(issue) = farm.schedule.next(farm.now) {
+                let t = usize::from(issue.target.0);
+                if before[t] > 0 && well(&farm, t) {
+                    second += 1;
+                    let idle = (0..targets).find(|other| before[*other] == 0 && well(&farm, *other));
+                    assert_eq!(idle, None, "seed {seed}: target {t} has {} in flight", before[t]);
+                }
+                // Served ten times as long after it was asked for: what waits at the device is no matter here.
+                let end = farm.now.after(10 * (farm.service)(t, farm.now));
+                farm.flying.push(Reverse((end, t, farm.now)));
+                continue;
+            }
+            farm.step();
+        }
+        let enough = limits.total as usize > targets;
+        assert!(!enough || second > 0, "seed {seed}: {targets} targets, {limits:?}");
+    }
+}
+
 /// Goal: LADS as the paper has it: a target above T is passed over M times, and no more.
 #[test]
 fn lads_skips_so_often() {

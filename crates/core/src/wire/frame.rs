@@ -94,7 +94,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
-        kind::HELLO..=kind::STREAMS | kind::SOURCE_ROOTS => KindClass::Control,
+        kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::SOURCE_ROOTS => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

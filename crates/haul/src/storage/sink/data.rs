@@ -135,7 +135,8 @@ impl Data {
     /// least; in all what buffers are good for.
     pub(super) fn limits(&self) -> Limits {
         let each = u32::try_from(self.knobs.lanes.depth).unwrap_or(u32::MAX);
-        Limits { total: each.saturating_mul(WRITES_TARGETS), each }
+        let total = each.saturating_mul(WRITES_TARGETS);
+        Limits { total: self.knobs.asked.in_flight.map_or(total, |most| total.min(most.into())), each }
     }
 
     /// What was chosen, and why.

@@ -50,7 +50,7 @@ impl ReadConfig {
         let in_flight = (lanes.depth as u64 * u64::from(lanes.request_size)).div_ceil(object_size);
         let wanted = in_flight + lanes.lanes as u64;
         let fitting = wanted.min(self.memory / object_size);
-        u32::try_from(fitting.max(self.readers as u64 * 2)).unwrap_or(u32::MAX)
+        self.bounded(u32::try_from(fitting.max(self.readers as u64 * 2)).unwrap_or(u32::MAX))
     }
 
     /// Objects that may be read at a time where they lie on several targets: each target's depth, as far as half of the
@@ -59,7 +59,11 @@ impl ReadConfig {
         let one = self.reads_max(object_size);
         let fitting = self.memory / 2 / u64::from(object_size.max(1));
         let all = u64::from(one.saturating_mul(TARGET_DEPTHS));
-        u32::try_from(all.min(fitting)).unwrap_or(u32::MAX).max(one)
+        self.bounded(u32::try_from(all.min(fitting)).unwrap_or(u32::MAX).max(one))
+    }
+
+    fn bounded(&self, reads: u32) -> u32 {
+        reads.min(self.storage.in_flight.map_or(u32::MAX, u32::from).max(1))
     }
 }
 
@@ -83,6 +87,20 @@ mod tests {
         assert_eq!(reads(16, 16 * M, 4 * M, 256 << 20), 64, "as many as there are buffers");
         assert_eq!(reads(16, 4 * M, 4 * M, 16 << 20), 6, "two for each thread");
         assert_eq!(reads(1, 4096, 65536, 256 << 20), 6);
+    }
+
+    /// Goal: never more than was asked for in all, and at least one.
+    #[test]
+    fn reads_keep_to_what_is_asked_for_in_all() {
+        let reads = |in_flight| {
+            let storage =
+                StorageOptions { depth: Some(16), in_flight, threads: Some(2), ..Default::default() };
+            let digest = DigestKind::Blake3;
+            let config = ReadConfig { readers: 3, clock: wall_clock(), storage, memory: 1 << 30, digest };
+            (config.reads_max(4 << 20), config.reads_total(4 << 20))
+        };
+        assert_eq!(reads(None), (18, 128));
+        assert_eq!([Some(0), Some(1), Some(9), Some(40)].map(reads), [(1, 1), (1, 1), (9, 9), (18, 40)]);
     }
 
     /// Goal: with another width each operation has its share of the depth and of the lanes, and never none.
