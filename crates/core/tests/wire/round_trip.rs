@@ -179,7 +179,7 @@ fn split_messages_fit_and_lose_nothing() {
     for count in [0, 1, ROOTS_PART_MAX, ROOTS_PART_MAX + 1, 2 * ROOTS_PART_MAX, ROOTS_MAX] {
         let root = |i: usize| {
             let name: Vec<u8> = format!("{i:0255}").into_bytes();
-            SourceRoot::Named { name: Name::new(&name).expect("legal"), is_dir: i % 2 == 0 }
+            SourceRoot::Named { name: Name::new(&name).expect("legal"), is_dir: i.is_multiple_of(2) }
         };
         let roots: Vec<SourceRoot> = (0..count).map(root).collect();
         let mut parts = Message::Sources { roots: roots.clone(), policy }.split();
