@@ -90,7 +90,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
-        kind::HELLO..=kind::STREAMS => KindClass::Control,
+        kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

@@ -104,8 +104,14 @@ pub fn layout_of(file: impl AsFd, size: u64) -> Found {
 /// Who says where files of this file system lie. May ask its server.
 pub(super) fn provider_at(file: BorrowedFd<'_>) -> Provider {
     fstatfs(file).map_or(Provider::Flat, |stat| {
-        provider_of(stat.f_type, || Mount::of(file).ok().flatten().map(|mount| mount.kind))
+        provider_of(stat.f_type, || Mount::of(file).ok().flatten().map(kind_of))
     })
+}
+
+/// What a mount says it is. MooseFS' client says it in the name of the source where it can give no kind.
+fn kind_of(mount: Mount) -> String {
+    let moosefs = mount.kind == "fuse" && mount.source.starts_with("mfs#");
+    if moosefs { "fuse.mfs".into() } else { mount.kind }
 }
 
 /// As [`layout_of`], where it is known who has to be asked.

@@ -196,7 +196,9 @@ impl Sink {
             }
             file.writes += 1;
             let sink_file = file.sink_file(entry.id);
-            if entry.root {
+            // A large file in one object waits for its target's turn as any other object.
+            let alone = self.targets.is_some() && file.is_striped() && frame.header.entries.len() == 1;
+            if entry.root && !alone {
                 bundle.push(BundleWrite { file: sink_file, start: at });
             } else {
                 object = Some((sink_file, entry.offset, entry.len, at));
