@@ -476,13 +476,15 @@ fn subvolumes_are_no_targets() {
         run("btrfs", &["-q".as_ref(), "subvolume".as_ref(), "create".as_ref(), root.join("d0/sub").as_ref()]);
         root
     });
-    let tree: BTreeMap<String, Vec<u8>> =
-        ["d0/a", "d0/sub/b", "d1/c"].map(|name| (name.to_owned(), noise(9, 3 * MIB))).into();
+    // Several on each: what is written before the second target is met is not counted.
+    let names = ["d0/a", "d0/sub/b", "d1/c"];
+    let files = names.iter().flat_map(|name| (0..4).map(move |at| format!("{name}{at}")));
+    let tree: BTreeMap<String, Vec<u8>> = files.map(|name| (name, noise(9, 3 * MIB))).collect();
     write(&ends[0], &tree);
     let device = |name: &str| {
         std::os::unix::fs::MetadataExt::dev(&fs::metadata(ends[0].join(name)).expect("it is there"))
     };
-    assert_ne!(device("d0/a"), device("d0/sub/b"), "a subvolume has a number of its own");
+    assert_ne!(device("d0/a0"), device("d0/sub/b0"), "a subvolume has a number of its own");
     let report = copy(&ends[0], &ends[1], &[]);
     assert_eq!(targets(&report), (2, 2), "{report}");
     holds(&ends[1], &tree);

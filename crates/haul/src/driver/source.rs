@@ -557,7 +557,8 @@ impl Session {
             .take(SLOW_NAMED_MAX)
             .filter_map(|target| Some(format!("; {} is {}", name(target)?, target.health.name())))
             .collect();
-        let count = match targets.len() {
+        // Also those of which all was in the page cache.
+        let count = match self.tree.targets().count() {
             0 | 1 => String::new(),
             count => format!("; {count} targets{}", slow.concat()),
         };

@@ -73,9 +73,11 @@ enum AskError {
     Answer(#[from] LayoutError),
 }
 
+/// Lustre's magic number.
+const LUSTRE: u32 = 0x0BD0_0BD0;
+
 /// Which question a file system understands, from what `statfs` says and, for FUSE, from its mount.
 fn provider_of(magic: FsWord, mount_kind: impl FnOnce() -> Option<String>) -> Provider {
-    const LUSTRE: u32 = 0x0BD0_0BD0;
     const BEEGFS: u32 = 0x1983_0326;
     const CEPH: u32 = 0x00C3_6400;
     const FUSE: u32 = 0x6573_5546;
@@ -104,8 +106,14 @@ pub fn layout_of(file: impl AsFd, size: u64) -> Found {
 /// Who says where files of this file system lie. May ask its server.
 pub(super) fn provider_at(file: BorrowedFd<'_>) -> Provider {
     fstatfs(file).map_or(Provider::Flat, |stat| {
-        provider_of(stat.f_type, || Mount::of(file).ok().flatten().map(|mount| mount.kind))
+        provider_of(stat.f_type, || Mount::of(file).ok().flatten().map(kind_of))
     })
+}
+
+/// What a mount says it is. MooseFS' client says it in the name of the source where it can give no kind.
+fn kind_of(mount: Mount) -> String {
+    let moosefs = mount.kind == "fuse" && mount.source.starts_with("mfs#");
+    if moosefs { "fuse.mfs".into() } else { mount.kind }
 }
 
 /// As [`layout_of`], where it is known who has to be asked.
@@ -167,7 +175,7 @@ fn lustre(file: BorrowedFd<'_>) -> Result<Layout, AskError> {
 }
 
 fn is_lustre(file: BorrowedFd<'_>) -> bool {
-    fstatfs(file).is_ok_and(|stat| provider_of(stat.f_type, || None) == Provider::Lustre)
+    fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == LUSTRE)
 }
 
 /// Root may ask by the trusted name, which says the same in every version; others by the plain one.

@@ -196,7 +196,7 @@ impl Sink {
             }
             file.writes += 1;
             let sink_file = file.sink_file(entry.id);
-            // A whole file that is no small one was made like those of several objects, and has its target's turn.
+            // A large file in one object was made like those of several, and waits for its target's turn as they do.
             let alone = file.made == Made::Yes && frame.header.entries.len() == 1;
             if entry.root && !alone {
                 bundle.push(BundleWrite { file: sink_file, start: at });

@@ -435,7 +435,7 @@ impl Sink {
 
 impl File {
     /// It may lie on several targets, and comes in objects.
-    fn is_striped(&self) -> bool {
+    pub(super) fn is_striped(&self) -> bool {
         self.size() > SMALL_LEN_MAX
     }
 
