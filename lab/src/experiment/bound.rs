@@ -91,7 +91,7 @@ mod tests {
         let spec = ServiceSpec { read_rate: 100, ..ServiceSpec::default() };
         let never =
             script(r#"{"repeat":true,"steps":[{"for_ms":5000,"who":{"targets":[0]},"freeze":true}]}"#);
-        assert_eq!(seconds(&[spec.clone()], Some(&never), 1.0, false), None);
+        assert_eq!(seconds(std::slice::from_ref(&spec), Some(&never), 1.0, false), None);
         assert_eq!(seconds(&[ServiceSpec::default()], None, 1000.0, false), Some(0.0));
         let drawn =
             script(r#"{"seed":5,"repeat":true,"steps":[{"for_ms":500,"who":{"random":3},"slow":7}]}"#);
