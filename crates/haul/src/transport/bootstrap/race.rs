@@ -190,6 +190,8 @@ pub(super) struct Race {
     open: BTreeSet<usize>,
     answered: BTreeSet<usize>,
     met: Vec<(usize, Met)>,
+    /// When the first of them did.
+    first_met: Option<Instant>,
     /// Of the wave: those that are up, and how many are still on their way.
     wave: (Vec<Met>, u16),
     /// The round-trip time of the first way, if it has answered.
@@ -225,6 +227,7 @@ impl Race {
             names,
             refused: false,
             again: BTreeSet::new(),
+            first_met: None,
         };
         let Some(first) = race.ways.first().copied() else { return race };
         race.launch(0);
@@ -302,6 +305,7 @@ impl Race {
             }
             Word::Met(i, met) => {
                 self.open.remove(&i);
+                self.first_met.get_or_insert_with(Instant::now);
                 self.met.push((i, met));
             }
             Word::Failed(i, kind) => {
@@ -402,7 +406,8 @@ impl Race {
     /// Connections on other paths than that of `won`, one for each, as far as they have shown the key by now or soon.
     pub(super) fn others(&mut self, won: usize) -> Vec<(Way, Met)> {
         let up = Instant::now();
-        let took = up.saturating_duration_since(self.begun);
+        // Who won may have waited for the head start of one that says nothing.
+        let took = self.first_met.unwrap_or(up).saturating_duration_since(self.begun);
         let answer = (self.begun + 2 * took + PATH_SLACK).min(up + STAGGER);
         loop {
             let pending: Vec<usize> =
