@@ -6,7 +6,7 @@
 //! Source: `MFSCommunication.h` of MooseFS 3 (`CLTOMA_FUSE_REGISTER`, `CLTOMA_FUSE_CHECK` with a chunk's index, from 3.0.26 on).
 //! Left out: masters older than that, and erasure-coded chunks of MooseFS 4, which answer in other forms.
 
-use std::net::Ipv4Addr;
+use core::net::Ipv4Addr;
 
 use super::{COMPONENTS_MAX, Component, Layout, LayoutError, TargetName};
 

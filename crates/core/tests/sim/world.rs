@@ -210,7 +210,7 @@ pub fn run(seed: u64) -> u64 {
         spill: (seed % 4 == 1).then(|| Rng::with_seed(!seed)),
         targets: None,
         sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
-        layouts: seed % 3 != 0,
+        layouts: !seed.is_multiple_of(3),
         s: no_session(),
         rng,
     };
