@@ -5,14 +5,14 @@
 //! that were not compared are said to be; nothing is measured on a machine that is busy unless the result says so.
 //! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once` (a run), `result`,
 //! `table`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured besides peers).
-//! Left out: resuming a measurement that was stopped; results of two runs are never put together.
+//! A measurement that was stopped keeps its finished rounds; `--add` measures more of them with the very same program.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 
 use file::Experiment;
@@ -41,7 +41,7 @@ const FOLDER: &str = "lab/experiments";
 pub struct RunArgs {
     /// Name of an experiment, as `lab list` prints it, or path of a TOML file
     experiment: String,
-    /// In place of what the experiment says
+    /// In place of what the experiment says; with --add how many more
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(file::ROUNDS_MAX)))]
     rounds: Option<u32>,
     /// One round of fewer cells, to see that it works; these are no results
@@ -59,6 +59,9 @@ pub struct RunArgs {
     /// Measure on a busy machine, too; the results say so
     #[arg(long, conflicts_with = "wait")]
     busy: bool,
+    /// Add rounds to those of the results that are there, of the same program and experiment; the seed is theirs
+    #[arg(long, conflicts_with_all = ["quick", "seed"])]
+    add: bool,
     /// Seed of the order within rounds (default: another one each time)
     #[arg(long)]
     seed: Option<u64>,
@@ -118,8 +121,20 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let out = args.out.clone().unwrap_or_else(|| root.join(default));
     // Before the measurement: nobody waits half an hour to hear that there is no place for it.
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
-    let results = session::Session { name, experiment: &experiment, args, root: &root }.run()?;
-    write(&results, &out)?;
+    let earlier = if args.add { Some(read(&out.join(format!("{name}.json")))?) } else { None };
+    if let Some(earlier) = &earlier {
+        experiment.rounds = earlier.rounds.saturating_add(experiment.rounds);
+        ensure!(
+            experiment.rounds <= file::ROUNDS_MAX,
+            "{} has {} rounds already; {} is the most",
+            out.join(format!("{name}.json")).display(),
+            earlier.rounds,
+            file::ROUNDS_MAX
+        );
+    }
+    let session = session::Session { name, experiment: &experiment, args, root: &root, earlier };
+    // After each round: who stops it, or a machine that fails, leaves the finished ones.
+    let results = session.run(&mut |results| write(results, &out))?;
     write!(std::io::stdout(), "{}", table::table(&results)).context("write to standard output")?;
     eprintln!("lab: {}", out.join(format!("{}.md", results.name)).display());
     match results.failures() {
@@ -143,6 +158,12 @@ fn root() -> anyhow::Result<PathBuf> {
     found
         .map(Path::to_path_buf)
         .with_context(|| format!("no {FOLDER} here or above; call lab/lab of the repository"))
+}
+
+/// The raw figures of an earlier measurement.
+fn read(path: &Path) -> anyhow::Result<Results> {
+    let text = fs::read(path).with_context(|| format!("read {}, to add to it", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} has no results of this lab", path.display()))
 }
 
 /// All three files, each whole or not at all.

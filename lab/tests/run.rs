@@ -79,16 +79,20 @@ fn a_tiny_experiment_runs_from_file_to_results() {
     let dir = tempfile::tempdir().expect("make a directory");
     let (file, out) = (dir.path().join("tiny.toml"), dir.path().join("out"));
     fs::write(&file, TINY).expect("write the experiment");
-    let child = Command::new(env!("CARGO_BIN_EXE_lab"))
-        .args(["run", "--busy", "--seed", "5", "--out"])
-        .args([&out, &file])
-        .env("LAB_ROOT", dir.path())
-        .env("LAB_HAUL", haul())
-        .env("RUST_BACKTRACE", "0")
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("start lab");
+    let run = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_lab"))
+            .args(["run", "--busy", "--out"])
+            .args([&out, &file])
+            .args(args)
+            .env("LAB_ROOT", dir.path())
+            .env("LAB_HAUL", haul())
+            .env("RUST_BACKTRACE", "0")
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("start lab")
+    };
+    let child = run(&["--seed", "5"]);
     let id = child.id();
     let output = child.wait_with_output().expect("wait for lab");
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -116,6 +120,17 @@ fn a_tiny_experiment_runs_from_file_to_results() {
         .filter(|name| name.contains(&format!("-run-{id}-")) || name.contains(&format!("-b{id}-")))
         .collect();
     assert!(left.is_empty(), "{left:?}");
+    let output = run(&["--add", "--rounds", "1"]).wait_with_output().expect("wait for lab");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("3 of 9 runs failed"), "{told}");
+    let more: Value = serde_json::from_str(&read("json")).expect("JSON");
+    assert_eq!(more["runs"].as_array().expect("runs")[..6], runs[..], "the earlier rounds are as they were");
+    assert_eq!(
+        (&more["rounds"], &more["seed"], &more["runs"][8]["round"]),
+        (&3.into(), &5.into(), &3.into())
+    );
+    assert_eq!(more["dates"].as_array().map(Vec::len), Some(2));
+    assert!(read("md").contains("--rounds 3 --seed 5"));
 }
 
 const CONGESTED: &str = r#"

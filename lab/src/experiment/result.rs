@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use anyhow::ensure;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::build::Build;
@@ -33,7 +34,9 @@ pub struct Results {
     pub seed: u64,
     /// Repeats it.
     pub command: String,
-    pub date: String,
+    /// Of each sitting that measured rounds.
+    #[serde(alias = "date", deserialize_with = "one_or_more")]
+    pub dates: Vec<String>,
     pub machine: Machine,
     pub build: Build,
     pub source: String,
@@ -44,6 +47,20 @@ pub struct Results {
     /// Every combination, in the order of the experiment.
     pub cells: Vec<Key>,
     pub runs: Vec<Run>,
+}
+
+/// A measurement of one sitting has its date alone.
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Dates {
+        One(String),
+        All(Vec<String>),
+    }
+    Ok(match Dates::deserialize(from)? {
+        Dates::One(date) => vec![date],
+        Dates::All(dates) => dates,
+    })
 }
 
 /// Who was measured, or why not.
@@ -237,6 +254,21 @@ impl Group<'_> {
 }
 
 impl Results {
+    /// Whether rounds of `build` and these combinations can join it.
+    ///
+    /// # Errors
+    /// The program is another one, or the combinations are; or these are no results.
+    pub fn takes(&self, build: &Build, cells: &[Key]) -> anyhow::Result<()> {
+        ensure!(!self.quick, "those of --quick are no results, and no rounds can be added to them");
+        ensure!(
+            self.build.hash == build.hash,
+            "the rounds that are there are of another program ({}); figures of two builds are not put together",
+            self.build.describe()
+        );
+        ensure!(self.cells == cells, "the experiment has changed since the rounds that are there");
+        Ok(())
+    }
+
     /// Runs by combination, in the order of the experiment; one that was never run has none.
     pub fn groups(&self) -> Vec<Group<'_>> {
         let runs = |key: &Key| self.runs.iter().filter(|run| run.key == *key).collect();
@@ -252,6 +284,27 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: rounds of another program, of other combinations, or on top of a quick look are refused; results of one sitting
+    /// are read, whose date was a text.
+    /// Method: a committed result, and each difference alone.
+    #[test]
+    fn rounds_join_only_their_own() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/nics.json");
+        let results: Results = serde_json::from_slice(&std::fs::read(root).unwrap()).unwrap();
+        assert_eq!(results.dates.len(), 1);
+        let (build, cells) = (results.build.clone(), results.cells.clone());
+        results.takes(&build, &cells).unwrap();
+        let refused = |results: &Results, build: &Build, cells: &[Key]| {
+            results.takes(build, cells).unwrap_err().to_string()
+        };
+        let mut other = build.clone();
+        other.hash = "other".into();
+        assert!(refused(&results, &other, &cells).contains("another program"));
+        assert!(refused(&results, &build, &cells[1..]).contains("has changed"));
+        let quick = Results { quick: true, ..results };
+        assert!(refused(&quick, &build, &cells).contains("--quick"));
+    }
 
     /// Goal: medians of odd and even counts, extremes, and nothing of nothing.
     /// Method: a table.

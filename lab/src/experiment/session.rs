@@ -3,6 +3,7 @@
 //! In: an experiment. Out: [`Results`]. What changes over time (the machine, its caches, its neighbours) so meets all
 //! combinations alike. Nothing is written here.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Session<'a> {
     pub experiment: &'a Experiment,
     pub args: &'a RunArgs,
     pub root: &'a Path,
+    /// What rounds are added to.
+    pub earlier: Option<Results>,
 }
 
 /// The order of `cells` combinations in each round.
@@ -46,46 +49,70 @@ pub fn schedule(cells: usize, rounds: u32, seed: u64) -> Vec<Vec<usize>> {
 }
 
 impl Session<'_> {
-    /// Measures.
+    /// Measures, and gives what there is to `keep` after each round.
     ///
     /// # Errors
-    /// The machine is busy; the set-up cannot be made; the build changed; somebody wants to stop. All is removed then.
-    pub fn run(self) -> anyhow::Result<Results> {
+    /// The machine is busy; the set-up cannot be made; the build changed, or is not that of the earlier rounds; somebody
+    /// wants to stop. All is removed then; what was kept stays.
+    pub fn run(self, keep: &mut dyn FnMut(&Results) -> anyhow::Result<()>) -> anyhow::Result<Results> {
         let (experiment, args) = (self.experiment, self.args);
         process::hear_signals()?;
+        let haul = host::haul();
+        let build = Build::look(&haul, self.root)?;
+        let cells = experiment.cells()?;
+        if let Some(earlier) = &self.earlier {
+            earlier.takes(&build, &cells.iter().map(|cell| self.key(cell)).collect::<Vec<_>>())?;
+        }
         if !args.busy {
             machine::wait_for_quiet(args.wait.unwrap_or_default(), &process::interrupted)?;
         }
-        let haul = host::haul();
-        let build = Build::look(&haul, self.root)?;
         let contenders: Vec<Contender> =
             experiment.competitors.iter().map(contender).collect::<anyhow::Result<_>>()?;
-        let cells = experiment.cells()?;
-        eprintln!("lab: {}: {} combinations, {} rounds", self.name, cells.len(), experiment.rounds);
+        let rounds = experiment.rounds;
+        eprintln!("lab: {}: {} combinations, {rounds} rounds", self.name, cells.len());
         let sites = Sites::up(experiment, args.dir.as_deref(), &haul)?;
-        let seed = args.seed.unwrap_or_else(|| fastrand::u64(1..1_000_000));
-        let date = machine::date();
-        let mut runs: Vec<Run> = Vec::new();
-        for (round, order) in (1..).zip(schedule(cells.len(), experiment.rounds, seed)) {
+        let mut results = self.results(&cells, contenders, build.clone());
+        results.networks = sites.sites.iter().map(|site| (site.name.clone(), site.seen.clone())).collect();
+        let orders = schedule(cells.len(), rounds, results.seed);
+        for (round, order) in (1..).zip(orders).skip(results.rounds as usize) {
+            let mut runs = Vec::new();
             for (place, index) in order.into_iter().enumerate() {
                 let cell = &cells[index];
                 let key = self.key(cell);
                 let too_long = |run: &Run| run.outcome == Outcome::Over && run.key == key;
                 // Not tried again: it would take as long as everything else together.
-                if contenders[cell.competitor].absent.is_some() || runs.iter().any(too_long) {
+                if results.competitors[cell.competitor].absent.is_some() || results.runs.iter().any(too_long)
+                {
                     continue;
                 }
                 build.same(&Build::look(&haul, self.root)?)?;
                 let run = self.one(cell, key, &sites.sites[cell.network], round, place)?;
-                eprintln!("lab: {}", line(&run, experiment.rounds));
+                eprintln!("lab: {}", line(&run, rounds));
                 runs.push(run);
             }
+            build.same(&Build::look(&haul, self.root)?)?;
+            results.runs.append(&mut runs);
+            results.rounds = round;
+            results.command = self.command(round, results.seed);
+            keep(&results)?;
         }
-        build.same(&Build::look(&haul, self.root)?)?;
-        let networks = sites.sites.iter().map(|site| (site.name.clone(), site.seen.clone())).collect();
-        drop(sites);
-        Ok(Results {
-            command: self.command(seed),
+        Ok(results)
+    }
+
+    /// Those of the earlier rounds, or none yet.
+    fn results(&self, cells: &[Cell], competitors: Vec<Contender>, build: Build) -> Results {
+        let (experiment, args) = (self.experiment, self.args);
+        let (mut dates, rounds, seed, runs, busy) = match &self.earlier {
+            Some(earlier) => {
+                (earlier.dates.clone(), earlier.rounds, earlier.seed, earlier.runs.clone(), earlier.busy)
+            }
+            None => {
+                (Vec::new(), 0, args.seed.unwrap_or_else(|| fastrand::u64(1..1_000_000)), Vec::new(), false)
+            }
+        };
+        dates.push(machine::date());
+        Results {
+            command: String::new(),
             name: self.name.clone(),
             title: experiment.title.clone(),
             question: experiment.question.clone(),
@@ -94,20 +121,20 @@ impl Session<'_> {
             plot: experiment.plot.clone(),
             ratio: experiment.ratio.clone(),
             limit: experiment.limit.clone(),
-            rounds: experiment.rounds,
+            rounds,
             quick: args.quick,
-            busy: args.busy,
+            busy: args.busy || busy,
             seed,
-            date,
+            dates,
             machine: Machine::look(),
             build,
             source: experiment.source.to_string(),
             sink: experiment.sink.to_string(),
-            networks,
-            competitors: contenders,
+            networks: BTreeMap::new(),
+            competitors,
             cells: cells.iter().map(|cell| self.key(cell)).collect(),
             runs,
-        })
+        }
     }
 
     fn one(&self, cell: &Cell, key: Key, site: &Site, round: u32, place: usize) -> anyhow::Result<Run> {
@@ -215,10 +242,10 @@ impl Session<'_> {
     }
 
     /// Repeats the measurement, in the same order.
-    fn command(&self, seed: u64) -> String {
+    fn command(&self, rounds: u32, seed: u64) -> String {
         let mut words = vec!["lab/lab run".to_owned(), self.args.experiment.clone()];
         words.extend(self.args.quick.then(|| "--quick".to_owned()));
-        words.push(format!("--rounds {} --seed {seed}", self.experiment.rounds));
+        words.push(format!("--rounds {rounds} --seed {seed}"));
         words.extend(self.args.dir.as_ref().map(|dir| format!("--dir {}", dir.display())));
         words.join(" ")
     }

@@ -306,7 +306,7 @@ fn set_up(results: &Results) -> String {
     let command = format!("`{}`", results.command);
     for (name, value) in [
         ("Repeat", &command),
-        ("Date", &results.date),
+        ("Date", &results.dates.join(", ")),
         ("haul", &results.build.describe()),
         (
             "Machine",
