@@ -72,6 +72,8 @@ pub enum Reason {
     Passport,
     /// The start value: less was moved than a comparison takes.
     TooLittle,
+    /// There are several storage targets, whose true service times direct I/O alone shows.
+    Targets,
     /// Bytes per second of both, as last measured.
     Measured { direct: u64, buffered: u64 },
 }
@@ -177,6 +179,14 @@ impl Chooser {
     pub fn on_refused(&mut self, cause: impl Into<String>) {
         let why = Reason::Refused { cause: cause.into() };
         self.phase = Phase::Fixed(Choice { mode: IoMode::Buffered, why });
+    }
+
+    /// The files lie on several storage targets: direct for good, unless that is refused or the user wants something. What the
+    /// cache took says nothing of a target, and rates that shift with its load are no reason to search again.
+    pub fn on_targets(&mut self) {
+        if !matches!(self.phase, Phase::Fixed(_)) {
+            self.phase = Phase::Fixed(Choice { mode: IoMode::Direct, why: Reason::Targets });
+        }
     }
 
     /// Takes a sample; those of another mode than [`Chooser::mode`] are stragglers and do not count. Says
@@ -295,6 +305,7 @@ impl fmt::Display for Choice {
             Reason::Refused { cause } => write!(f, "direct is refused: {cause}")?,
             Reason::Passport => f.write_str("storage passport")?,
             Reason::TooLittle => f.write_str("too little data to compare")?,
+            Reason::Targets => f.write_str("what the cache takes says nothing of a storage target")?,
             Reason::Measured { direct, buffered } => {
                 let (of_other, of_mode) = by_mode(other(self.mode), *direct, *buffered);
                 let unlike = other(self.mode);

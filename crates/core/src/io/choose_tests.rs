@@ -188,6 +188,24 @@ fn asked_and_refused_are_for_good() {
     }
 }
 
+/// Goal: with several targets it is direct whatever the rates, in every phase; a refusal and the user's wish stand above it.
+#[test]
+fn targets_are_written_directly() {
+    for windows in [0, 5, 20, 40, 1000] {
+        let mut chooser = Chooser::new(IoPolicy::Auto, BUFFERED);
+        run(&mut chooser, &mut Device::new(1e8, 1e9, 0.0, 0), windows);
+        chooser.on_targets();
+        assert_eq!(run(&mut chooser, &mut Device::new(1e8, 1e9, 0.0, 0), 1000).changes, 0);
+        assert_eq!(chooser.choice(), Choice { mode: DIRECT, why: Reason::Targets });
+        chooser.on_refused("EINVAL");
+        chooser.on_targets();
+        assert_eq!(chooser.mode(), BUFFERED);
+    }
+    let mut asked = Chooser::new(IoPolicy::Buffered, DIRECT);
+    asked.on_targets();
+    assert_eq!(asked.mode(), BUFFERED);
+}
+
 /// Goal: time that moved nothing (a sync) counts with the bytes around it, and alone decides nothing.
 /// Method: buffered writes at 10 GB/s into the cache, each followed by a sync that takes it to 0.5 GB/s.
 #[test]

@@ -407,6 +407,9 @@ impl Sink {
                     let result = guard(Stage::Create, || {
                         sink.files.want(&file, striping);
                         let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
+                        if sink.files.has_several_targets() {
+                            sink.data.choice.on_targets();
+                        }
                         Ok(open.layout())
                     });
                     (sink.post)(SinkCompletion { done: SinkDone::Create { id: file.id, result } });

@@ -322,6 +322,11 @@ impl Files {
         }
     }
 
+    /// Files were found on more than one storage target.
+    pub(super) fn has_several_targets(&self) -> bool {
+        self.places.as_ref().is_some_and(|places| places.targets().count() > 1)
+    }
+
     fn create(&self, open: &OpenFile) -> Result<OwnedFd, Failure> {
         let dir = self.tree.dirfd(open.parent)?;
         let jail = self.tree.jail();

@@ -196,6 +196,11 @@ impl Choice {
         }
     }
 
+    /// The files lie on several storage targets.
+    pub(super) fn on_targets(&self) {
+        lock(&self.state).chooser.on_targets();
+    }
+
     /// The file system does not take direct I/O.
     pub(super) fn on_refused(&self, errno: Errno) {
         let mut state = lock(&self.state);
