@@ -226,7 +226,7 @@ fn set_layout(path: &Path, stripe_size: u32, count: u16) {
 }
 
 /// Goal: bytes come whole from a striped file system into another one and out of it, and the report names the targets of
-///   both.
+///   both; into it threads write, and directly.
 /// Method: models of four and three targets whose stripes do not fit each other; then to and from an ordinary file system;
 ///   every target must have served.
 #[test]
@@ -240,12 +240,15 @@ fn striped_to_striped() {
     write(&from.mount, &tree);
     let report = copy(&from.mount, &to.mount.join("in"), &[]);
     assert_eq!(targets(&report), (4, 3), "{report}");
+    let (engine, io) = (said(&report, "sink engine"), said(&report, "sink io"));
+    assert!(engine.starts_with("pread (") && io.starts_with("direct (what the cache takes"), "{report}");
     holds(&to.mount.join("in"), &tree);
     assert!(from.stat("read_bytes").iter().all(|bytes| *bytes >= MIB), "all targets of the source took part");
     assert!(to.stat("written_bytes").iter().all(|bytes| *bytes >= MIB), "all of the sink too");
     let dir = tempfile::tempdir().expect("make a directory");
     let report = copy(&to.mount.join("in"), &dir.path().join("out"), &[]);
     assert_eq!(targets(&report), (3, 1), "{report}");
+    assert!(!said(&report, "sink engine").contains("this file system"), "{report}");
     holds(&dir.path().join("out"), &tree);
     let report = copy(&dir.path().join("out"), &from.mount.join("back"), &[]);
     assert_eq!(targets(&report), (1, 4), "{report}");

@@ -524,6 +524,11 @@ impl Schedule {
         self.total
     }
 
+    /// Targets that have objects in flight or waiting.
+    pub fn busy(&self) -> usize {
+        self.busy_count
+    }
+
     /// How a target fares.
     pub fn health(&self, target: TargetId) -> Health {
         self.health.get(usize::from(target.0)).copied().unwrap_or_default()

@@ -560,6 +560,27 @@ fn a_slow_target_costs_its_own() {
     assert!(after.0 * 10 <= before.0 * 11, "{after:?} against {before:?}");
 }
 
+/// Goal: what slow targets hold is no reason to grant no more: from the first second on the others have all they can write.
+/// Method: slow targets as large as what is granted at first: four of thirteen with a tenth of the speed, and four objects each,
+/// where sixteen are granted; objects of the nine others in three seconds, of which each could write ten.
+#[test]
+fn slow_targets_leave_room_for_others() {
+    let s = Setting {
+        targets: 13,
+        files: 52,
+        file_objects: 8,
+        stripes: |_| 1,
+        memory: 64 << 20,
+        speed: |t| if t < 4 { 2_900_000_000 } else { 290_000_000 },
+        ..eight()
+    };
+    let told = run(&s);
+    let slow = |file: u64| layout_of(&s, file).at(0).target.0 < 4;
+    let early = |((file, _), time): &(&(u64, u64), &Time)| !slow(*file) && time.0 < 3 * SECOND;
+    let others = told.written.iter().filter(early).count();
+    assert!(others >= 80, "{others} of 90");
+}
+
 /// Goal: where there is one target nothing is said of it: general grants alone; and where the ends did not agree on targets
 /// nothing is made ahead either. What one target can do is done.
 #[test]

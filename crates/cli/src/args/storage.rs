@@ -78,7 +78,8 @@ pub struct Storage {
 
     /// What carries requests out: auto, uring or pread
     ///
-    /// Default: io_uring where the kernel allows it, else threads with pread and pwrite.
+    /// Default: io_uring where the kernel allows it, else threads with pread and pwrite; and threads to a destination
+    /// that is no local file system.
     #[arg(long, value_name = "NAME", action = ArgAction::Append, value_parser = sided(engine))]
     pub engine: Vec<Sided<EngineName>>,
 

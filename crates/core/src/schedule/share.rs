@@ -179,6 +179,11 @@ impl Shares {
         None
     }
 
+    /// Classes that somebody wants to send to.
+    pub fn wanted(&self) -> usize {
+        self.wanted
+    }
+
     /// Whether somebody wants to send to this class.
     pub fn is_wanted(&self, class: Class) -> bool {
         self.classes.get(usize::from(class.0)).is_some_and(|of| of.wanted > 0)

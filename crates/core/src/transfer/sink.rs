@@ -494,13 +494,15 @@ impl Sink {
     }
 
     /// Grants more at a time when nearly all that was granted has come and storage keeps up: then the window is what holds
-    /// the source, and a longer path needs a larger one. Memory that is not needed is not touched.
+    /// the source, and a longer path needs a larger one; or when a storage target that files go to has nothing here, for what
+    /// others are slow to write must not keep it idle. Memory that is not needed is not touched.
     fn open_window(&mut self) {
         let floor = WINDOW_MIN.min(self.config.memory / 4).max(WINDOW_FRAMES * self.frame_cost_max);
         self.window = self.window.max(floor.min(self.config.memory));
         let (coming, here) =
             (self.granted.saturating_sub(self.received), self.received.saturating_sub(self.freed));
-        if self.granted > 0 && coming < self.window / 4 && here <= self.window / 4 * 3 {
+        let keeps_up = here <= self.window / 4 * 3 || self.has_idle_target();
+        if self.granted > 0 && coming < self.window / 4 && keeps_up {
             self.window = self.window.saturating_mul(2).min(self.config.memory);
         }
     }

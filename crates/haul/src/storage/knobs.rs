@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haul_core::stage::Stage;
 
-use crate::job::{Order, StorageOptions};
+use crate::job::{EngineName, Order, StorageOptions};
 use crate::storage::io::lanes::{LANES_MAX, LaneConfig};
 use crate::storage::io::{EngineConfig, EngineFacts};
 
@@ -43,6 +43,8 @@ pub(in crate::storage) fn lanes_of(lanes: usize, width: usize, started: usize) -
 pub(in crate::storage) struct Knobs {
     pub(in crate::storage) asked: StorageOptions,
     pub(in crate::storage) lanes: LaneConfig,
+    /// Why there is no ring, where there could be one.
+    engine_why: Option<&'static str>,
 }
 
 impl Knobs {
@@ -67,13 +69,24 @@ impl Knobs {
             stage,
             thread_name: if stage == Stage::SourceStorage { "haul-read" } else { "haul-write" },
         };
-        Knobs { asked, lanes }
+        Knobs { asked, lanes, engine_why: None }
+    }
+
+    /// The destination is no local file system: threads write, unless a ring was asked for. In such a one the kernel begins
+    /// the writes of a ring one after another, those to a file and those to files that fall into the same of 64
+    /// buckets; FUSE even holds up the thread that hands them over. So one slow storage target would hold up others.
+    pub(in crate::storage) fn set_remote(&mut self) {
+        if self.asked.engine == EngineName::Auto {
+            self.lanes.engine.name = EngineName::Pread;
+            self.engine_why = Some("a ring's writes would wait for each other in this file system");
+        }
     }
 
     /// Name and value of each knob, with the reason.
     pub(in crate::storage) fn report(&self, engine: &EngineFacts, io: &str) -> Vec<(String, String)> {
         let reason = |is_asked: bool, default: &'static str| if is_asked { "as asked" } else { default };
-        let engine = match &engine.remarks[..] {
+        let remarks = self.engine_why.into_iter().chain(engine.remarks.iter().map(String::as_str));
+        let engine = match &remarks.collect::<Vec<_>>()[..] {
             [] => engine.name.to_owned(),
             remarks => format!("{} ({})", engine.name, remarks.join("; ")),
         };

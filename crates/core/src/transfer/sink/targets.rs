@@ -209,6 +209,11 @@ impl Sink {
         self.targets.as_ref().filter(|targets| targets.several())
     }
 
+    /// Whether files go to a target for which nothing is here.
+    pub(super) fn has_idle_target(&self) -> bool {
+        self.several_targets().is_some_and(|targets| targets.shares.wanted() > targets.schedule.busy())
+    }
+
     /// The path's round trip was measured anew.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         if let Some(targets) = &mut self.targets {

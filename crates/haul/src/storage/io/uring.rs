@@ -12,7 +12,8 @@
 //! one that hangs does not hold up others. But for writes they keep an order: one at a time to a file (and to files
 //! that fall into the same of 64 buckets), buffered always, direct where the file system does not say that it can
 //! do better. ext4 and XFS say so; btrfs, NFS, Lustre and FUSE do not, and where these cannot begin a write without
-//! waiting either (all but btrfs), threads of ours (`pread`) have more writes of one file in flight.
+//! waiting either (all but btrfs), threads of ours (`pread`) have more writes of one file in flight. A direct write to FUSE
+//! even waits for the file's lock in the thread that hands it over. So a sink on such a file system has threads.
 //!
 //! Left out: `SINGLE_ISSUER` and `DEFER_TASKRUN`, for they tie a ring to one thread, and an engine is made on one
 //! and used on another. Polling, of either side: it costs a processor.

@@ -156,17 +156,16 @@ impl WriteEngine {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
-        let knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
+        let spaces = Spaces::new(no_preallocate);
+        let files = Files::new(config.tree.clone(), config.tag, spaces, config.places, config.stripes);
+        let mut knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
+        if !files.is_local() {
+            knobs.set_remote();
+        }
         let lanes = knobs.lanes.clone();
         let deadline = lanes.deadline;
         let sink = Arc::new(Sink {
-            files: Files::new(
-                config.tree.clone(),
-                config.tag,
-                Spaces::new(no_preallocate),
-                config.places,
-                config.stripes,
-            ),
+            files,
             data: Data::new(choice, knobs),
             tree: config.tree,
             // Never the own tag: those are no leftovers.

@@ -43,7 +43,9 @@ pub(super) struct Files {
     tag: u32,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
     grain: OnceLock<u32>,
-    one_writer: OnceLock<bool>,
+    /// The file system is of [`LOCAL`]. The destination is one file system, but for what is mounted below it; where this is wrong
+    /// it costs time only.
+    local: bool,
     pub(super) spaces: Spaces,
     /// `None`: the destination has one storage target.
     places: Option<Places>,
@@ -123,12 +125,14 @@ impl Files {
         places: Option<Places>,
         stripes: Stripes,
     ) -> Files {
+        let root = tree.dirfd(DirId::ROOT).ok().and_then(|root| rustix::fs::fstatfs(root).ok());
+        let local = root.is_some_and(|stat| LOCAL.contains(&stat.f_type));
         Files {
             tree,
             tag,
             open: Mutex::default(),
             grain: OnceLock::new(),
-            one_writer: OnceLock::new(),
+            local,
             spaces,
             places,
             stripes,
@@ -322,6 +326,11 @@ impl Files {
         }
     }
 
+    /// The destination is a local file system.
+    pub(super) fn is_local(&self) -> bool {
+        self.local
+    }
+
     /// Files were found on more than one storage target.
     pub(super) fn has_several_targets(&self) -> bool {
         self.places.as_ref().is_some_and(|places| places.targets().count() > 1)
@@ -386,18 +395,10 @@ impl Files {
             // Set here alone; a file is opened once.
             let _ = open.layout.set(layout);
         }
-        let one_writer = self.one_writer(&fd);
+        let one_writer = self.local;
         let fd = Some(fd);
         let mode = IoMode::Buffered;
         Arc::new(IoFile { fd, mode, target, one_writer, name: name.into() })
-    }
-
-    /// Whether buffered writes of one file wait for each other in the kernel, as they do in local file systems.
-    fn one_writer(&self, fd: &OwnedFd) -> bool {
-        // The destination is one file system, but for what is mounted below it; a wrong answer costs time only.
-        *self
-            .one_writer
-            .get_or_init(|| rustix::fs::fstatfs(fd).is_ok_and(|stat| LOCAL.contains(&(stat.f_type))))
     }
 
     /// A second descriptor of the file's temporary, for direct I/O.
