@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
+
+mod support;
+
+use support::needs;
 
 const MIB: u64 = 1 << 20;
 const LOV: &str = "lustre.lov";
@@ -36,22 +39,6 @@ fn haul() -> PathBuf {
 }
 
 /// Leaves the test, aloud, unless the machine has what it needs.
-fn needs(need: &str, there: bool) -> bool {
-    if there {
-        return true;
-    }
-    let test = std::thread::current().name().unwrap_or("main").to_owned();
-    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|entry| entry == need || entry == "all"), "{test} needs {need}");
-    let line = format!("SKIP {test}: needs {need}\n");
-    std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-    if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-        let mut file = File::options().create(true).append(true).open(path).expect("open the list of skips");
-        file.write_all(line.as_bytes()).expect("write the list of skips");
-    }
-    false
-}
-
 fn here(fuse: bool) -> bool {
     needs("root", rustix::process::geteuid().is_root())
         && needs("fuse", !fuse || Path::new("/dev/fuse").exists())

@@ -6,7 +6,7 @@
 //! What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the other
 //! end-to-end tests.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -14,11 +14,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+mod support;
+
+use support::needs;
+
 const SLACK_MS: f64 = 5.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether guests can be started here.
-fn here(test: &str) -> bool {
+fn here() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = |program: &str| {
         std::env::split_paths(&path)
@@ -27,20 +31,7 @@ fn here(test: &str) -> bool {
     };
     let root = rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists();
     let found = root && ["linux.uml", "modprobe", "ethtool", "ip", "ping", "unshare"].into_iter().all(found);
-    if found && fits() {
-        return true;
-    }
-    let what = if found { "uml that knows all of this processor" } else { "uml" };
-    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-    let listed = required.split(',').any(|need| need == "uml" || need == "all");
-    assert!(!listed, "kernel {test} needs {what}, which HAUL_TEST_REQUIRE lists, and it is not here");
-    let line = format!("SKIP kernel {test}: needs {what}\n");
-    std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-    if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-        let file = std::fs::File::options().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the list of skips");
-    }
-    false
+    needs("uml", found) && needs("uml that knows all of this processor", fits())
 }
 
 /// Whether the guests' kernel can keep this processor's registers: one is started, once. Any other fault is the tests'.
@@ -85,7 +76,7 @@ fn visible() -> tempfile::TempDir {
 /// Method: a command that says much on both; another with odd words; a script that lies where the guest has other files.
 #[test]
 fn kernel_run_passes_output_and_exit_code() {
-    if !here("run") {
+    if !here() {
         return;
     }
     let line = "uname -r; seq 1 20000; seq 1 3000 >&2; grep -o '^sch_netem' /proc/modules; exit 7";
@@ -110,7 +101,7 @@ fn kernel_run_passes_output_and_exit_code() {
 /// Method: it makes its root writable and writes beside a file of ours, over it, and removes it.
 #[test]
 fn kernel_guest_writes_nothing() {
-    if !here("writes") {
+    if !here() {
         return;
     }
     let dir = visible();
@@ -133,7 +124,7 @@ fn kernel_guest_writes_nothing() {
 /// Method: an endless loop, a panic, and SIGKILL while a command sleeps; each with a memory size of its own.
 #[test]
 fn kernel_guest_never_stays() {
-    if !here("ends") {
+    if !here() {
         return;
     }
     let run = lab(&["kernel", "run", "--memory", "97MiB", "--timeout", "5s", "--", "while :; do :; done"]);
@@ -165,7 +156,7 @@ fn kernel_guest_never_stays() {
 /// Method: a module that does not exist, a command that does not exist, too little memory, jitter on a network.
 #[test]
 fn kernel_says_what_is_wrong() {
-    if !here("errors") {
+    if !here() {
         return;
     }
     let run = lab(&["kernel", "run", "--module", "haul_none", "--", "true"]);
@@ -242,7 +233,7 @@ impl Drop for Network {
 /// looked for.
 #[test]
 fn kernel_netem_is_in_the_path() {
-    if !here("wan") {
+    if !here() {
         return;
     }
     let network = Network::named("wan");
@@ -285,7 +276,7 @@ fn kernel_netem_is_in_the_path() {
 /// Method: a thin path without rates. Whether a busy machine keeps the bounds is not for a test to say.
 #[test]
 fn kernel_check_measures_both() {
-    if !here("check") {
+    if !here() {
         return;
     }
     let check = lab(&["kernel", "check", "thin-100M", "--seconds", "0", "--json"]);

@@ -7,10 +7,13 @@
 //! end-to-end tests.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+mod support;
+
+use support::needs;
 
 /// A safety net for what comes in a second or two.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -32,8 +35,8 @@ fn is_there(program: &str) -> bool {
 }
 
 /// Whether a test can run here; tells aloud if not.
-fn can_run(test: &str) -> bool {
-    let needs = [
+fn can_run() -> bool {
+    let all = [
         (
             "netns",
             rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists() && is_there("ip"),
@@ -42,22 +45,7 @@ fn can_run(test: &str) -> bool {
         ("rsync", is_there("rsync")),
         ("haul", haul().exists()),
     ];
-    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-    for (need, met) in needs {
-        if met {
-            continue;
-        }
-        let listed = required.split(',').any(|listed| listed == need || listed == "all");
-        assert!(!listed, "peers {test} needs {need}, which HAUL_TEST_REQUIRE lists, and it is not here");
-        let line = format!("SKIP peers {test}: needs {need}\n");
-        std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-        if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-            let file = fs::File::options().create(true).append(true).open(path);
-            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the list of skips");
-        }
-        return false;
-    }
-    true
+    all.into_iter().all(|(need, there)| needs(need, there))
 }
 
 impl Lab {
@@ -135,7 +123,7 @@ impl Drop for Lab {
 /// Method: `lab peers check` over an emulated path; its lines; what is left is looked for.
 #[test]
 fn peers_move_every_byte() {
-    if !can_run("move") {
+    if !can_run() {
         return;
     }
     let (output, text) = Lab::check(&[]).finish();
@@ -151,7 +139,7 @@ fn peers_move_every_byte() {
 /// Method: a limit that no copy can keep; a setting that rsync does not have; a name.
 #[test]
 fn peers_fail_in_words() {
-    if !can_run("fail") {
+    if !can_run() {
         return;
     }
     let (output, text) = Lab::check(&["ssh_tar", "tar", "haul", "--limit", "1ms"]).finish();
@@ -169,7 +157,7 @@ fn peers_fail_in_words() {
 /// Method: a path so thin that the copy takes minutes; SIGTERM when the far end's tar runs.
 #[test]
 fn peers_interrupted_leave_nothing() {
-    if !can_run("interrupted") {
+    if !can_run() {
         return;
     }
     let mut lab = Lab::check(&["ssh_tar", "--rate", "100kbit", "--limit", "600s"]);

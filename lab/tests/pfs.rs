@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise, getxattr};
 use serde_json::Value;
 
+mod support;
+
+use support::needs;
+
 const MIB: u64 = 1 << 20;
 /// How long something that must happen may take: a safety net.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,14 +47,14 @@ fn haul() -> PathBuf {
 }
 
 /// Whether the machine has what a test needs; if not, it is said aloud.
-fn here(test: &str, package: &str, program: &str) -> bool {
+fn here(package: &str, program: &str) -> bool {
     let found = |name: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path)
             .chain(["/usr/sbin".into(), "/sbin".into()])
             .any(|dir| dir.join(name).is_file())
     };
-    let needs = [
+    let all = [
         ("root", rustix::process::geteuid().is_root()),
         ("fuse", Path::new("/dev/fuse").exists()),
         ("netns", found("ip") && found("nsenter") && found("unshare")),
@@ -58,17 +62,7 @@ fn here(test: &str, package: &str, program: &str) -> bool {
         (package, found(program)),
         ("haul", haul().exists()),
     ];
-    let Some((need, _)) = needs.iter().find(|(_, there)| !there) else { return true };
-    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-    let listed = required.split(',').any(|entry| entry == *need || entry == "all");
-    assert!(!listed, "pfs {test} needs {need}, which HAUL_TEST_REQUIRE lists, and it is not here");
-    let line = format!("SKIP pfs {test}: needs {need}\n");
-    std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-    if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-        let file = File::options().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the list of skips");
-    }
-    false
+    all.into_iter().all(|(need, there)| needs(need, there))
 }
 
 /// A file system that is taken down when the test ends, however it does.
@@ -346,7 +340,7 @@ fn pathinfo(path: &Path) -> String {
 /// Method: a tree by haul; names until every brick was named, each found on that brick; a throttled and a frozen brick.
 #[test]
 fn gluster_is_real_and_leaves_nothing() {
-    if !here("gluster", "glusterfs", "glusterd") {
+    if !here("glusterfs", "glusterd") {
         return;
     }
     let pfs = Pfs::new("gluster", &["--bricks", "3"]);
@@ -379,7 +373,7 @@ fn gluster_is_real_and_leaves_nothing() {
 /// Method: a dispersed volume; a tree by haul, and a frozen brick.
 #[test]
 fn dispersed_gluster_carries_bytes() {
-    if !here("gluster disperse", "glusterfs", "glusterd") {
+    if !here("glusterfs", "glusterd") {
         return;
     }
     let pfs = Pfs::new("gluster", &["--bricks", "3", "--kind", "disperse"]);
@@ -391,7 +385,7 @@ fn dispersed_gluster_carries_bytes() {
 /// Method: SIGKILL of `up` as soon as its servers' first process is written down; then of that process, when all is up.
 #[test]
 fn gluster_that_crashed_is_removed() {
-    if !here("gluster crash", "glusterfs", "glusterd") {
+    if !here("glusterfs", "glusterd") {
         return;
     }
     let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -436,7 +430,7 @@ fn gluster_that_crashed_is_removed() {
 /// Method: a tree by haul; files until every server was named, each chunk found there; a throttled and a frozen server.
 #[test]
 fn moosefs_is_real_and_leaves_nothing() {
-    if !here("moosefs", "moosefs", "mfsmaster") {
+    if !here("moosefs", "mfsmaster") {
         return;
     }
     let pfs = Pfs::new("moosefs", &["--servers", "2"]);
@@ -484,7 +478,7 @@ fn moosefs_is_real_and_leaves_nothing() {
 /// Method: a tree by haul; the layout of a file, its objects, and who has them; a throttled OSD.
 #[test]
 fn ceph_is_real_and_leaves_nothing() {
-    if !here("ceph", "ceph", "ceph-osd") {
+    if !here("ceph", "ceph-osd") {
         return;
     }
     let layout = ["--stripe-unit", "1MiB", "--stripe-count", "2", "--object-size", "4MiB"];

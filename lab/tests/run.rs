@@ -4,11 +4,14 @@
 //! `HAUL_TEST_SKIPS` as in the other end-to-end tests.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+
+mod support;
+
+use support::needs;
 
 const TINY: &str = r#"
 title = "A tiny copy"
@@ -47,25 +50,10 @@ fn haul() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_lab")).with_file_name("haul")
 }
 
-fn can_run(test: &str) -> bool {
-    let needs = [
-        ("root", rustix::process::geteuid().is_root()),
-        ("sshd", Path::new("/usr/sbin/sshd").exists()),
-        ("haul", haul().exists()),
-    ];
-    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-    if let Some((need, _)) = needs.into_iter().find(|(_, met)| !met) {
-        let listed = required.split(',').any(|listed| listed == need || listed == "all");
-        assert!(!listed, "run {test} needs {need}, which HAUL_TEST_REQUIRE lists, and it is not here");
-        let line = format!("SKIP run {test}: needs {need}\n");
-        std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-        if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-            let file = fs::File::options().create(true).append(true).open(path);
-            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the list of skips");
-        }
-        return false;
-    }
-    true
+fn can_run() -> bool {
+    needs("root", rustix::process::geteuid().is_root())
+        && needs("sshd", Path::new("/usr/sbin/sshd").exists())
+        && needs("haul", haul().exists())
 }
 
 /// Goal: an experiment is measured, every byte compared, one that fails is shown and makes the whole fail, all three files
@@ -73,7 +61,7 @@ fn can_run(test: &str) -> bool {
 /// Method: a tiny one over loopback; its raw figures, and the directories that it used.
 #[test]
 fn a_tiny_experiment_runs_from_file_to_results() {
-    if !can_run("a_tiny_experiment") {
+    if !can_run() {
         return;
     }
     let dir = tempfile::tempdir().expect("make a directory");
@@ -166,8 +154,7 @@ series = "competitor"
 /// held against that. What the model is asked for in a run is the data, once.
 #[test]
 fn congestion_begins_with_each_run() {
-    let fuse = Path::new("/dev/fuse").exists();
-    if !can_run("congestion") || !fuse {
+    if !can_run() || !needs("fuse", Path::new("/dev/fuse").exists()) {
         return;
     }
     let dir = tempfile::tempdir().expect("make a directory");

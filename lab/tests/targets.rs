@@ -11,6 +11,10 @@ use fastrand::Rng;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use serde_json::Value;
 
+mod support;
+
+use support::needs;
+
 const MIB: u64 = 1 << 20;
 const LOV: &str = "lustre.lov";
 
@@ -25,30 +29,14 @@ fn lab_ok(args: &[&str]) -> String {
 }
 
 /// Leaves the test, aloud, unless the machine has what it needs.
-fn here(need: &str, there: bool) -> bool {
-    if there {
-        return true;
-    }
-    let test = std::thread::current().name().unwrap_or("main").to_owned();
-    let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|entry| entry == need || entry == "all"), "{test} needs {need}");
-    let line = format!("SKIP {test}: needs {need}\n");
-    std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-    if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-        let mut file = File::options().create(true).append(true).open(path).expect("open the list of skips");
-        file.write_all(line.as_bytes()).expect("write the list of skips");
-    }
-    false
-}
-
 fn fuse_here() -> bool {
-    here("root", rustix::process::geteuid().is_root()) && here("fuse", Path::new("/dev/fuse").exists())
+    needs("root", rustix::process::geteuid().is_root()) && needs("fuse", Path::new("/dev/fuse").exists())
 }
 
 fn loop_here() -> bool {
     let tool = |name: &str| Command::new(name).arg("-V").output().is_ok();
-    here("root", rustix::process::geteuid().is_root())
-        && here(
+    needs("root", rustix::process::geteuid().is_root())
+        && needs(
             "loop",
             Path::new("/dev/loop-control").exists()
                 && tool("losetup")

@@ -6,7 +6,6 @@
 //! What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the other
 //! end-to-end tests.
 
-use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
+
+mod support;
+
+use support::needs;
 
 const SLACK: Duration = Duration::from_millis(5);
 
@@ -28,19 +31,7 @@ impl Network {
         let here = rustix::process::geteuid().is_root()
             && Path::new("/dev/net/tun").exists()
             && Command::new("ip").arg("-V").output().is_ok();
-        if here {
-            return Some(Network { name: format!("t{}-{test}", std::process::id()) });
-        }
-        let required = std::env::var("HAUL_TEST_REQUIRE").unwrap_or_default();
-        let listed = required.split(',').any(|need| need == "netns" || need == "all");
-        assert!(!listed, "wan {test} needs netns, which HAUL_TEST_REQUIRE lists, and it is not here");
-        let line = format!("SKIP wan {test}: needs netns\n");
-        std::io::stderr().write_all(line.as_bytes()).expect("write to stderr");
-        if let Some(path) = std::env::var_os("HAUL_TEST_SKIPS") {
-            let file = std::fs::File::options().create(true).append(true).open(path);
-            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("write the list of skips");
-        }
-        None
+        needs("netns", here).then(|| Network { name: format!("t{}-{test}", std::process::id()) })
     }
 
     fn up(&self, args: &[&str]) -> Value {

@@ -147,6 +147,8 @@ pub struct Schedule {
     slow_ring: Ring,
     /// Slow targets that may have something, although they rest, when nobody else has work.
     spare_ring: Ring,
+    /// Slow targets that rest and have nothing in flight.
+    resting_ring: Ring,
     /// Healthy targets at which something waits.
     waiting: Bits,
     waiting_count: usize,
@@ -192,6 +194,7 @@ impl Schedule {
             by_length: false,
             slow_ring: Ring::default(),
             spare_ring: Ring::default(),
+            resting_ring: Ring::default(),
             waiting: Bits::default(),
             waiting_count: 0,
             health: Vec::new(),
@@ -321,11 +324,12 @@ impl Schedule {
             if issue.is_some() {
                 return issue;
             }
-            // The healthy ones can use no more now: what they may want in a moment is left free.
+            // The healthy ones can use no more now: what they may want in a moment is left free. Then a rest spares nobody
+            // anything, and who has recovered would be found out late.
             if self.slow < (self.limits.total / SLOW_PART_OF_IDLE).max(1) {
-                let alone = self.waiting_count == 0;
+                let idle = if self.waiting_count == 0 { Of::Spare } else { Of::Resting };
                 let issue = self.turn(Of::Slow, way, now);
-                let issue = issue.or_else(|| if alone { self.turn(Of::Spare, way, now) } else { None });
+                let issue = issue.or_else(|| self.turn(idle, way, now));
                 if issue.is_some() {
                     return issue;
                 }
@@ -378,6 +382,7 @@ impl Schedule {
                 Of::Level(side, level) => &mut self.lengths[side].rings[level],
                 Of::Slow => &mut self.slow_ring,
                 Of::Spare => &mut self.spare_ring,
+                Of::Resting => &mut self.resting_ring,
             };
             let (t, class) = self.queues.find(&ring.ready, ring.at, way)?;
             ring.at = t + 1;
@@ -583,6 +588,7 @@ enum Of {
     Level(usize, usize),
     Slow,
     Spare,
+    Resting,
 }
 
 /// Sides of healthy targets: those with nothing in flight, and the others.

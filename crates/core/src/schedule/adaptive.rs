@@ -11,8 +11,8 @@
 //!   held against its own best; and longer than those of its peers; or nothing came back for [`SILENT`] times as long as a request takes. If all are slow nobody is congested. After
 //!   each request that is slow still the target rests as long as that took, the second time twice as long, and so on up
 //!   to [`REST_MAX`]; then one request shows how it is. Two that are not slow, and it is healthy. The schedule lets
-//!   congested targets have no more than a part of what may be in flight; and when only they have work it heeds no rest, and
-//!   lets them have the window that they had, [`SPARE_MAX`] at most.
+//!   congested targets have no more than a part of what may be in flight. It heeds no rest while the others can use no more;
+//!   and when only congested ones have work it lets them have the window that they had, [`SPARE_MAX`] at most.
 //! - *Hung*: nothing came back for [`HUNG`] times as long, at least [`HUNG_MIN`]. It keeps what it has and gets no more.
 //!
 //! Source of the idea: Brakmo, Peterson, "TCP Vegas", 1995; LADS (FAST '15) for what it is used for.

@@ -75,6 +75,7 @@ impl Schedule {
         let spare = matches!(health, Health::Congested | Health::Resting);
         let spare = spare && waits && in_flight < self.rule.spare(t, &self.limits);
         self.spare_ring.ready.set(t, spare);
+        self.resting_ring.ready.set(t, waits && in_flight == 0 && health == Health::Resting);
         if self.waiting.set(t, waits && health == Health::Healthy) {
             match self.waiting.contains(t) {
                 true => self.waiting_count += 1,

@@ -262,6 +262,28 @@ fn a_congested_target_rests_and_recovers() {
     }
 }
 
+/// Goal: where the healthy targets can use no more, those that were congested have their part again as soon as they can.
+/// Method: four of twelve with a tenth of the speed for five seconds, and requests in flight enough for all; what the four are
+/// given in the second after that, against what the others are.
+#[test]
+fn a_rest_ends_where_it_spares_nobody() {
+    for seed in 0..20 {
+        let mut noise = Rng::with_seed(seed);
+        let at = |s: u64| Time(0).after(Duration::from_secs(s));
+        let service = |t: usize, now: Time| {
+            let slow = t < 4 && now < at(5);
+            Duration::from_micros(if slow { 180 } else { 18 } * noise.u64(800..1200))
+        };
+        let mut farm = Farm::new(Policy::Adaptive, Limits { total: 24, each: 2 }, 12, service);
+        farm.run_until(Duration::from_secs(5), 50);
+        let before = farm.begun.clone();
+        farm.run_until(Duration::from_secs(6), 50);
+        let after: Vec<u64> = farm.begun.iter().zip(&before).map(|(now, then)| now - then).collect();
+        let (slow, fast) = (after[..4].iter().sum::<u64>(), after[4..].iter().sum::<u64>());
+        assert!(slow * 2 * 100 >= fast * 70, "seed {seed}: {after:?}");
+    }
+}
+
 /// Goal: where all are slow nobody rests for long, and all have the same.
 #[test]
 fn all_slow_is_fair() {

@@ -275,7 +275,7 @@ impl Session {
                     Arc::new(move || owner.still_owner())
                 };
                 let ground = Ground::of(&tree, setup.tag);
-                object_len = ground.object_len.filter(|_| setup.layouts);
+                object_len = ground.object_len.filter(|_| setup.agreed.layouts);
                 let config = EngineConfig {
                     tree: tree.clone(),
                     tag: setup.tag,
@@ -286,7 +286,7 @@ impl Session {
                     journal: Some(journal),
                     storage: request.storage.clone(),
                     memory: request.memory,
-                    places: Places::of(&ground).filter(|_| setup.targets),
+                    places: Places::of(&ground).filter(|_| setup.agreed.targets),
                     stripes: Stripes::new(request.layout, ground.provider),
                     durable: setup.policy.durable,
                 };
@@ -318,13 +318,13 @@ impl Session {
         let config = SinkConfig {
             policy: setup.policy,
             memory: request.memory,
-            entries_max: setup.limits.entries,
+            entries_max: setup.agreed.limits.entries,
             wait: setup.wait,
             files_open_max: budget().sink_files as u32,
             tag: setup.tag,
-            holes: setup.holes,
-            digest: setup.protection.digest,
-            layouts: setup.layouts,
+            holes: setup.agreed.holes,
+            digest: setup.agreed.digest,
+            layouts: setup.agreed.layouts,
             targets: limits.map(|limits| TargetsConfig { limits, round_trip: receive.round_trip() }),
             names: setup.names,
         };
@@ -342,13 +342,13 @@ impl Session {
             far: None,
             greeting,
             object_len,
-            layouts: setup.layouts,
+            layouts: setup.agreed.layouts,
             resumed: setup.resumed,
-            unencrypted: setup.protection.auth_only,
+            unencrypted: setup.agreed.auth_only,
             lost: false,
             notices: Notices::new("sink"),
-            steering: Steering::new(setup.knobs, &[Knob::Writers]),
-            view: View::new(setup.tables, Role::Sink),
+            steering: Steering::new(setup.agreed.knobs, &[Knob::Writers]),
+            view: View::new(setup.agreed.tables, Role::Sink),
             targets,
             paused: false,
             hears: request.hears.clone(),

@@ -229,7 +229,7 @@ fn start_engine(
         Origin::Made(made) => {
             let readers = config.readers;
             let config = null::lane_config(2 * readers, readers, setup.object_size);
-            Box::new(MadeEngine::start(*made, setup.protection.digest, config, meter.clone(), post)?)
+            Box::new(MadeEngine::start(*made, setup.agreed.digest, config, meter.clone(), post)?)
         }
     })
 }
@@ -267,23 +267,23 @@ impl Session {
             clock: request.clock.clone(),
             storage: request.options.source_storage.clone(),
             memory: request.memory,
-            digest: setup.protection.digest,
+            digest: setup.agreed.digest,
         };
         let reads_max = config.reads_max(setup.object_size);
         let reads_total = config.reads_total(setup.object_size);
         let engine = start_engine(setup, config.clone(), &tree, &meter, post)
             .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
         let mut machine = Source::new(SourceConfig {
-            entries_max: setup.limits.entries,
+            entries_max: setup.agreed.limits.entries,
             memory: request.memory,
             reads_max,
             reads_total,
             policy: request.options.schedule,
             wait: setup.wait,
-            holes: setup.holes,
-            digest: setup.protection.digest,
-            targets: setup.targets,
-            layouts: setup.layouts,
+            holes: setup.agreed.holes,
+            digest: setup.agreed.digest,
+            targets: setup.agreed.targets,
+            layouts: setup.agreed.layouts,
             verify: request.options.verify == Verify::Disk,
             patience: lines.patience(),
         });
@@ -335,12 +335,12 @@ impl Session {
             far: None,
             placed: None,
             not_kept: [0; NotKept::COUNT],
-            holes: setup.holes,
-            unencrypted: setup.protection.auth_only,
+            holes: setup.agreed.holes,
+            unencrypted: setup.agreed.auth_only,
             lost: false,
             notices: Notices::new("source"),
-            steering: Steering::new(setup.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
-            view: View::new(setup.tables, Role::Source),
+            steering: Steering::new(setup.agreed.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
+            view: View::new(setup.agreed.tables, Role::Source),
             turned: Knobs::default(),
             reading: config,
             rate: request.pacer.rate(),

@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
 //! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (metadata, sync, rename), [`engine`] (threads), [`owner`] (one run per job), [`journal`] (restart markers),
+//! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers),
 //! [`clean`] (debris of dead jobs).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
@@ -20,8 +20,9 @@ pub mod engine;
 mod fault;
 mod files;
 mod gate;
+mod gather;
 pub mod journal;
-
+mod keeper;
 mod mode;
 pub mod names;
 pub mod owner;

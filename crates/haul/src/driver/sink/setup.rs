@@ -16,7 +16,7 @@ use haul_core::ids::DirId;
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::sink::Resume;
 use haul_core::wire::{
-    Failure, Hello, Limits, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
+    Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
 };
 
 use super::super::{Protection, agree, expect, hello, protocol};
@@ -32,13 +32,7 @@ pub(super) struct Setup {
     /// `None`: `null://`.
     pub(super) place: Option<(SinkTree, Arc<Owner>, Journal)>,
     pub(super) resume: Resume,
-    pub(super) limits: Limits,
-    pub(super) holes: bool,
-    pub(super) targets: bool,
-    pub(super) layouts: bool,
-    pub(super) knobs: bool,
-    pub(super) tables: bool,
-    pub(super) protection: Protection,
+    pub(super) agreed: Agreed,
     pub(super) policy: Policy,
     pub(super) wait: bool,
     pub(super) rename: Option<Name>,
@@ -68,9 +62,6 @@ pub(super) fn set_up(
     {
         return Err(protocol("the far end wants to send what was not asked for"));
     }
-    let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
-    let (tables, layouts) = (agreed.tables, agreed.layouts);
-    let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
         let head = Record::Head { job: [0; 16], root_ino: 0 };
@@ -79,23 +70,7 @@ pub(super) fn set_up(
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        return Ok(Setup {
-            place,
-            resume,
-            limits,
-            holes,
-            targets,
-            layouts,
-            knobs,
-            tables,
-            protection,
-            policy,
-            wait,
-            rename,
-            resumed,
-            tag,
-            names,
-        });
+        return Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -132,23 +107,7 @@ pub(super) fn set_up(
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
     let place = Some((tree, owner, journal));
-    Ok(Setup {
-        place,
-        resume,
-        limits,
-        holes,
-        targets,
-        layouts,
-        knobs,
-        tables,
-        protection,
-        policy,
-        wait,
-        rename,
-        resumed,
-        tag,
-        names,
-    })
+    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names })
 }
 
 /// What will come: the roots of all messages that tell of them, and the user's choices.

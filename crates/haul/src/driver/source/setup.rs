@@ -6,7 +6,7 @@
 use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
 use haul_core::wire::{
-    Capability, Failure, Limits, Message, ROOTS_PART_MAX, SourceRoot, Stage as FailureStage, capability,
+    Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, Stage as FailureStage, capability,
 };
 
 use super::super::{Protection, agree, expect, hello, policy, protocol};
@@ -58,15 +58,7 @@ impl Origin {
 /// What was agreed before the first entry.
 pub(super) struct Setup {
     pub(super) origin: Origin,
-    pub(super) limits: Limits,
-    pub(super) holes: bool,
-    /// Both ends know of the sink's storage targets.
-    pub(super) targets: bool,
-    /// Both ends know how striped files are cut.
-    pub(super) layouts: bool,
-    pub(super) knobs: bool,
-    pub(super) tables: bool,
-    pub(super) protection: Protection,
+    pub(super) agreed: Agreed,
     pub(super) wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     pub(super) rename: Option<Name>,
@@ -150,22 +142,5 @@ pub(super) fn set_up(
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
-    let (limits, holes, targets, knobs) = (agreed.limits, agreed.holes, agreed.targets, agreed.knobs);
-    let protection = Protection { digest: agreed.digest, auth_only: agreed.auth_only };
-    let (tables, layouts) = (agreed.tables, agreed.layouts);
-    Ok(Setup {
-        origin,
-        limits,
-        holes,
-        targets,
-        layouts,
-        knobs,
-        tables,
-        protection,
-        wait,
-        rename,
-        resumed,
-        object_size,
-        fits_stripes,
-    })
+    Ok(Setup { origin, agreed, wait, rename, resumed, object_size, fits_stripes })
 }

@@ -16,26 +16,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use haul_core::entry::{Meta, Name};
+use haul_core::entry::Meta;
 use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
-use super::clean::remove_tagged_in;
 use super::commit::NotKeptCounters;
 use super::data::{Data, Tag};
 use super::files::Files;
+use super::gather::{Place, no_target, pair, whole};
 use super::journal::Journal;
+use super::keeper::Keeper;
 use super::mode::Choice;
 use super::names::tag_bits;
 use super::places::Places;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
-use super::{fault, lock, tree};
+use super::{fault, lock};
 use crate::buffer::Buffer;
 use crate::job::StorageOptions;
 use crate::meter::Meter;
@@ -82,7 +82,7 @@ pub struct EngineConfig {
 }
 
 /// Something to do for a thread of the crew.
-struct Task(Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
+pub(super) struct Task(pub(super) Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 
 /// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
 pub struct WriteEngine {
@@ -96,18 +96,6 @@ pub struct WriteEngine {
     pub(super) sink: Arc<Sink>,
 }
 
-/// The journal's thread.
-struct Keeper {
-    /// Until the engine ends.
-    records: Option<Sender<SinkJob>>,
-    /// Nothing comes; it is closed when the thread has ended.
-    over: Receiver<()>,
-    /// Of the journal.
-    path: String,
-    /// When it began what it does.
-    since: Arc<Mutex<Option<Instant>>>,
-}
-
 /// What the threads share.
 pub(super) struct Sink {
     pub(super) tree: Arc<SinkTree>,
@@ -115,7 +103,7 @@ pub(super) struct Sink {
     pub(super) data: Data,
     pub(super) old_tags: HashSet<u32>,
     pub(super) dir_owner: bool,
-    still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// When the job was last seen to be ours.
     seen_owner: Mutex<Option<Instant>>,
     pub(super) not_kept: Arc<NotKeptCounters>,
@@ -123,14 +111,6 @@ pub(super) struct Sink {
     /// The session is over: nothing more is published by what hung until now.
     over: AtomicBool,
     pub(super) post: Post<SinkCompletion>,
-}
-
-/// Where an item lies; without a name, the directory itself.
-struct Place(DirId, Option<Name>);
-
-/// The storage target of an item, if that is not its directory's.
-fn no_target<T>(_: &Sink, _: &T) -> Option<Target> {
-    None
 }
 
 impl WriteEngine {
@@ -251,13 +231,7 @@ impl WriteEngine {
                 break;
             }
         }
-        self.keeper.records = None;
-        while self.keeper.over.recv_timeout(END_TICK) == Err(RecvTimeoutError::Timeout) {
-            if self.keeper.stuck(self.deadline).is_some() {
-                ended = false;
-                break;
-            }
-        }
+        ended &= self.keeper.end(END_TICK, self.deadline);
         if !ended {
             self.sink.over.store(true, Ordering::Relaxed);
         }
@@ -283,9 +257,7 @@ impl SinkEngine for WriteEngine {
                 }
             }
             SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
-                let sent = self.keeper.records.as_ref().is_some_and(|records| records.send(job).is_ok());
-                assert!(sent, "the journal's thread lives as long as the engine");
-                return;
+                return self.keeper.submit(job);
             }
             _ => job,
         };
@@ -467,7 +439,7 @@ impl Sink {
         }
     }
 
-    fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
+    pub(super) fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
         let name = name.map_or_else(|| self.tree.path_of_dir(dir), |name| self.tree.path_of(dir, &name));
         Doing { what, name, offset: 0 }
     }
@@ -527,126 +499,17 @@ impl Sink {
         self.submit(target, label, Task(Box::new(work)));
     }
 
-    fn submit(&self, target: Target, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
+    pub(super) fn submit(
+        &self,
+        target: Target,
+        label: impl Fn() -> Doing + Send + Sync + 'static,
+        task: Task,
+    ) {
         // Without a crew the engine has ended, and this comes of a request that hung until then.
         if let Some(crew) = self.crew.get().and_then(Weak::upgrade) {
             crew.submit(target, label, task);
         }
     }
-
-    /// Does `work` on each item, those of one target together with the threads that are idle, and posts what
-    /// `done` makes of the results, which are in the items' order.
-    fn split<T, R>(
-        self: &Arc<Self>,
-        (what, stage): (&'static str, Stage),
-        items: Vec<T>,
-        lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
-        own: impl Fn(&Sink, &T) -> Option<Target>,
-        work: impl Fn(&Sink, &T) -> Result<R, Failure> + Send + Sync + 'static,
-        done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
-    ) where
-        T: Send + Sync + 'static,
-        R: Send + 'static,
-    {
-        let work = Arc::new(work);
-        self.gather(what, items, lies, own, done, |gather, group| {
-            let work = work.clone();
-            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
-                let group = Arc::new(group);
-                let (told, items) = (sink.clone(), gather.items.clone());
-                let label = move |i: &usize| told.doing(what, lies(&told, &items[*i]));
-                let (worker, items) = (sink.clone(), gather.items.clone());
-                let work = move |i: &usize| guard(stage, || work(&worker, &items[*i]));
-                let results = turn.share(group.clone(), label, work).into_iter().map(whole).collect();
-                gather.put(sink, &group, results);
-            }
-        });
-    }
-
-    /// Splits items by target, and has what `part` makes of each group done by the crew.
-    fn gather<T, R, W>(
-        self: &Arc<Self>,
-        what: &'static str,
-        items: Vec<T>,
-        lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
-        own: impl Fn(&Sink, &T) -> Option<Target>,
-        done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
-        part: impl Fn(Arc<Gather<T, R>>, Vec<usize>) -> W,
-    ) where
-        T: Send + Sync + 'static,
-        R: Send + 'static,
-        W: FnOnce(&Arc<Sink>, &Turn<Task>) + Send + 'static,
-    {
-        if items.is_empty() {
-            return (self.post)(SinkCompletion { done: done(self, &[], Vec::new()) });
-        }
-        let mut groups: Vec<(Target, Vec<usize>)> = Vec::new();
-        match self.tree.one_target().filter(|_| !self.files.has_places()) {
-            Some(target) => groups.push((target, (0..items.len()).collect())),
-            None => {
-                for (i, item) in items.iter().enumerate() {
-                    let of_dir = || self.tree.target_of(lies(self, item).0);
-                    let target = own(self, item).unwrap_or_else(of_dir);
-                    match groups.iter_mut().find(|(known, _)| *known == target) {
-                        Some((_, group)) => group.push(i),
-                        None => groups.push((target, vec![i])),
-                    }
-                }
-            }
-        }
-        let results = (groups.len(), items.iter().map(|_| None).collect());
-        let gather = Arc::new(Gather {
-            items: Arc::new(items),
-            results: Mutex::new(results),
-            done: Mutex::new(Some(Box::new(done))),
-        });
-        for (target, group) in groups {
-            let (sink, items, first) = (self.clone(), gather.items.clone(), group[0]);
-            let label = move || sink.doing(what, lies(&sink, &items[first]));
-            self.submit(target, label, Task(Box::new(part(gather.clone(), group))));
-        }
-    }
-}
-
-/// An operation whose items are done in groups, each on its own.
-struct Gather<T, R> {
-    items: Arc<Vec<T>>,
-    /// Groups that are not done, and results.
-    results: Mutex<(usize, Vec<Option<Result<R, Failure>>>)>,
-    done: Mutex<Option<Done<T, R>>>,
-}
-
-type Done<T, R> = Box<dyn FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send>;
-
-impl<T, R> Gather<T, R> {
-    /// A group is done; with the last one, so is the operation.
-    fn put(&self, sink: &Sink, group: &[usize], results: Vec<Result<R, Failure>>) {
-        let mut all = lock(&self.results);
-        for (i, result) in group.iter().zip(results) {
-            all.1[*i] = Some(result);
-        }
-        all.0 -= 1;
-        if all.0 > 0 {
-            return;
-        }
-        let results = std::mem::take(&mut all.1).into_iter().map(whole).collect();
-        drop(all);
-        let done = lock(&self.done).take().expect("the last group is done once");
-        (sink.post)(SinkCompletion { done: done(sink, &self.items, results) });
-    }
-}
-
-fn pair<T, K, R>(
-    items: &[T],
-    key: impl Fn(&T) -> K,
-    results: Vec<Result<R, Failure>>,
-) -> Vec<(K, Result<R, Failure>)> {
-    items.iter().map(key).zip(results).collect()
-}
-
-/// The result of an item. Each is guarded, so that there is one.
-fn whole<R>(result: Option<Result<R, Failure>>) -> Result<R, Failure> {
-    result.unwrap_or_else(|| Err(fault::failure(Stage::Write, 0, "internal error: an item was lost")))
 }
 
 /// The payload from `start`, `len` bytes long.
@@ -665,78 +528,6 @@ pub(super) fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) 
         let told = told.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         Err(fault::failure(stage, 0, format!("internal error: {told}")))
     })
-}
-
-fn no_journal() -> Failure {
-    fault::failure(Stage::Write, 0, "this session keeps no journal")
-}
-
-impl Keeper {
-    fn start(sink: Arc<Sink>, store: Option<Journal>) -> std::io::Result<Keeper> {
-        // Unbounded, but the session waits for each record.
-        let (records, queue) = unbounded();
-        let (alive, over) = unbounded();
-        let since = Arc::new(Mutex::new(None));
-        let path = store.as_ref().map(Journal::path).unwrap_or_default();
-        let begun = since.clone();
-        let work = move || {
-            keep_journal(&sink, store, &queue, &begun);
-            drop(alive);
-        };
-        std::thread::Builder::new().name("haul-journal".into()).spawn(work)?;
-        Ok(Keeper { records: Some(records), over, path, since })
-    }
-
-    /// What it has been at for longer than `deadline`.
-    fn stuck(&self, deadline: Duration) -> Option<Stuck> {
-        let since = lock(&self.since).map(|since| since.elapsed()).filter(|since| *since >= deadline)?;
-        Some(Stuck { what: "sync", name: self.path.clone(), offset: 0, since })
-    }
-}
-
-/// The journal's thread.
-fn keep_journal(
-    sink: &Sink,
-    mut store: Option<Journal>,
-    records: &Receiver<SinkJob>,
-    begun: &Mutex<Option<Instant>>,
-) {
-    for SinkJob { op, .. } in records {
-        *lock(begun) = Some(Instant::now());
-        let done = match op {
-            SinkOp::Journal { bytes, durable } => SinkDone::Journal {
-                result: guard(Stage::Write, || match &mut store {
-                    Some(store) => store.append(&bytes, durable),
-                    None => Err(no_journal()),
-                }),
-            },
-            _ => SinkDone::RemoveJournal {
-                result: guard(Stage::Write, || {
-                    sink.check_over()?;
-                    (sink.still_owner)()?;
-                    if !sink.old_tags.is_empty() {
-                        // As in finished directories; the root is never finished.
-                        let _ = remove_tagged_in(sink.tree.jail(), sink.tree.root(), &sink.old_tags);
-                    }
-                    // An epoch syncs the parents of files and links; of an empty directory at the top nothing
-                    // but this puts the name on media. The journal's own sync may be elsewhere.
-                    let root = sink.tree.root();
-                    tree::sync_dir(root).map_err(|errno| {
-                        let path = sink.tree.path_of_dir(DirId::ROOT);
-                        fault::os_at(Stage::Sync, "sync", &path, errno, root)
-                    })?;
-                    match &mut store {
-                        // Only the journal knows the tag of what could not be removed; the next run will.
-                        Some(_) if sink.files.left_any() => Ok(()),
-                        Some(store) => store.remove(),
-                        None => Ok(()),
-                    }
-                }),
-            },
-        };
-        *lock(begun) = None;
-        (sink.post)(SinkCompletion { done });
-    }
 }
 
 #[cfg(test)]

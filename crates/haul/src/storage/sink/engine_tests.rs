@@ -6,6 +6,7 @@ use crate::storage::layout::Provider;
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
 use crate::storage::sink::tree::tests::as_nobody;
 use crate::storage::sink::{JobKey, NotKept, temp_name};
+use crossbeam_channel::{Receiver, unbounded};
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, FileId};
 use haul_core::transfer::op::*;
