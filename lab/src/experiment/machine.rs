@@ -172,7 +172,7 @@ pub fn quiet_between(patience: Duration, stop: &dyn Fn() -> bool) -> anyhow::Res
 }
 
 /// What the results say of the machine.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     pub processor: String,
     pub processors: usize,

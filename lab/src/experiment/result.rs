@@ -254,18 +254,31 @@ impl Group<'_> {
 }
 
 impl Results {
-    /// Whether rounds of `build` and these combinations can join it.
+    /// Whether rounds of `new`, which has none yet, can join it.
     ///
     /// # Errors
-    /// The program is another one, or the combinations are; or these are no results.
-    pub fn takes(&self, build: &Build, cells: &[Key]) -> anyhow::Result<()> {
+    /// The program, the machine or the experiment is another one; or these are no results.
+    pub fn takes(&self, new: &Results) -> anyhow::Result<()> {
         ensure!(!self.quick, "those of --quick are no results, and no rounds can be added to them");
         ensure!(
-            self.build.hash == build.hash,
+            self.build.hash == new.build.hash,
             "the rounds that are there are of another program ({}); figures of two builds are not put together",
             self.build.describe()
         );
-        ensure!(self.cells == cells, "the experiment has changed since the rounds that are there");
+        ensure!(
+            self.machine == new.machine,
+            "the rounds that are there are of another machine, or of this one with another kernel"
+        );
+        // What a competitor is has its settings in it.
+        let asks = |results: &Results| {
+            let who = |one: &Contender| (one.label.clone(), one.about.clone(), one.version.clone());
+            let competitors: Vec<_> = results.competitors.iter().map(who).collect();
+            (competitors, results.source.clone(), results.sink.clone(), results.limit.clone())
+        };
+        ensure!(
+            self.cells == new.cells && asks(self) == asks(new),
+            "the experiment or a peer has changed since the rounds that are there"
+        );
         Ok(())
     }
 
@@ -293,17 +306,20 @@ mod tests {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/nics.json");
         let results: Results = serde_json::from_slice(&std::fs::read(root).unwrap()).unwrap();
         assert_eq!(results.dates.len(), 1);
-        let (build, cells) = (results.build.clone(), results.cells.clone());
-        results.takes(&build, &cells).unwrap();
-        let refused = |results: &Results, build: &Build, cells: &[Key]| {
-            results.takes(build, cells).unwrap_err().to_string()
+        results.takes(&results).unwrap();
+        let refused = |change: &dyn Fn(&mut Results)| {
+            let mut new = results.clone();
+            change(&mut new);
+            results.takes(&new).unwrap_err().to_string()
         };
-        let mut other = build.clone();
-        other.hash = "other".into();
-        assert!(refused(&results, &other, &cells).contains("another program"));
-        assert!(refused(&results, &build, &cells[1..]).contains("has changed"));
-        let quick = Results { quick: true, ..results };
-        assert!(refused(&quick, &build, &cells).contains("--quick"));
+        assert!(refused(&|new| new.build.hash = "other".into()).contains("another program"));
+        assert!(refused(&|new| new.machine.processors += 1).contains("another machine"));
+        assert!(refused(&|new| drop(new.cells.pop())).contains("has changed"));
+        assert!(refused(&|new| new.sink.push('!')).contains("has changed"));
+        assert!(refused(&|new| new.competitors[0].about.push('!')).contains("has changed"));
+        assert!(refused(&|new| new.competitors[0].version = None).contains("has changed"));
+        let quick = Results { quick: true, ..results.clone() };
+        assert!(quick.takes(&results).unwrap_err().to_string().contains("--quick"));
     }
 
     /// Goal: medians of odd and even counts, extremes, and nothing of nothing.

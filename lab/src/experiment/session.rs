@@ -52,7 +52,7 @@ impl Session<'_> {
     /// Measures, and gives what there is to `keep` after each round.
     ///
     /// # Errors
-    /// The machine is busy; the set-up cannot be made; the build changed, or is not that of the earlier rounds; somebody
+    /// The machine is busy; the set-up cannot be made; the build changed, or it, the machine or the experiment is not that of the earlier rounds; somebody
     /// wants to stop. All is removed then; what was kept stays.
     pub fn run(self, keep: &mut dyn FnMut(&Results) -> anyhow::Result<()>) -> anyhow::Result<Results> {
         let (experiment, args) = (self.experiment, self.args);
@@ -60,18 +60,18 @@ impl Session<'_> {
         let haul = host::haul();
         let build = Build::look(&haul, self.root)?;
         let cells = experiment.cells()?;
+        let contenders: Vec<Contender> =
+            experiment.competitors.iter().map(contender).collect::<anyhow::Result<_>>()?;
+        let mut results = self.results(&cells, contenders, build.clone());
         if let Some(earlier) = &self.earlier {
-            earlier.takes(&build, &cells.iter().map(|cell| self.key(cell)).collect::<Vec<_>>())?;
+            earlier.takes(&results)?;
         }
         if !args.busy {
             machine::wait_for_quiet(args.wait.unwrap_or_default(), &process::interrupted)?;
         }
-        let contenders: Vec<Contender> =
-            experiment.competitors.iter().map(contender).collect::<anyhow::Result<_>>()?;
         let rounds = experiment.rounds;
         eprintln!("lab: {}: {} combinations, {rounds} rounds", self.name, cells.len());
         let sites = Sites::up(experiment, args.dir.as_deref(), &haul)?;
-        let mut results = self.results(&cells, contenders, build.clone());
         results.networks = sites.sites.iter().map(|site| (site.name.clone(), site.seen.clone())).collect();
         let orders = schedule(cells.len(), rounds, results.seed);
         for (round, order) in (1..).zip(orders).skip(results.rounds as usize) {
