@@ -39,8 +39,8 @@ enum Side {
 pub struct Storage {
     /// Through the page cache or past it: auto, direct or buffered
     ///
-    /// Default: auto. Both are compared on the data of the copy itself, and the faster one is kept; a file
-    /// system without direct I/O is no error.
+    /// Default: auto. Both are compared on the data of the copy itself, and the faster one is kept; a destination
+    /// of several storage targets is written directly. A file system without direct I/O is no error.
     #[arg(long, value_name = "MODE", action = ArgAction::Append, value_parser = sided(io))]
     pub io: Vec<Sided<IoPolicy>>,
 
