@@ -310,14 +310,34 @@ impl Schedule {
 
     /// The next object to begin, which is in flight from here on; `None`: there is none, or it may not begin now.
     pub fn next(&mut self, now: Time) -> Option<Issue> {
+        self.next_of(&[Way::Good, Way::Any], now)
+    }
+
+    /// As [`Schedule::next`], also of classes that are shut: who asks has another place for it until they are not. Nothing of
+    /// [`Class::ANY`] while that one is.
+    pub fn next_ahead(&mut self, now: Time) -> Option<Issue> {
+        self.next_of(&[Way::Ahead], now)
+    }
+
+    /// Something waits, and all of it that could go is of classes that are shut.
+    pub fn is_shut_out(&mut self) -> bool {
+        if self.heads.is_some() {
+            let found = self.head_in_order().and_then(|t| self.queues.sink_of(t, Class::ANY));
+            return found.is_some_and(|class| class != Class::ANY && self.queues.is_shut(class));
+        }
+        self.queues.find(&self.known, 0, Way::Any).is_none()
+            && self.queues.find(&self.known, 0, Way::Ahead).is_some()
+    }
+
+    fn next_of(&mut self, ways: &[Way], now: Time) -> Option<Issue> {
         self.handle_tick(now);
         if self.total - self.excused() >= self.limits.total {
             return None;
         }
         if self.heads.is_some() {
-            return self.next_in_order(now);
+            return self.next_in_order(ways == [Way::Ahead], now);
         }
-        for way in [Way::Good, Way::Any] {
+        for &way in ways {
             // Slow targets have their turn, but no more than a part of what may be in flight while others have work.
             let issue = if self.slow < self.slow_max() { self.turn(Of::Slow, way, now) } else { None };
             let issue = issue.or_else(|| self.turn_of_healthy(way, now));
@@ -392,20 +412,24 @@ impl Schedule {
         }
     }
 
-    fn next_in_order(&mut self, now: Time) -> Option<Issue> {
+    fn next_in_order(&mut self, ahead: bool, now: Time) -> Option<Issue> {
+        let t = self.head_in_order()?;
+        // The rest waits behind it.
+        let class = self.queues.sink_of(t, Class::ANY)?;
+        let waits = self.queues.is_shut(class) && (!ahead || class == Class::ANY);
+        (!waits).then(|| self.begin(t, Class::ANY, now))
+    }
+
+    /// The target of the object that is first of all.
+    fn head_in_order(&mut self) -> Option<usize> {
         loop {
             let heads = self.heads.as_mut().expect("it is by order");
             let (t, head) = heads.first()?;
             let found = self.queues.head(t, Class::ANY);
             heads.set(t, found);
-            if found != Some(head) {
-                continue;
+            if found == Some(head) {
+                return Some(t);
             }
-            // The rest waits behind it.
-            if self.queues.is_shut(self.queues.sink_of(t, Class::ANY)?) {
-                return None;
-            }
-            return Some(self.begin(t, Class::ANY, now));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Credit by the sink's targets: an object goes only where there is room, and what does not go is given back.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,29 +10,30 @@ use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Targe
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
-use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
+use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig, SpillConfig};
 use haul_core::wire::{Announced, FileLayout, Message, credit_cost};
 
 const OBJECT: u32 = 1 << 20;
 const FILE: FileId = FileId(1);
 const G0: Generation = Generation(0);
+const MS: Duration = Duration::from_millis(1);
 
 /// A source with a file of twelve objects and one data stream; even objects go to class 1, odd ones to class 2.
 fn source(targets: bool) -> Source {
-    source_of(targets, Lies::At(TargetId(0)), OBJECT)
+    source_of(targets, Lies::At(TargetId(0)), OBJECT, 64)
 }
 
 /// A source whose file has to be asked for, in objects of at most this length.
 fn source_with(object_size: u32) -> Source {
-    source_of(true, Lies::Ask, object_size)
+    source_of(true, Lies::Ask, object_size, 64)
 }
 
-fn source_of(targets: bool, lies: Lies, object_size: u32) -> Source {
+fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Source {
     let mut source = Source::new(SourceConfig {
         entries_max: 100,
         memory: 1 << 30,
-        reads_max: 64,
-        reads_total: 64,
+        reads_max,
+        reads_total: reads_max,
         // The window of each target is another test's.
         policy: if lies == Lies::Ask { Policy::RoundRobin } else { Policy::Adaptive },
         wait: false,
@@ -126,6 +128,115 @@ fn credit_of_lost_frames_comes_back() {
     source.handle_stream_up(StreamId(2));
     assert_eq!(reads(&mut source), [0], "the lost one, with what it gave back");
     assert_eq!(reads(&mut source), [0; 0]);
+}
+
+/// A source with a spill file and two reads at a time. A read takes 40 ms, one after another, and all else no time.
+struct Spilling {
+    source: Source,
+    now: Duration,
+    /// Objects of the frames that go, in order.
+    sent: Vec<u64>,
+    /// What lies in the slots.
+    slots: HashMap<u32, u64>,
+}
+
+impl Spilling {
+    fn new() -> Spilling {
+        let mut source = source_of(true, Lies::At(TargetId(0)), OBJECT, 2);
+        let stall = Duration::from_millis(200);
+        source.use_spill(SpillConfig { slots: 64, slot_len: 2 * OBJECT, stall });
+        Spilling { source, now: Duration::ZERO, sent: Vec::new(), slots: HashMap::new() }
+    }
+
+    fn run(&mut self, end: Duration) {
+        loop {
+            while let Some(action) = self.source.poll_action() {
+                match action {
+                    SourceAction::Submit(SourceOp::Read { offset, .. }) => {
+                        self.now += 40 * MS;
+                        self.source.handle_tick(Time(0).after(self.now));
+                        let (buffer, target) = (BufferId((offset / u64::from(OBJECT)) as u32), TargetId(0));
+                        let result = Ok(ReadOk { buffer, cvs: vec![[7; 32]; 16] });
+                        let service = Some(40 * MS);
+                        let read = SourceDone::Read {
+                            id: FILE,
+                            generation: G0,
+                            offset,
+                            len: OBJECT,
+                            target,
+                            service,
+                            result,
+                        };
+                        self.source.handle_done(read, Time(0).after(self.now));
+                    }
+                    SourceAction::SendData { stream, header, .. } => {
+                        self.sent.extend(header.entries.iter().map(|entry| entry.offset / u64::from(OBJECT)));
+                        self.source.handle_sent(stream, self.sent.len() as u64);
+                    }
+                    SourceAction::Store { slot, buffer, .. } => {
+                        self.slots.insert(slot, buffer.0.into());
+                        self.source.handle_stored(slot, Ok(()));
+                    }
+                    SourceAction::Fetch { slot, .. } => {
+                        let object = self.slots.remove(&slot).expect("it was stored");
+                        self.source.handle_fetched(slot, Ok(BufferId(object as u32)));
+                    }
+                    _ => {}
+                }
+            }
+            let due = self.source.next_deadline().map(|time| time.since(Time(0)));
+            if self.now >= end {
+                return;
+            }
+            self.now = due.filter(|due| (self.now..end).contains(due)).unwrap_or(end).max(self.now + MS);
+            self.source.handle_tick(Time(0).after(self.now));
+        }
+    }
+}
+
+/// Goal: what goes to classes that are shut is read ahead to flash in a stall, whatever general credit is left, takes their
+/// credit when it goes and not before, and goes by class: one that stays shut keeps only its own.
+#[test]
+fn shut_classes_spill() {
+    let mut spilling = Spilling::new();
+    tell_layout(&mut spilling.source);
+    grant(&mut spilling.source, 0, 100);
+    grant(&mut spilling.source, 1, 3);
+    grant(&mut spilling.source, 2, 3);
+    spilling.run(Duration::from_millis(300));
+    assert_eq!(spilling.sent.len(), 6);
+    assert!(spilling.slots.is_empty(), "the sink has not stood still for long enough");
+    spilling.run(Duration::from_secs(2));
+    assert_eq!((spilling.sent.len(), spilling.slots.len()), (6, 6), "the rest waits on flash");
+    let counts = spilling.source.spill_counts();
+    assert_eq!((counts.stalls, counts.stored), (1, 6 * u64::from(OBJECT)));
+    grant(&mut spilling.source, 2, 5);
+    spilling.run(Duration::from_secs(3));
+    assert_eq!(spilling.sent[6..], [7, 9], "two of class 2");
+    grant(&mut spilling.source, 1, 6);
+    grant(&mut spilling.source, 2, 6);
+    spilling.run(Duration::from_secs(4));
+    assert!(spilling.slots.is_empty());
+    spilling.sent.sort_unstable();
+    assert_eq!(spilling.sent, (0..12).collect::<Vec<_>>());
+}
+
+/// Goal: a sink that grants something now and then, far below what it took before, stalls.
+#[test]
+fn a_sink_that_crawls_stalls() {
+    let mut spilling = Spilling::new();
+    tell_layout(&mut spilling.source);
+    grant(&mut spilling.source, 0, 100);
+    grant(&mut spilling.source, 1, 3);
+    grant(&mut spilling.source, 2, 3);
+    spilling.run(Duration::from_millis(400));
+    for more in 1..=2 {
+        // An object in 170 ms where four were read.
+        grant(&mut spilling.source, 1, 3 + more);
+        spilling.run(Duration::from_millis(400 + 170 * more));
+    }
+    assert_eq!(spilling.sent.len(), 8);
+    assert!(!spilling.slots.is_empty());
 }
 
 /// Goal: without the capability grants are what they always were.

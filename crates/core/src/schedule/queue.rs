@@ -31,7 +31,11 @@ pub(super) enum Way {
     Good,
     /// Those that are not shut.
     Any,
+    /// All, but what has no class while [`Class::ANY`] is shut.
+    Ahead,
 }
+
+const WAYS: [Way; 3] = [Way::Good, Way::Any, Way::Ahead];
 
 /// What waits. See the module's head.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +57,7 @@ pub(super) struct Queues {
     /// By class: the targets that have something for it.
     sources: Vec<Bits>,
     /// By way: targets of which nothing may go.
-    blind: [Bits; 2],
+    blind: [Bits; WAYS.len()],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -176,7 +180,7 @@ impl Queues {
     /// Whether a class has room at the sink.
     pub(super) fn set_shut(&mut self, class: Class, shut: bool) {
         if self.shut.set(class.0.into(), shut) && !shut {
-            self.see(class, &[Way::Good, Way::Any]);
+            self.see(class, &WAYS);
         }
     }
 
@@ -229,7 +233,11 @@ impl Queues {
             let waiting = self.targets.get(t)?;
             let may = |word| {
                 let poor = self.poor.word(word) & !self.tried.word(word);
-                !self.shut.word(word) & if way == Way::Good { !poor } else { u64::MAX }
+                match way {
+                    Way::Good => !self.shut.word(word) & !poor,
+                    Way::Any => !self.shut.word(word),
+                    Way::Ahead => !(self.shut.word(word) & u64::from(word == 0)),
+                }
             };
             let c = waiting.has.next(waiting.turn, may)?;
             self.targets[t].turn = c;

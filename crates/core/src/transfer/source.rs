@@ -246,7 +246,7 @@ impl Source {
     pub fn next_deadline(&self) -> Option<Time> {
         let look = self.looks.keys().next().map(|(time, _)| *time);
         let target = self.plan.schedule.next_deadline();
-        look.into_iter().chain(target).chain(self.lost_until).min()
+        look.into_iter().chain(target).chain(self.lost_until).chain(self.spill.deadline()).min()
     }
 
     fn open_entries(&self) -> usize {

@@ -207,7 +207,7 @@ pub fn run(seed: u64) -> u64 {
         holes: rng.u8(..5) != 0,
         quiet: false,
         knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
-        spill: (seed % 4 == 1).then(|| Rng::with_seed(!seed)),
+        spill: matches!(seed % 8, 1 | 2 | 5).then(|| Rng::with_seed(!seed)),
         targets: None,
         sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
         layouts: !seed.is_multiple_of(3),

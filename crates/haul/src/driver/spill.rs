@@ -101,19 +101,22 @@ impl Spill {
 }
 
 fn used(counts: &SpillCounts) -> String {
-    let SpillCounts { stored, peak, stalls, stalled, flowing, starved } = *counts;
+    let SpillCounts { stored, peak, stalls, missed, stalled, flowing, starved } = *counts;
     if stored > 0 {
         let what = if stalls == 1 { "one stall".into() } else { format!("{stalls} stalls") };
         return format!("{} stored in {what}, at most {} at a time", show_size(stored), show_size(peak));
     }
-    if stalled < SPILL_STALL {
+    let missed = missed.as_secs_f64();
+    if !stalled && missed < SPILL_STALL.as_secs_f64() {
         return "not used: the other end never stalled".into();
+    }
+    if !stalled {
+        return format!("not used: the other end was waited for {missed:.1} s in all, but never stood still");
     }
     let share = if flowing.is_zero() { 0.0 } else { starved.as_secs_f64() / flowing.as_secs_f64() * 100.0 };
     format!(
-        "not used: the other end stalled for {:.1} s in all, but storage here was waited for in {share:.0} % of the rest, \
-         so that reading ahead would not pay",
-        stalled.as_secs_f64()
+        "not used: the other end was waited for {missed:.1} s in all, but storage here in {share:.0} % of the rest, \
+         so that reading ahead would not pay"
     )
 }
 
@@ -129,7 +132,9 @@ mod tests {
         let ms = Duration::from_millis;
         let counts = SpillCounts::default();
         assert!(used(&counts).contains("never stalled"));
-        let counts = SpillCounts { stalled: ms(2500), flowing: ms(4000), starved: ms(40), ..counts };
+        let counts = SpillCounts { missed: ms(2500), flowing: ms(4000), starved: ms(40), ..counts };
+        assert!(used(&counts).contains("2.5 s in all") && used(&counts).contains("never stood still"));
+        let counts = SpillCounts { stalled: true, ..counts };
         assert!(used(&counts).contains("2.5 s in all") && used(&counts).contains("in 1 % of the rest"));
         let counts = SpillCounts { stored: 3 << 30, peak: 1 << 30, stalls: 2, ..counts };
         assert_eq!(used(&counts), "3 GiB stored in 2 stalls, at most 1 GiB at a time");

@@ -2,8 +2,8 @@
 //!
 //! In: grants by class, how the classes fare, where the sink put files. Out: classes that are shut in the schedule; runs of
 //! objects anew, with their class.
-//! A class's credit lies below the general one: an object needs both. It is taken when the object's read begins, also of one
-//! that goes to flash first, and given back when its frame does not go.
+//! A class's credit lies below the general one: an object needs both. It is taken when the object's read begins (of one that
+//! waits on flash, when it is fetched), and given back when its frame does not go.
 //! Invariants: what was taken of a class is never more than was granted, but by one object where the longest object of a
 //! session came late; a class of which nothing was granted is shut. Without [`SourceConfig::targets`](super::SourceConfig)
 //! there are no classes.
@@ -71,7 +71,8 @@ impl Source {
     /// What goes to places that are not known yet is held back while there is something else: it could be for a target of
     /// the sink that hangs, and would fill the sink's buffers.
     pub(super) fn hold_unplaced(&mut self) {
-        let hold = self.config.targets && self.plan.schedule.has_placed();
+        let placed = self.plan.schedule.has_placed() || self.spill.has_placed();
+        let hold = self.config.targets && placed;
         self.plan.schedule.set_shut(Class::ANY, hold);
     }
 
@@ -82,6 +83,17 @@ impl Source {
             self.classes.reading.insert(read, class);
             self.see_class(class);
         }
+    }
+
+    /// A frame that was read without credit goes: its class has room for it, and has less from now on.
+    pub(super) fn charge_class(&mut self, class: Class, cost: u64) -> bool {
+        let Some(credit) = self.credit_of(class) else { return true };
+        let has = credit.used + cost <= credit.granted;
+        if has {
+            credit.used += cost;
+            self.see_class(class);
+        }
+        has
     }
 
     /// The class of a read that came back.

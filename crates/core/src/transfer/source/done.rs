@@ -30,8 +30,9 @@ impl Source {
                     Some(_) => self.plan.schedule.failed(target, self.now),
                 }
                 let cost = credit_cost(u64::from(len));
-                let class = self.class_of_read((id, generation, offset));
-                let granted = self.was_granted((id, generation, Some(offset)), cost);
+                let ahead = self.end_spilling((id, generation, Some(offset)), cost);
+                let granted = ahead.is_none();
+                let class = ahead.unwrap_or_else(|| self.class_of_read((id, generation, offset)));
                 let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
                 if let Some(file) = current {
                     file.reads -= 1;
@@ -78,8 +79,10 @@ impl Source {
                     self.actions.push_back(SourceAction::FreeBuffer(ok.buffer));
                 }
                 self.buffers_used -= cost;
-                self.credit_used -= if granted { cost } else { 0 };
-                self.give_back(class, cost);
+                if granted {
+                    self.credit_used -= cost;
+                    self.give_back(class, cost);
+                }
             }
             SourceDone::Locate { files } => self.handle_located(files),
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
@@ -197,7 +200,7 @@ impl Source {
         }
         // The frame may be shorter than what was asked: its credit is too, its buffer is not.
         let asked_cost = credit_cost(asked);
-        let granted = first.is_none_or(|key| self.was_granted(key, asked_cost));
+        let granted = first.is_none_or(|key| self.end_spilling(key, asked_cost).is_none());
         if entries.is_empty() || self.stopping {
             self.buffers_used -= asked_cost;
             self.credit_used -= if granted { asked_cost } else { 0 };

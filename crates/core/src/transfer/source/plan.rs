@@ -52,8 +52,10 @@ pub(super) struct Plan {
     pub(super) files: usize,
     /// The longest object of a file so far, bytes.
     pub(super) object_max: u64,
-    /// The schedule has nothing that may be read now.
+    /// The schedule has nothing that may be read now, for reasons of this end.
     pub(super) holds: bool,
+    /// The same, because the sink has no room for any of it.
+    pub(super) shut_out: bool,
 }
 
 impl Plan {
@@ -67,6 +69,7 @@ impl Plan {
             files: 0,
             object_max: 0,
             holds: false,
+            shut_out: false,
         }
     }
 }
@@ -255,16 +258,19 @@ impl Source {
         }
     }
 
-    /// What the schedule gives out next, and the piece of it; `None`: nothing now.
-    pub(super) fn next_piece(&mut self) -> Option<(Issue, u64, u32)> {
+    /// What the schedule gives out next, and the piece of it; `None`: nothing now. `ahead`: whether or not the sink has room
+    /// for it.
+    pub(super) fn next_piece(&mut self, ahead: bool) -> Option<(Issue, u64, u32)> {
         loop {
             self.fill_plan();
             self.hold_unplaced();
-            let Some(issue) = self.plan.schedule.next(self.now) else {
-                self.plan.holds = true;
-                return None;
-            };
-            self.plan.holds = false;
+            let schedule = &mut self.plan.schedule;
+            let next = if ahead { schedule.next_ahead(self.now) } else { schedule.next(self.now) };
+            if !ahead {
+                self.plan.shut_out = next.is_none() && self.config.targets && schedule.is_shut_out();
+                self.plan.holds = next.is_none() && !self.plan.shut_out;
+            }
+            let issue = next?;
             let (id, object) = (issue.file, issue.object);
             let Some(file) = self.files.get_mut(&id).filter(|file| file.left > 0) else {
                 self.plan.schedule.not_asked(issue.target, self.now);

@@ -75,10 +75,15 @@ impl Source {
         self.reads - schedule.excused() < if schedule.is_lone() { each } else { total }
     }
 
+    /// No grant covers a read of this length.
+    pub(super) fn is_short_of(&self, len: u64) -> bool {
+        self.credit_used + credit_cost(len) > self.credit
+    }
+
     pub(super) fn room(&mut self, len: u64) -> bool {
         let cost = credit_cost(len);
         let used = self.buffers_used + cost;
-        let had = self.credit_used + cost <= self.credit && used <= self.config.memory;
+        let had = !self.is_short_of(len) && used <= self.config.memory;
         // What is under way at slow targets is none that the streams wait for.
         let slow = u64::from(self.plan.schedule.slow_in_flight()) * credit_cost(self.plan.object_max);
         let used = used.saturating_sub(slow);
@@ -112,22 +117,25 @@ impl Source {
         }
         // The next one is at most so long.
         let len = self.plan.object_max;
-        let granted = self.room(len);
-        if !granted && !self.may_spill(len) {
-            self.plan.holds = false;
-            return false;
-        }
-        let Some((issue, offset, len)) = self.next_piece() else { return false };
+        let has_room = self.room(len);
+        (self.plan.holds, self.plan.shut_out) = (false, false);
+        let piece = if has_room { self.next_piece(false) } else { None };
+        let granted = piece.is_some();
+        let ahead = !granted && (self.plan.shut_out || self.is_short_of(len)) && self.may_spill(len);
+        let piece = if ahead { self.next_piece(true) } else { piece };
+        let Some((issue, offset, len)) = piece else { return false };
         let (id, target) = (issue.file, issue.target);
         let file = self.files.get_mut(&id).expect("a piece of it was just given out");
         file.reads += 1;
         let tail = offset + u64::from(len) == file.size();
         let (generation, whole) = (file.generation, tail && offset == 0);
         let op = SourceOp::Read { id, generation, offset, len, tail, whole, target };
-        self.take_class(issue.sink, (id, generation, offset), credit_cost(len.into()));
         match granted {
-            true => self.take(u64::from(len)),
-            false => self.take_spilling((id, generation, Some(offset)), u64::from(len)),
+            true => {
+                self.take_class(issue.sink, (id, generation, offset), credit_cost(len.into()));
+                self.take(u64::from(len));
+            }
+            false => self.take_spilling((id, generation, Some(offset)), u64::from(len), issue.sink),
         }
         self.actions.push_back(SourceAction::Submit(op));
         true
@@ -165,7 +173,8 @@ impl Source {
             if files.is_empty() {
                 spilling = !self.room(size);
             }
-            let fits = if spilling { self.may_spill(bytes + size) } else { self.room(bytes + size) };
+            let all = bytes + size;
+            let fits = if spilling { self.is_short_of(all) && self.may_spill(all) } else { self.room(all) };
             if !fits {
                 break;
             }
@@ -183,7 +192,7 @@ impl Source {
         }
         match spilling {
             false => self.take(bytes),
-            true => self.take_spilling((files[0].id, files[0].generation, None), bytes),
+            true => self.take_spilling((files[0].id, files[0].generation, None), bytes, Class::ANY),
         }
         self.actions.push_back(SourceAction::Submit(SourceOp::ReadBundle { files }));
         true

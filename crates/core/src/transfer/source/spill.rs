@@ -3,19 +3,25 @@
 //! In: a file on flash as slots of one length; reads that no grant covers; credit and the time. Out: frames to store in
 //! a slot and to fetch from it again.
 //! A slot is reserved before its read begins. What comes back while credit is there by then goes to a stream at once; else
-//! it is stored, its buffer is free, and it is fetched when a grant covers it. What is stored goes before what is not yet
-//! read, the oldest first.
+//! it is stored, its buffer is free, and it is fetched when a grant covers it. What is stored for a class goes before what is
+//! not yet read for it, the oldest first; classes take turns.
+//!
+//! The sink stalls when nothing that waits may be sent, for want of general credit or of that of its class, in most of a
+//! while, and in that while less than a part of the usual was sent: a sink that crawls grants something now and then.
+//! When it takes more than the usual afterwards, storage goes on reading ahead while flash is emptied.
 //! Invariants: a slot has one frame at a time; what is on the way to flash holds at most a quarter of the memory, so
 //! that flash which hangs stops nothing else; a frame that cannot be stored waits in memory, one that cannot be fetched is
 //! read again at the source.
 //!
 //! It pays only where storage is what the streams wait for whenever the sink takes something: what was read during a
 //! stall comes faster from flash then. So time without a stall is measured, and the share of it that storage was waited for
-//! decides (no threshold of the sink's speed). Left out: digests, which the frames keep in their headers.
+//! decides. Left out: digests, which the frames keep in their headers.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::file::Phase;
 use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::ids::{BufferId, Class, FileId, Generation, Time};
@@ -23,8 +29,12 @@ use crate::wire::{DataHeader, Failure, credit_cost};
 
 /// Most slots of a spill file.
 pub const SPILL_SLOTS_MAX: u32 = 1 << 20;
-/// A grant that is missed for so long is a stall; shorter waits belong to every path.
+/// Grants that are missed for so long are a stall; shorter waits belong to every path.
 pub const SPILL_STALL: Duration = Duration::from_millis(200);
+/// In a stall the sink takes less than one part in so many of what it takes else.
+const STALL_PART: f64 = 4.0;
+/// .. and grants are missed in so much of the time.
+const STALL_SHARE: f64 = 0.75;
 /// Frames that are fetched at a time, at most.
 const FETCHES_MAX: usize = 8;
 /// What is on its way to flash holds at most this part of the memory.
@@ -53,9 +63,10 @@ pub struct SpillCounts {
     pub peak: u64,
     /// Stalls in which something was stored.
     pub stalls: u64,
-    /// Longest stall so far, and the time of all.
-    pub stalled: Duration,
-    /// Time without a stall, and how much of it storage was waited for, of the last while.
+    /// Time in which grants were missed; some of it was a stall.
+    pub missed: Duration,
+    pub stalled: bool,
+    /// Time without missing any, and how much of it storage was waited for, of the last while.
     pub flowing: Duration,
     pub starved: Duration,
 }
@@ -65,7 +76,11 @@ pub(super) type ReadKey = (FileId, Generation, Option<u64>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    Storing { buffer: BufferId, held: u64 },
+    Storing {
+        buffer: BufferId,
+        held: u64,
+    },
+    /// It has no credit: that is taken when it is fetched.
     Stored,
     Fetching,
 }
@@ -84,7 +99,7 @@ enum Spent {
     #[default]
     Otherwise,
     /// There is something to read and no grant for it.
-    Stalled,
+    Missing,
     /// Streams have what they can send.
     Flowing,
     /// A stream is idle, and what it could send is being read.
@@ -95,37 +110,57 @@ enum Spent {
 pub(super) struct Spill {
     config: Option<SpillConfig>,
     free: Vec<u32>,
-    /// Reads without a grant, and what they hold in memory; as many free slots are reserved.
-    reads: HashSet<ReadKey>,
+    /// Reads without a grant and the classes that they are for, and what they hold in memory; as many free slots are reserved.
+    reads: HashMap<ReadKey, Class>,
     reading: u64,
     slots: HashMap<u32, Slot>,
-    /// What is stored, the oldest first.
-    stored: VecDeque<u32>,
+    /// What is stored, by class, the oldest first; and the class whose turn it is.
+    stored: BTreeMap<Class, VecDeque<u32>>,
+    turn: u16,
     fetching: usize,
     /// Bytes of memory that frames hold until they are stored.
     storing: u64,
     /// Frames that could not be stored.
     kept: VecDeque<Ready>,
-    stalled_since: Option<Time>,
+    /// The sink stalls, as far as the last while says; or it takes more than storage gives, and something is stored.
+    stalls: bool,
+    catches_up: bool,
     /// Something was stored in this stall.
     used: bool,
     spent: Spent,
     looked: Time,
+    /// What was sent by then.
+    sent: u64,
+    /// What was sent while none was missing.
+    flowed: u64,
+    lately: While,
     in_slots: u64,
     counts: SpillCounts,
 }
 
+/// A while of [`SpillConfig::stall`], as far as it has come.
+#[derive(Clone, Copy, Default)]
+struct While {
+    time: Duration,
+    missed: Duration,
+    sent: u64,
+}
+
 impl Spill {
+    /// Something waits here of which it is known where it goes.
+    pub(super) fn has_placed(&self) -> bool {
+        self.stored.keys().next_back().is_some_and(|class| *class != Class::ANY)
+    }
+
     /// Nothing waits here, on flash or in memory.
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.kept.is_empty()
     }
 
     /// There is flash to use, a slot is free, the sink has stalled for long enough, and reading ahead pays.
-    fn wants(&self, now: Time) -> bool {
+    fn wants(&self) -> bool {
         let Some(config) = self.config else { return false };
-        let stalled = self.stalled_since.is_some_and(|since| now.since(since) >= config.stall);
-        stalled && self.free.len() > self.reads.len() && self.pays(config.stall)
+        (self.stalls || self.catches_up) && self.free.len() > self.reads.len() && self.pays(config.stall)
     }
 
     fn pays(&self, measured_min: Duration) -> bool {
@@ -133,30 +168,60 @@ impl Spill {
         flowing >= measured_min && starved * STARVED_PART >= flowing
     }
 
-    /// Time passed as it was spent.
-    fn look(&mut self, now: Time, spent: Spent) {
+    /// Time passed as it was spent; `sent` payload bytes went to streams so far.
+    fn look(&mut self, now: Time, spent: Spent, sent: u64) {
         let time = now.since(self.looked);
+        let more = sent - std::mem::replace(&mut self.sent, sent);
         self.looked = self.looked.max(now);
         match self.spent {
             Spent::Otherwise => {}
-            Spent::Stalled => self.counts.stalled += time,
-            Spent::Flowing => self.counts.flowing += time,
-            Spent::Starved => {
+            Spent::Missing => {
+                self.counts.missed += time;
+                self.lately.missed += time;
+            }
+            Spent::Flowing | Spent::Starved => {
                 self.counts.flowing += time;
-                self.counts.starved += time;
+                self.flowed += more;
+                self.counts.starved += if self.spent == Spent::Starved { time } else { Duration::ZERO };
             }
         }
         if self.counts.flowing > MEASURED_MAX {
             self.counts.flowing /= 2;
             self.counts.starved /= 2;
+            self.flowed /= 2;
         }
         self.spent = spent;
-        if spent != Spent::Stalled {
-            self.stalled_since = None;
-            self.used = false;
-        } else if self.stalled_since.is_none() {
-            self.stalled_since = Some(now);
+        self.lately.time += time;
+        self.lately.sent += more;
+        if self.config.is_some_and(|config| self.lately.time >= config.stall) {
+            self.stalls = self.is_stall();
+            let (sent, usual) = self.sent_and_usual();
+            self.catches_up = !self.stored.is_empty() && sent > usual;
+            self.used &= self.stalls;
+            self.counts.stalled |= self.stalls;
+            self.lately = While::default();
         }
+    }
+
+    /// The last while was one.
+    fn is_stall(&self) -> bool {
+        let While { time, missed, .. } = self.lately;
+        let (sent, usual) = self.sent_and_usual();
+        self.spent == Spent::Missing
+            && missed.as_secs_f64() >= time.as_secs_f64() * STALL_SHARE
+            && sent * STALL_PART <= usual
+    }
+
+    /// What was sent in the last while, and what would have been if grants had been there; in the same unit.
+    fn sent_and_usual(&self) -> (f64, f64) {
+        let While { time, sent, .. } = self.lately;
+        (sent as f64 * self.counts.flowing.as_secs_f64(), self.flowed as f64 * time.as_secs_f64())
+    }
+
+    /// When the while ends that may be found a stall.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let config = self.config.filter(|_| self.spent == Spent::Missing && !self.stalls)?;
+        Some(self.looked.after(config.stall.saturating_sub(self.lately.time)))
     }
 
     /// Nothing more is stored; what is there is fetched.
@@ -191,33 +256,37 @@ impl Source {
         self.spill.in_slots
     }
 
-    /// A read of `len` bytes that no grant covers may begin, for flash takes it.
+    /// A read of `len` bytes may begin that no grant covers, for flash takes it.
     pub(super) fn may_spill(&self, len: u64) -> bool {
         let cost = credit_cost(len);
         let on_the_way = self.spill.reading + self.spill.storing + cost;
-        self.credit_used + cost > self.credit
-            && self.spill.config.is_some_and(|config| len <= u64::from(config.slot_len))
+        self.spill.config.is_some_and(|config| len <= u64::from(config.slot_len))
             && self.buffers_used + cost <= self.config.memory
             && on_the_way <= (self.config.memory / MEMORY_PART).max(cost)
-            && self.spill.wants(self.now)
+            && self.spill.wants()
     }
 
     /// Counts a read that [`Source::may_spill`] allowed.
-    pub(super) fn take_spilling(&mut self, key: ReadKey, len: u64) {
+    pub(super) fn take_spilling(&mut self, key: ReadKey, len: u64, class: Class) {
         let cost = credit_cost(len);
         self.buffers_used += cost;
         self.reads += 1;
         self.spill.reading += cost;
-        self.spill.reads.insert(key);
+        self.spill.reads.insert(key, class);
     }
 
-    /// A read came back that held `held` bytes of memory: true if a grant covers it.
-    pub(super) fn was_granted(&mut self, key: ReadKey, held: u64) -> bool {
-        let spilling = self.spill.reads.remove(&key);
-        if spilling {
-            self.spill.reading -= held;
-        }
-        !spilling
+    /// A read came back that held `held` bytes of memory: its class, if no grant covers it.
+    pub(super) fn end_spilling(&mut self, key: ReadKey, held: u64) -> Option<Class> {
+        let class = self.spill.reads.remove(&key)?;
+        self.spill.reading -= held;
+        Some(class)
+    }
+
+    /// A frame that was read without credit goes, if there is some by now.
+    fn charge(&mut self, class: Class, cost: u64) -> bool {
+        let goes = self.credit_used + cost <= self.credit && self.charge_class(class, cost);
+        self.credit_used += if goes { cost } else { 0 };
+        goes
     }
 
     /// A frame is ready. `granted`: its read took `cost` of the credit.
@@ -227,8 +296,7 @@ impl Source {
         if granted {
             return self.frames.push_back(ready);
         }
-        if self.credit_used + cost <= self.credit {
-            self.credit_used += cost;
+        if self.charge(class, cost) {
             return self.frames.push_back(ready);
         }
         match (ready.buffer, self.spill.config.and_then(|_| self.spill.free.pop())) {
@@ -256,7 +324,7 @@ impl Source {
         match result {
             Ok(()) if !self.stopping => {
                 held.at = At::Stored;
-                self.spill.stored.push_back(slot);
+                self.spill.stored.entry(held.class).or_default().push_back(slot);
                 self.buffers_used -= bytes;
                 self.actions.push_back(SourceAction::FreeBuffer(buffer));
             }
@@ -268,7 +336,7 @@ impl Source {
                 self.spill.kept.push_back(Ready { header, buffer: Some(buffer), cost, held: bytes, class });
             }
             Ok(()) | Err(_) => {
-                self.drop_slot(slot);
+                self.spill.release(slot);
                 self.buffers_used -= bytes;
                 self.actions.push_back(SourceAction::FreeBuffer(buffer));
             }
@@ -314,35 +382,63 @@ impl Source {
         if self.paused || self.stopping {
             return;
         }
-        while let Some(ready) = self.spill.kept.front()
-            && self.credit_used + ready.cost <= self.credit
-        {
-            self.credit_used += ready.cost;
+        for _ in 0..self.spill.kept.len() {
             let ready = self.spill.kept.pop_front().expect("it is there");
-            self.frames.push_back(ready);
+            if !self.is_wanted(&ready.header) {
+                self.buffers_used -= ready.held;
+                self.actions.extend(ready.buffer.map(SourceAction::FreeBuffer));
+            } else if self.charge(ready.class, ready.cost) {
+                self.frames.push_back(ready);
+            } else {
+                self.spill.kept.push_back(ready);
+            }
         }
-        while self.spill.kept.is_empty() && self.spill.fetching < FETCHES_MAX {
-            let Some(&slot) = self.spill.stored.front() else { return };
+        // Classes in a row that had no room.
+        let mut shut = 0;
+        while self.spill.fetching < FETCHES_MAX && shut < self.spill.stored.len() {
+            let (stored, turn) = (&self.spill.stored, Class(self.spill.turn));
+            let from_turn = stored.range(turn..).chain(stored.range(..turn)).next();
+            let (&class, slots) = from_turn.expect("one is there");
+            let slot = *slots.front().expect("a class has something");
+            self.spill.turn = class.0.wrapping_add(1);
             let held = &self.spill.slots[&slot];
             let (cost, len) = (held.cost, held.header.payload_len());
-            let wanted = held.header.entries.iter().any(|entry| {
-                self.files.get(&entry.id).is_some_and(|file| file.generation == entry.generation)
-            });
-            if !wanted {
-                // Nobody takes it any more.
-                self.spill.stored.pop_front();
-                self.drop_slot(slot);
-                continue;
-            }
-            if !self.room(len) {
+            let wanted = self.is_wanted(&held.header);
+            if wanted && !self.room(len) {
                 return;
             }
-            self.credit_used += cost;
-            self.buffers_used += cost;
-            self.spill.fetching += 1;
-            self.spill.stored.pop_front();
-            self.spill.slots.get_mut(&slot).expect("it is there").at = At::Fetching;
-            self.actions.push_back(SourceAction::Fetch { slot, len: len as u32 });
+            if wanted && !self.charge(class, cost) {
+                shut += 1;
+                continue;
+            }
+            shut = 0;
+            self.take_stored(class);
+            if wanted {
+                self.buffers_used += cost;
+                self.spill.fetching += 1;
+                self.spill.slots.get_mut(&slot).expect("it is there").at = At::Fetching;
+                self.actions.push_back(SourceAction::Fetch { slot, len: len as u32 });
+            } else {
+                self.spill.release(slot);
+            }
+        }
+    }
+
+    /// Some of a frame is still to be sent: the sink grants nothing for what was withdrawn.
+    fn is_wanted(&self, header: &DataHeader) -> bool {
+        header.entries.iter().any(|entry| {
+            let file = self.files.get(&entry.id).filter(|file| file.generation == entry.generation);
+            file.is_some_and(|file| !matches!(file.phase, Phase::Retry | Phase::Refreshing))
+        })
+    }
+
+    /// The oldest that is stored for a class is no more.
+    fn take_stored(&mut self, class: Class) {
+        if let Entry::Occupied(mut slots) = self.spill.stored.entry(class) {
+            slots.get_mut().pop_front();
+            if slots.get().is_empty() {
+                slots.remove();
+            }
         }
     }
 
@@ -352,11 +448,12 @@ impl Source {
             return;
         }
         let waits = self.plan.files > 0 || !self.small.is_empty();
-        let least = self.least_read().map_or(0, credit_cost);
+        let short = waits && self.is_short_of(self.least_read().unwrap_or(0));
+        let shut_out = self.plan.files > 0 && self.plan.shut_out && self.small.is_empty();
         let spent = if self.paused || self.stopping || self.streams.all_lost() {
             Spent::Otherwise
-        } else if waits && self.credit_used + least > self.credit {
-            Spent::Stalled
+        } else if short || shut_out {
+            Spent::Missing
         } else if !self.spill.slots.is_empty() {
             Spent::Otherwise
         } else if self.frames.is_empty() && self.streams.free().is_some() {
@@ -364,8 +461,7 @@ impl Source {
         } else {
             Spent::Flowing
         };
-        let now = self.now;
-        self.spill.look(now, spent);
+        self.spill.look(self.now, spent, self.counts.payload);
     }
 
     /// What the next read would be, bytes.
@@ -375,20 +471,12 @@ impl Source {
         large.into_iter().chain(small).min()
     }
 
-    /// What lies in a slot is not sent.
-    fn drop_slot(&mut self, slot: u32) {
-        if let Some(Slot { class, cost, .. }) = self.spill.release(slot) {
-            self.give_back(class, cost);
-        }
-    }
-
     /// Nothing of it is sent any more.
     pub(super) fn drop_spill(&mut self) {
-        for slot in std::mem::take(&mut self.spill.stored) {
-            self.drop_slot(slot);
+        for slot in std::mem::take(&mut self.spill.stored).into_values().flatten() {
+            self.spill.release(slot);
         }
-        for Ready { buffer, held, cost, class, .. } in std::mem::take(&mut self.spill.kept) {
-            self.give_back(class, cost);
+        for Ready { buffer, held, .. } in std::mem::take(&mut self.spill.kept) {
             self.buffers_used -= held;
             self.actions.extend(buffer.map(SourceAction::FreeBuffer));
         }
