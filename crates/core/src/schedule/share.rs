@@ -22,6 +22,8 @@ use crate::ids::{Class, Time};
 
 /// See the module's head.
 pub const GAIN: f64 = 2.0;
+/// What an object takes from its grant until the source sends it, where memory allows for that.
+pub const AT_SOURCE: Duration = Duration::from_millis(250);
 /// A target of which nothing is known may hold so many objects.
 pub const START_OBJECTS: u64 = 4;
 /// A target's rate counts half when it had something to write and wrote nothing for so long.
@@ -156,7 +158,9 @@ impl Shares {
         let halves = silent.as_nanos() / HALF.as_nanos();
         let rate = rate / 2.0_f64.powi(i32::try_from(halves).unwrap_or(i32::MAX));
         let time = GAIN * self.round_trip.as_nanos() as f64 + of.service;
-        let drained = (rate * time) as u64;
+        let equal = self.memory / self.wanted.max(1) as u64;
+        let longer = (rate * (time + AT_SOURCE.as_nanos() as f64)).min((equal / 2) as f64);
+        let drained = (rate * time).max(longer) as u64;
         drained.saturating_add(self.object).min(self.memory)
     }
 

@@ -31,7 +31,7 @@ use crate::wire::{DataHeader, Failure, credit_cost};
 pub const SPILL_SLOTS_MAX: u32 = 1 << 20;
 /// Grants that are missed for so long are a stall; shorter waits belong to every path.
 pub const SPILL_STALL: Duration = Duration::from_millis(200);
-/// In a stall the sink takes less than one part in so many of what it takes else.
+/// A stall begins when the sink takes less than one part in so many of what it takes else, and ends when it takes twice that.
 const STALL_PART: f64 = 4.0;
 /// .. and grants are missed in so much of the time.
 const STALL_SHARE: f64 = 0.75;
@@ -209,7 +209,7 @@ impl Spill {
         let (sent, usual) = self.sent_and_usual();
         self.spent == Spent::Missing
             && missed.as_secs_f64() >= time.as_secs_f64() * STALL_SHARE
-            && sent * STALL_PART <= usual
+            && sent * if self.stalls { STALL_PART / 2.0 } else { STALL_PART } <= usual
     }
 
     /// What was sent in the last while, and what would have been if grants had been there; in the same unit.
