@@ -35,6 +35,8 @@ pub const SPILL_STALL: Duration = Duration::from_millis(200);
 const STALL_PART: f64 = 4.0;
 /// .. and grants are missed in so much of the time.
 const STALL_SHARE: f64 = 0.75;
+/// It is looked for so many times in [`SpillConfig::stall`].
+const PARTS: usize = 4;
 /// Frames that are fetched at a time, at most.
 const FETCHES_MAX: usize = 8;
 /// What is on its way to flash holds at most this part of the memory.
@@ -133,12 +135,13 @@ pub(super) struct Spill {
     sent: u64,
     /// What was sent while none was missing.
     flowed: u64,
-    lately: While,
+    /// The last while in parts, the present one first.
+    lately: [While; PARTS],
     in_slots: u64,
     counts: SpillCounts,
 }
 
-/// A while of [`SpillConfig::stall`], as far as it has come.
+/// A part of a while of [`SpillConfig::stall`].
 #[derive(Clone, Copy, Default)]
 struct While {
     time: Duration,
@@ -177,7 +180,7 @@ impl Spill {
             Spent::Otherwise => {}
             Spent::Missing => {
                 self.counts.missed += time;
-                self.lately.missed += time;
+                self.lately[0].missed += time;
             }
             Spent::Flowing | Spent::Starved => {
                 self.counts.flowing += time;
@@ -191,37 +194,40 @@ impl Spill {
             self.flowed /= 2;
         }
         self.spent = spent;
-        self.lately.time += time;
-        self.lately.sent += more;
-        if self.config.is_some_and(|config| self.lately.time >= config.stall) {
-            self.stalls = self.is_stall();
-            let (sent, usual) = self.sent_and_usual();
-            self.catches_up = !self.stored.is_empty() && sent > usual;
-            self.used &= self.stalls;
-            self.counts.stalled |= self.stalls;
-            self.lately = While::default();
+        self.lately[0].time += time;
+        self.lately[0].sent += more;
+        let Some(SpillConfig { stall, .. }) = self.config else { return };
+        if self.lately[0].time >= stall / PARTS as u32 {
+            let all = self.lately.iter().fold(While::default(), |all, part| While {
+                time: all.time + part.time,
+                missed: all.missed + part.missed,
+                sent: all.sent + part.sent,
+            });
+            if all.time >= stall {
+                self.judge(&all);
+            }
+            self.lately.rotate_right(1);
+            self.lately[0] = While::default();
         }
     }
 
-    /// The last while was one.
-    fn is_stall(&self) -> bool {
-        let While { time, missed, .. } = self.lately;
-        let (sent, usual) = self.sent_and_usual();
-        self.spent == Spent::Missing
-            && missed.as_secs_f64() >= time.as_secs_f64() * STALL_SHARE
-            && sent * if self.stalls { STALL_PART / 2.0 } else { STALL_PART } <= usual
+    /// What the last while was.
+    fn judge(&mut self, last: &While) {
+        // What was sent, and what would have been if grants had been there; in the same unit.
+        let sent = last.sent as f64 * self.counts.flowing.as_secs_f64();
+        let usual = self.flowed as f64 * last.time.as_secs_f64();
+        let part = if self.stalls { STALL_PART / 2.0 } else { STALL_PART };
+        let missed = last.missed.as_secs_f64() >= last.time.as_secs_f64() * STALL_SHARE;
+        self.stalls = missed && sent * part <= usual;
+        self.catches_up = !self.stored.is_empty() && sent > usual;
+        self.used &= self.stalls;
+        self.counts.stalled |= self.stalls;
     }
 
-    /// What was sent in the last while, and what would have been if grants had been there; in the same unit.
-    fn sent_and_usual(&self) -> (f64, f64) {
-        let While { time, sent, .. } = self.lately;
-        (sent as f64 * self.counts.flowing.as_secs_f64(), self.flowed as f64 * time.as_secs_f64())
-    }
-
-    /// When the while ends that may be found a stall.
+    /// When a while ends that may be found a stall.
     pub(super) fn deadline(&self) -> Option<Time> {
         let config = self.config.filter(|_| self.spent == Spent::Missing && !self.stalls)?;
-        Some(self.looked.after(config.stall.saturating_sub(self.lately.time)))
+        Some(self.looked.after((config.stall / PARTS as u32).saturating_sub(self.lately[0].time)))
     }
 
     /// Nothing more is stored; what is there is fetched.
