@@ -176,7 +176,8 @@ pub struct Summary {
     pub came_back: u64,
     /// Where the data went, in words for people.
     pub path: String,
-    pub durability: Durability,
+    /// What was asked for; `None`: the destination keeps nothing (`null://`).
+    pub durability: Option<Durability>,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
     pub limited_by: Option<Stage>,
@@ -223,7 +224,7 @@ impl Default for Summary {
             verify: Verify::default(),
             came_back: 0,
             path: String::new(),
-            durability: Durability::Disk,
+            durability: Some(Durability::Disk),
             stages: [StageTime::default(); 5],
             limited_by: None,
             not_kept: Vec::new(),

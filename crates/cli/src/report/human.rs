@@ -106,7 +106,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     if s.digest == Digest::Xxh3 {
         out += "  checked with xxh3: accidents were looked for, attackers not\n";
     }
-    if s.verify == Verify::Disk {
+    if s.verify == Verify::Disk && s.durability.is_some() {
         let again = match s.came_back {
             0 => String::new(),
             1 => "; once a file came back wrong, and was written again".into(),
@@ -117,12 +117,13 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         };
         let _ = writeln!(out, "  verified: each file was read back from the destination's storage{again}");
     }
-    let _ = match s.durability {
-        Durability::Disk if s.status == Status::Complete => {
-            writeln!(out, "  durable: everything is on media under its name")
+    out += match s.durability {
+        Some(Durability::Disk) if s.status == Status::Complete => {
+            "  durable: everything is on media under its name\n"
         }
-        Durability::Disk => writeln!(out, "  durable: what was copied is on media under its name"),
-        Durability::None => writeln!(out, "  NOT durable (--durability=none): a power cut may lose files"),
+        Some(Durability::Disk) => "  durable: what was copied is on media under its name\n",
+        Some(Durability::None) => "  NOT durable (--durability=none): a power cut may lose files\n",
+        None => "  NOT kept: null:// checks what arrives and forgets it\n",
     };
     costs(&mut out, s);
     if s.stages.iter().any(|stage| stage.shares() != (0.0, 0.0, 0.0)) {

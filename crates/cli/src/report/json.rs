@@ -350,8 +350,9 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         path: &s.path,
         strays: s.strays,
         durability: match s.durability {
-            Durability::Disk => "disk",
-            Durability::None => "none",
+            Some(Durability::Disk) => "disk",
+            Some(Durability::None) => "none",
+            None => "discarded",
         },
         stages: Stage::ALL
             .iter()

@@ -151,7 +151,7 @@ fn ending(status: Status) -> Ending {
         streams: 4,
         protect: "tls".into(),
         path: "to 10.0.0.2 port 7000".into(),
-        durability: Durability::Disk,
+        durability: Some(Durability::Disk),
         verify: Verify::Disk,
         came_back: 2,
         stages: [stage(20, 0, 80), stage(30, 20, 50), stage(95, 5, 0), stage(30, 70, 0), stage(0, 0, 0)],
@@ -337,6 +337,11 @@ fn people_see_what_they_asked_for() {
         err.trim_end().ends_with("run the same command again: what is finished is not moved again"),
         "{err}"
     );
+
+    let mut nowhere = ending(Status::Complete);
+    nowhere.summary.durability = None;
+    let (_, err) = told(&plain, &nowhere);
+    assert!(err.contains("  NOT kept: null://") && !err.contains("on media") && !err.contains("read back"), "{err}");
 
     let mut stillborn = ending(Status::Failed);
     stillborn.summary = Summary { error: Some("no route to h\x1b".into()), ..Summary::default() };

@@ -172,6 +172,7 @@ fn ends_without_storage_work_on_every_way() {
         let (source, _) = typed("null://64MiB");
         let summary = cp(&source, &null(true));
         assert_eq!(summary.number("bytes"), 64 << 20, "{}", way.name());
+        assert_eq!(summary.text("durability"), "discarded", "{}", way.name());
         let data = room.dir("data");
         odd_files(&data, 3);
         let real = match &way {

@@ -8,10 +8,11 @@ use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, NotKept};
 
-use super::LOCAL_STREAMS;
+use super::{LOCAL_STREAMS, path_of};
 use crate::api::{CopyRequest, SlowTarget, Status, Summary};
 use crate::driver::{Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
+use crate::storage::null;
 
 /// A session that is over.
 pub(super) struct Joined {
@@ -105,7 +106,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         verify: request.options.verify,
         came_back: tally.came_back,
         path,
-        durability: request.options.durability,
+        durability: (path_of(&request.destination) != null::SINK).then_some(request.options.durability),
         stages,
         limited_by: verdict(&stages),
         not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
