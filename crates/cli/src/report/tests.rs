@@ -341,7 +341,10 @@ fn people_see_what_they_asked_for() {
     let mut nowhere = ending(Status::Complete);
     nowhere.summary.durability = None;
     let (_, err) = told(&plain, &nowhere);
-    assert!(err.contains("  NOT kept: null://") && !err.contains("on media") && !err.contains("read back"), "{err}");
+    assert!(
+        err.contains("  NOT kept: null://") && !err.contains("on media") && !err.contains("read back"),
+        "{err}"
+    );
 
     let mut stillborn = ending(Status::Failed);
     stillborn.summary = Summary { error: Some("no route to h\x1b".into()), ..Summary::default() };
