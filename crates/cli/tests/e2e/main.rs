@@ -27,6 +27,7 @@ mod protect;
 mod reach;
 mod resume;
 mod sparse;
+mod spill;
 mod storage;
 mod survive;
 mod top;

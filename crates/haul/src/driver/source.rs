@@ -313,7 +313,7 @@ impl Session {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Spill(done))))
         };
-        let spill = Spill::start(&request.options, frame_len, &mut machine, post)?;
+        let spill = Spill::start(&request.options, object_size.into(), &mut machine, post)?;
         let pool = Pool::new(request.memory + slack);
         #[cfg(test)]
         super::tests::keep_pool(&pool);

@@ -24,13 +24,14 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    /// Makes the file that the options ask for, and tells the machine.
+    /// Makes the file that the options ask for, and tells the machine. A slot is as long as an object of this length: bundles that are
+    /// spilled are no longer, either.
     ///
     /// # Errors
     /// It cannot be made: the user asked for it, so the copy does not begin.
     pub(crate) fn start(
         options: &Options,
-        frame_len: u64,
+        object_size: u64,
         machine: &mut Source,
         post: Post<SpillDone>,
     ) -> Result<Spill, Failure> {
@@ -40,7 +41,7 @@ impl Spill {
                 rustix::fs::statvfs(dir).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
             SIZE_DEFAULT.min(free / 4)
         });
-        let file = SpillFile::create(dir, size, frame_len, post).map_err(|e| Failure {
+        let file = SpillFile::create(dir, size, object_size, post).map_err(|e| Failure {
             stage: Stage::Write,
             errno: 0,
             text: e.to_string().into(),

@@ -20,10 +20,15 @@ pub struct Model {
 impl Model {
     /// So many targets, one for each file.
     pub fn up(targets: u32) -> Model {
+        Model::up_as(targets, "ssd")
+    }
+
+    /// .. which are as this says: a preset's name, or a JSON file.
+    pub fn up_as(targets: u32, spec: &str) -> Model {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test-top-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let targets = targets.to_string();
-        let shape = ["--model", &targets, "--spec", "ssd", "--stripe-count", "1", "--memory"];
+        let shape = ["--model", &targets, "--spec", spec, "--stripe-count", "1", "--memory"];
         let output = call(&[&["up", "--name", &name], &shape[..]].concat());
         assert!(output.status.success(), "lab: {}", String::from_utf8_lossy(&output.stderr));
         let said: Value = serde_json::from_slice(&output.stdout).expect("one JSON line");

@@ -16,6 +16,8 @@ use super::{Room, netns, procs};
 
 /// A run that takes longer hangs. Far above what any test needs, also on a busy machine.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
+/// What is killed ends within this, or hangs in storage.
+const KILLED_AFTER: Duration = Duration::from_secs(10);
 
 /// The program under test.
 pub fn program() -> PathBuf {
@@ -230,10 +232,15 @@ impl Running {
         Outcome { status, stdout, stderr, shown: self.shown.clone(), took: self.started.elapsed() }
     }
 
-    fn give_up(&mut self, what: &str) -> ! {
+    /// What hangs in a frozen file system ends only when that goes on: whoever froze it thaws it later.
+    fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        procs::wait_until(KILLED_AFTER, || self.ended());
+    }
+
+    fn give_up(&mut self, what: &str) -> ! {
+        self.kill();
         panic!("{what}: {}\nstderr:\n{}", self.shown, self.stderr());
     }
 }
@@ -242,9 +249,7 @@ impl Drop for Running {
     /// A test that fails half-way leaves nothing running.
     fn drop(&mut self) {
         if !self.ended() {
-            self.signal(Signal::KILL);
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            self.kill();
         }
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! It pays only where storage is what the streams wait for whenever the sink takes something: what was read during a
 //! stall comes faster from flash then. So time without a stall is measured, and the share of it that storage was waited for
-//! decides. Left out: digests, which the frames keep in their headers.
+//! decides. (That more could be read if more were granted says nothing: all grants may be under way in storage that is busy.) Left out: digests, which the frames keep in their headers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -65,10 +65,10 @@ pub struct SpillCounts {
     pub peak: u64,
     /// Stalls in which something was stored.
     pub stalls: u64,
-    /// Time in which grants were missed; some of it was a stall.
+    /// Time in which nothing could be done for want of grants; some of it was a stall.
     pub missed: Duration,
     pub stalled: bool,
-    /// Time without missing any, and how much of it storage was waited for, of the last while.
+    /// Time in which something was sent or read for that, without stalls, and how much of it storage was waited for; the past counts less.
     pub flowing: Duration,
     pub starved: Duration,
 }
@@ -100,7 +100,7 @@ enum Spent {
     /// Nothing to say: idle, paused, or flash gives what the streams take.
     #[default]
     Otherwise,
-    /// There is something to read and no grant for it.
+    /// Nothing is sent or read, for want of grants.
     Missing,
     /// Streams have what they can send.
     Flowing,
@@ -130,10 +130,12 @@ pub(super) struct Spill {
     /// Something was stored in this stall.
     used: bool,
     spent: Spent,
+    /// What waits has no grant.
+    short: bool,
     looked: Time,
     /// What was sent by then.
     sent: u64,
-    /// What was sent while none was missing.
+    /// What was sent while it flowed.
     flowed: u64,
     /// The last while in parts, the present one first.
     lately: [While; PARTS],
@@ -145,8 +147,26 @@ pub(super) struct Spill {
 #[derive(Clone, Copy, Default)]
 struct While {
     time: Duration,
-    missed: Duration,
+    /// Something waited that had no grant, whatever else went on.
+    short: Duration,
     sent: u64,
+    /// As in [`SpillCounts`], and what was sent in it.
+    flowing: Duration,
+    starved: Duration,
+    flowed: u64,
+}
+
+impl While {
+    fn plus(self, other: &While) -> While {
+        While {
+            time: self.time + other.time,
+            short: self.short + other.short,
+            sent: self.sent + other.sent,
+            flowing: self.flowing + other.flowing,
+            starved: self.starved + other.starved,
+            flowed: self.flowed + other.flowed,
+        }
+    }
 }
 
 impl Spill {
@@ -172,61 +192,68 @@ impl Spill {
     }
 
     /// Time passed as it was spent; `sent` payload bytes went to streams so far.
-    fn look(&mut self, now: Time, spent: Spent, sent: u64) {
+    fn look(&mut self, now: Time, (spent, short): (Spent, bool), sent: u64) {
         let time = now.since(self.looked);
         let more = sent - std::mem::replace(&mut self.sent, sent);
         self.looked = self.looked.max(now);
-        match self.spent {
-            Spent::Otherwise => {}
-            Spent::Missing => {
-                self.counts.missed += time;
-                self.lately[0].missed += time;
-            }
-            Spent::Flowing | Spent::Starved => {
-                self.counts.flowing += time;
-                self.flowed += more;
-                self.counts.starved += if self.spent == Spent::Starved { time } else { Duration::ZERO };
-            }
-        }
-        if self.counts.flowing > MEASURED_MAX {
-            self.counts.flowing /= 2;
-            self.counts.starved /= 2;
-            self.flowed /= 2;
-        }
-        self.spent = spent;
-        self.lately[0].time += time;
-        self.lately[0].sent += more;
+        let nothing = Duration::ZERO;
+        let flows = matches!(self.spent, Spent::Flowing | Spent::Starved);
+        self.lately[0] = self.lately[0].plus(&While {
+            time,
+            short: if self.short { time } else { nothing },
+            sent: more,
+            flowing: if flows { time } else { nothing },
+            starved: if self.spent == Spent::Starved { time } else { nothing },
+            flowed: if flows { more } else { 0 },
+        });
+        self.counts.missed += if self.spent == Spent::Missing { time } else { nothing };
+        (self.spent, self.short) = (spent, short);
         let Some(SpillConfig { stall, .. }) = self.config else { return };
         if self.lately[0].time >= stall / PARTS as u32 {
-            let all = self.lately.iter().fold(While::default(), |all, part| While {
-                time: all.time + part.time,
-                missed: all.missed + part.missed,
-                sent: all.sent + part.sent,
-            });
+            let part = self.lately[0];
+            if !self.is_stall(&part) {
+                self.count(&part);
+            }
+            let all = self.lately.iter().fold(While::default(), While::plus);
             if all.time >= stall {
-                self.judge(&all);
+                self.stalls = self.is_stall(&all);
+                let (sent, usual) = self.sent_and_usual(&all);
+                self.catches_up = !self.stored.is_empty() && sent > usual;
+                self.used &= self.stalls;
+                self.counts.stalled |= self.stalls;
             }
             self.lately.rotate_right(1);
             self.lately[0] = While::default();
         }
     }
 
-    /// What the last while was.
-    fn judge(&mut self, last: &While) {
-        // What was sent, and what would have been if grants had been there; in the same unit.
-        let sent = last.sent as f64 * self.counts.flowing.as_secs_f64();
-        let usual = self.flowed as f64 * last.time.as_secs_f64();
+    fn count(&mut self, part: &While) {
+        self.counts.flowing += part.flowing;
+        self.counts.starved += part.starved;
+        self.flowed += part.flowed;
+        if self.counts.flowing > MEASURED_MAX {
+            self.counts.flowing /= 2;
+            self.counts.starved /= 2;
+            self.flowed /= 2;
+        }
+    }
+
+    fn is_stall(&self, last: &While) -> bool {
+        let (sent, usual) = self.sent_and_usual(last);
         let part = if self.stalls { STALL_PART / 2.0 } else { STALL_PART };
-        let missed = last.missed.as_secs_f64() >= last.time.as_secs_f64() * STALL_SHARE;
-        self.stalls = missed && sent * part <= usual;
-        self.catches_up = !self.stored.is_empty() && sent > usual;
-        self.used &= self.stalls;
-        self.counts.stalled |= self.stalls;
+        let slow = if self.flowed > 0 { sent * part <= usual } else { last.sent == 0 };
+        slow && last.short.as_secs_f64() >= last.time.as_secs_f64() * STALL_SHARE
+    }
+
+    /// What was sent, and what would have been if it had flowed; in the same unit.
+    fn sent_and_usual(&self, last: &While) -> (f64, f64) {
+        let sent = last.sent as f64 * self.counts.flowing.as_secs_f64();
+        (sent, self.flowed as f64 * last.time.as_secs_f64())
     }
 
     /// When a while ends that may be found a stall.
     pub(super) fn deadline(&self) -> Option<Time> {
-        let config = self.config.filter(|_| self.spent == Spent::Missing && !self.stalls)?;
+        let config = self.config.filter(|_| self.short && !self.stalls)?;
         Some(self.looked.after((config.stall / PARTS as u32).saturating_sub(self.lately[0].time)))
     }
 
@@ -456,18 +483,19 @@ impl Source {
         let waits = self.plan.files > 0 || !self.small.is_empty();
         let short = waits && self.is_short_of(self.least_read().unwrap_or(0));
         let shut_out = self.plan.files > 0 && self.plan.shut_out && self.small.is_empty();
-        let spent = if self.paused || self.stopping || self.streams.all_lost() {
-            Spent::Otherwise
-        } else if short || shut_out {
-            Spent::Missing
-        } else if !self.spill.slots.is_empty() {
-            Spent::Otherwise
-        } else if self.frames.is_empty() && self.streams.free().is_some() {
-            if self.reads > 0 { Spent::Starved } else { Spent::Otherwise }
-        } else {
-            Spent::Flowing
+        let rests = self.paused || self.stopping || self.streams.all_lost();
+        let short = (short || shut_out) && !rests;
+        let idle = self.frames.is_empty() && self.streams.free().is_some();
+        let reads = self.reads as usize > self.spill.reads.len();
+        let spent = match (idle, reads) {
+            _ if rests => Spent::Otherwise,
+            (true, false) if short => Spent::Missing,
+            _ if !self.spill.slots.is_empty() => Spent::Otherwise,
+            (true, true) => Spent::Starved,
+            (true, false) => Spent::Otherwise,
+            (false, _) => Spent::Flowing,
         };
-        self.spill.look(self.now, spent, self.counts.payload);
+        self.spill.look(self.now, (spent, short), self.counts.payload);
     }
 
     /// What the next read would be, bytes.
