@@ -15,7 +15,8 @@
 //!
 //! It pays only where storage is what the streams wait for whenever the sink takes something: what was read during a
 //! stall comes faster from flash then. So time without a stall is measured, and the share of it that storage was waited for
-//! decides. (That more could be read if more were granted says nothing: all grants may be under way in storage that is busy.) Left out: digests, which the frames keep in their headers.
+//! decides. (That more could be read if more were granted says nothing: all grants may be under way in storage that is busy.)
+//! Left out: digests, which the frames keep in their headers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -68,7 +69,8 @@ pub struct SpillCounts {
     /// Time in which nothing could be done for want of grants; some of it was a stall.
     pub missed: Duration,
     pub stalled: bool,
-    /// Time in which something was sent or read for that, without stalls, and how much of it storage was waited for; the past counts less.
+    /// Time in which something was sent or read for that, without stalls, and how much of it storage was waited for; the past
+    /// counts less.
     pub flowing: Duration,
     pub starved: Duration,
 }
