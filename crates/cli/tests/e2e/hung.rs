@@ -26,9 +26,7 @@ fn a_hung_write_is_named_and_waited_for() {
         tree::random_file(&data.join("big"), &mut fastrand::Rng::with_seed(1), BIG);
         let disk = Disk::new(&room, "disk", Kind::Xfs);
         let sink = disk.at("");
-        let options =
-            ["--io-deadline=1s", "--request-size=source=4KiB", "--depth=source=1", "--io-threads=source=1"];
-        let mut run = way.cp(&options, &[data.join("big")], &sink).start();
+        let mut run = way.cp(&["--io-deadline=1s", "--rate=64MiB/s"], &[data.join("big")], &sink).start();
         let begun = run.until(|run| procs::written(&run.near()) + bytes_below(&sink) > 4 << 20);
         assert!(begun, "{}: the copy was over before the disk could be frozen", way.name());
         let frozen = disk.freeze();
