@@ -10,7 +10,9 @@ use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Targe
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
-use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig, SpillConfig};
+use haul_core::transfer::source::{
+    Lies, SPILL_STALL, Source, SourceAction, SourceConfig, SpillConfig, Stall,
+};
 use haul_core::wire::{Announced, FileLayout, Message, credit_cost};
 
 const OBJECT: u32 = 1 << 20;
@@ -212,6 +214,15 @@ fn shut_classes_spill() {
         assert_eq!((spilling.sent.len(), spilling.slots.len()), (6, 6), "the rest waits on flash");
         let counts = spilling.source.spill_counts();
         assert_eq!((counts.stalls, counts.stored), (1, 6 * u64::from(OBJECT)));
+        let stall = counts.longest[0];
+        assert_eq!((stall.stored, counts.longest[1]), (counts.stored, Stall::default()));
+        let (began, ends) = (Duration::from_millis(240), spilling.now);
+        assert!(
+            stall.at >= began && stall.at <= began + SPILL_STALL,
+            "the sixth was sent after 240 ms: {stall:?}"
+        );
+        assert!(stall.lasted <= ends - stall.at, "{stall:?}");
+        assert!(stall.lasted + SPILL_STALL >= ends - stall.at, "it goes on: {stall:?}");
         grant(&mut spilling.source, 2, 5);
         spilling.run(Duration::from_secs(3));
         assert_eq!(spilling.sent[6..], [7, 9], "two of class 2");
@@ -221,6 +232,13 @@ fn shut_classes_spill() {
         assert!(spilling.slots.is_empty());
         spilling.sent.sort_unstable();
         assert_eq!(spilling.sent, (0..12).collect::<Vec<_>>());
+        let after = spilling.source.spill_counts();
+        assert_eq!(
+            (after.stalls, after.longest[0].stored),
+            (1, counts.stored),
+            "what was missed later was no stall"
+        );
+        assert!(after.longest[0].at == stall.at && after.stall_time == after.longest[0].lasted, "{after:?}");
     }
 }
 

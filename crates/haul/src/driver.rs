@@ -31,6 +31,7 @@ use crate::transport::stream::{ControlEvent, ControlHandle};
 pub(crate) use streams::PATIENCE;
 use streams::{Lines, Lost};
 
+pub(crate) mod choices;
 pub(crate) mod dry;
 pub(crate) mod net;
 pub(crate) mod sink;

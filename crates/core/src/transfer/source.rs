@@ -40,7 +40,7 @@ use plan::Plan;
 pub use plan::{LOCATE_FILES_MAX, Lies};
 use read::Ready;
 use spill::Spill;
-pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, SpillConfig, SpillCounts};
+pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, STALLS_TOLD, SpillConfig, SpillCounts, Stall};
 pub use streams::QUEUED_MAX;
 use streams::{Settled, Streams};
 

@@ -5,18 +5,19 @@
 
 use super::codec::Reader;
 use super::encode::{
-    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, FILE_LAYOUT_LEN,
-    POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN,
-    TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
+    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, CHOICE_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN,
+    FILE_LAYOUT_LEN, POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN,
+    SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
 use super::negotiate::extra;
 use super::tables::{read_table, read_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CLASSES_MAX, Capability, DoneItem,
-    EndReport, Extent, Failure, FileLayout, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits,
-    Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
-    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX,
+    Capability, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, Hello, ITEMS_MAX,
+    KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX,
+    SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth,
+    Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
@@ -179,6 +180,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::TARGET_TABLE => Message::TargetTable(read_table(r)?),
         kind::ASK_TABLE => Message::AskTable,
         kind::UNWELL_TARGETS => Message::UnwellTargets(read_unwell(r)?),
+        kind::CHOICES => Message::Choices(r.list("choices", CHOICES_MAX, CHOICE_LEN_MIN, |r| {
+            Ok(Chosen { name: r.text("name of a choice")?, value: r.text("choice")? })
+        })?),
         kind::TRIAL => Message::Trial(r.bytes("trial", TRIAL_LEN_MAX)?.into()),
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,

@@ -8,10 +8,10 @@ use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_le
 use super::negotiate::extra;
 use super::tables::{write_table, write_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, DoneItem, EndReport, Extent,
-    Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome, PATH_LEN_MAX, Placed,
-    Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX,
-    TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
+    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem,
+    EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome,
+    PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
+    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
@@ -38,6 +38,8 @@ pub(super) const FILE_LAYOUT_LEN: usize = 26;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
 pub(super) const TARGET_HEALTH_LEN: usize = 35;
 pub(super) const TARGET_COMPONENT_LEN_MIN: usize = 20;
+/// Two texts.
+pub(super) const CHOICE_LEN_MIN: usize = 4;
 
 // Lists of small items fit at their maximum...
 const _: () = assert!(COUNT_LEN + ITEMS_MAX * EXTENT_LEN <= LIST_LEN_MAX);
@@ -46,6 +48,7 @@ const _: () = assert!(COUNT_LEN + ITEMS_MAX * FILE_LAYOUT_LEN <= LIST_LEN_MAX);
 const _: () =
     assert!(TARGET_COMPONENTS_MAX * TARGET_COMPONENT_LEN_MIN + 2 * TARGET_CLASSES_MAX <= LIST_LEN_MAX);
 const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MAX) <= LIST_LEN_MAX);
+const _: () = assert!(CHOICES_MAX * (CHOICE_LEN_MIN + 2 * TEXT_LEN_MAX) <= LIST_LEN_MAX);
 // ...and so does one item of the large ones.
 const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
 const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIST_LEN_MAX);
@@ -346,6 +349,13 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         Message::UnwellTargets(unwell) => {
             write_unwell(w, unwell);
             kind::UNWELL_TARGETS
+        }
+        Message::Choices(choices) => {
+            list(w, "choices", CHOICES_MAX, choices, |w, Chosen { name, value }| {
+                w.text(name);
+                w.text(value);
+            });
+            kind::CHOICES
         }
         Message::Trial(json) => {
             w.bytes("trial", json, TRIAL_LEN_MAX);

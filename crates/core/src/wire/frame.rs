@@ -72,6 +72,7 @@ pub mod kind {
     pub const TARGET_TABLE: u8 = 0x8a;
     pub const ASK_TABLE: u8 = 0x8b;
     pub const UNWELL_TARGETS: u8 = 0x8c;
+    pub const CHOICES: u8 = 0x8d;
 }
 
 /// What a frame kind of the wire is to this version.

@@ -246,6 +246,18 @@ pub struct Policy {
     pub verify: bool,
 }
 
+/// Choices that an end tells of at most.
+pub const CHOICES_MAX: usize = 64;
+
+/// What an end chose, for people. Either text is cut to [`TEXT_LEN_MAX`] when it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// `source io`, say.
+    pub name: Box<str>,
+    /// The value, and in brackets the reason.
+    pub value: Box<str>,
+}
+
 /// A rate of [`Knobs`]: no limit.
 pub const RATE_UNLIMITED: u64 = u64::MAX;
 
@@ -430,6 +442,9 @@ pub enum Message {
     /// From the far end, once, before its `Report`, where both ends know [`capability::TABLES`](super::capability::TABLES):
     /// which of its storage targets were unwell.
     UnwellTargets(UnwellTargets),
+    /// From the far end, once, before its `Report`, where both ends know [`capability::CHOICES`](super::capability::CHOICES):
+    /// what it chose and why, for people. At most [`CHOICES_MAX`].
+    Choices(Vec<Chosen>),
     /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen, as JSON, at most
     /// [`TRIAL_LEN_MAX`].
     Trial(Box<[u8]>),
@@ -528,6 +543,7 @@ impl Message {
             Message::AskTable => "ASK_TABLE",
             Message::TargetTable(_) => "TARGET_TABLE",
             Message::UnwellTargets(_) => "UNWELL_TARGETS",
+            Message::Choices(_) => "CHOICES",
             Message::Trial(_) => "TRIAL",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",

@@ -30,10 +30,13 @@ pub mod capability {
     /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`, `UNWELL_TARGETS`.
     /// Without a value.
     pub const TABLES: u16 = 0x0011;
+    /// The far end tells what it chose, and why: `CHOICES`. Without a value.
+    pub const CHOICES: u16 = 0x0012;
     /// All that this version knows.
-    pub const KNOWN: [u16; 8] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
+    pub const KNOWN: [u16; 9] =
+        [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 5] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES];
+    pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES];
 }
 
 /// Numbers of the extra fields of an announced entry. v1 knows `SPARSE` and `LAYOUT`; the others are spoken for.
@@ -64,6 +67,8 @@ pub struct Agreed {
     pub knobs: bool,
     /// Both ends know [`capability::TABLES`].
     pub tables: bool,
+    /// Both ends know [`capability::CHOICES`].
+    pub choices: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
     pub auth_only: bool,
     /// What both ends make digests with.
@@ -122,6 +127,6 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         return Err(WireError::WeakDigest);
     }
     let [holes, targets, layouts] = [capability::HOLES, capability::TARGETS, capability::LAYOUTS].map(both);
-    let [knobs, tables] = [capability::KNOBS, capability::TABLES].map(both);
-    Ok(Agreed { version, limits, holes, targets, layouts, knobs, tables, auth_only, digest })
+    let [knobs, tables, choices] = [capability::KNOBS, capability::TABLES, capability::CHOICES].map(both);
+    Ok(Agreed { version, limits, holes, targets, layouts, knobs, tables, choices, auth_only, digest })
 }

@@ -257,6 +257,7 @@ fn golden_message(index: usize) -> Message {
         }
         36 => Message::ObjectLen(2 << 20),
         37 => Message::Placed(Placed { targets: 3, files: 1, others: 2, why: "no stripes".into() }),
+        38 => Message::Choices(vec![Chosen { name: "readers".into(), value: "2 (as asked)".into() }]),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

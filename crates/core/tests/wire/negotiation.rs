@@ -38,6 +38,7 @@ fn negotiation_finds_the_common_ground() {
             layouts: false,
             knobs: false,
             tables: false,
+            choices: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         })
@@ -99,6 +100,13 @@ fn negotiation_finds_the_common_ground() {
     let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.tables, agreed.knobs));
     assert_eq!(agreed(&tables, &tables), Ok((true, false)), "both know tables");
     assert_eq!(agreed(&tables, &knobs), Ok((false, false)), "one knows the one, one the other");
+    let choices = Hello {
+        capabilities: vec![Capability { kind: capability::CHOICES, required: false, value: [].into() }],
+        ..base.clone()
+    };
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.choices, agreed.tables));
+    assert_eq!(agreed(&choices, &choices), Ok((true, false)), "both know choices");
+    assert_eq!(agreed(&choices, &tables), Ok((false, false)), "one knows the one, one the other");
     // What protects data is never one end's alone.
     for kind in [capability::XXH3, capability::AUTH_ONLY] {
         for required in [false, true] {

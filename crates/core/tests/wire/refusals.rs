@@ -32,6 +32,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::FILE_TARGETS, 30, TARGET_CLASSES_MAX),
         (kind::TARGET_TABLE, 8, ROWS_MAX),
         (kind::UNWELL_TARGETS, 0, UNWELL_MAX),
+        (kind::CHOICES, 0, CHOICES_MAX),
     ];
     for (kind, before, max) in lists {
         let mut body = vec![0; 512 * 1024];

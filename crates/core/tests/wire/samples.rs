@@ -16,7 +16,7 @@ use haul_core::stage::StageTime;
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 38;
+pub const MESSAGES: usize = 39;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -59,6 +59,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::FileLayout(_) => 35,
         Message::ObjectLen(_) => 36,
         Message::Placed(_) => 37,
+        Message::Choices(_) => 38,
     }
 }
 
@@ -353,6 +354,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         37 => {
             Message::Placed(Placed { targets: r.u16(..), files: number(r), others: number(r), why: text(r) })
         }
+        38 => Message::Choices(list(r, 5, |r| Chosen { name: text(r), value: text(r) })),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

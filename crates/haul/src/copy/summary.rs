@@ -10,6 +10,7 @@ use haul_core::wire::{EndReport, NotKept};
 
 use super::{LOCAL_STREAMS, path_of};
 use crate::api::{CopyRequest, SlowTarget, Status, Summary};
+use crate::driver::choices::with_far;
 use crate::driver::{Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
 use crate::storage::null;
@@ -74,13 +75,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         SessionEnd::Failed(failure) => (Status::Failed, Some(failure.text.to_string())),
     };
     let is_remote = local.is_none();
-    let mut chosen = near.chosen;
-    // Some of what one end found the other one was told.
-    for (name, text) in local.map(|far| far.chosen).unwrap_or_default() {
-        if !chosen.iter().any(|(known, _)| *known == name) {
-            chosen.push((name, text));
-        }
-    }
+    let mut chosen = with_far(near.chosen, local.map(|far| far.chosen).unwrap_or_default());
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
     chosen.extend(advice.map(|advice| ("would help".into(), advice)));

@@ -15,6 +15,7 @@ use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig, TargetsConfig};
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
+use super::choices::Choices;
 use super::net::Receive;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
@@ -154,6 +155,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     }
     let name = |target| name_of(&session.targets, target);
     let unwell = session.view.finish(session.clock.now(), &control, watch, name);
+    session.choices.finish(&chosen, &control, watch);
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
@@ -165,11 +167,13 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let pick = |event| {
         if let Event::Control(ControlEvent::Message(message)) = &event {
             session.view.hear_late(message);
+            session.choices.hear(message);
         }
         line_of(event)
     };
     let far = exchange_reports(&mailbox, &mut control, lines, waits, own, far_report, pick);
     let unwell = session.view.both(unwell);
+    let chosen = session.choices.both(chosen, watch);
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
     }
@@ -221,6 +225,7 @@ struct Session {
     notices: Notices,
     steering: Steering,
     view: View,
+    choices: Choices,
     targets: Arc<Targets>,
     paused: bool,
     hears: Option<Hears>,
@@ -349,6 +354,7 @@ impl Session {
             notices: Notices::new("sink"),
             steering: Steering::new(setup.agreed.knobs, &[Knob::Writers]),
             view: View::new(setup.agreed.tables, Role::Sink),
+            choices: Choices::new(setup.agreed.choices),
             targets,
             paused: false,
             hears: request.hears.clone(),
@@ -532,6 +538,7 @@ impl Session {
                     (Message::Knobs(knobs), _) if self.steering.agreed() => self.steering.hear(knobs),
                     (Message::Trial(json), Some(hears)) => hears(&json),
                     (message, _) if self.view.takes(&message) => self.view.hear(message, watch),
+                    (message, _) if self.choices.takes(&message) => self.choices.hear(&message),
                     (message, _) => self.machine.handle_message(message, now),
                 }
             }

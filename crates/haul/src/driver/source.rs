@@ -17,6 +17,7 @@ use haul_core::wire::{
     EndReport, Failure, Knobs, Message, NotKept, Placed, RATE_UNLIMITED, STREAMS_MAX, credit_cost,
 };
 
+use super::choices::Choices;
 use super::net::Net;
 use super::spill::Spill;
 use super::steer::Steering;
@@ -147,6 +148,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let unwell = session.view.finish(session.clock.now(), &control, watch, name);
     let placed = session.placed.iter();
     chosen.extend(placed.flat_map(|placed| places_in_words(request.options.layout, placed)));
+    session.choices.finish(&chosen, &control, watch);
     // The sink has the last word; what this end still has to say is not worth waiting for.
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
     let far = exchange_reports(
@@ -159,11 +161,13 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         |event| {
             if let Event::Control(ControlEvent::Message(message)) = &event {
                 session.view.hear_late(message);
+                session.choices.hear(message);
             }
             line_of(event)
         },
     );
     let unwell = session.view.both(unwell);
+    let chosen = session.choices.both(chosen, watch);
     Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen, unwell }
 }
 
@@ -197,6 +201,7 @@ struct Session {
     notices: Notices,
     steering: Steering,
     view: View,
+    choices: Choices,
     /// The knobs as they were turned last; how many streams there are is the machine's to say.
     turned: Knobs,
     /// How the source is read, and the limit on the rate, as it began.
@@ -341,6 +346,7 @@ impl Session {
             notices: Notices::new("source"),
             steering: Steering::new(setup.agreed.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
             view: View::new(setup.agreed.tables, Role::Source),
+            choices: Choices::new(setup.agreed.choices),
             turned: Knobs::default(),
             reading: config,
             rate: request.pacer.rate(),
@@ -632,6 +638,7 @@ impl Session {
                 match message {
                     Message::Knobs(knobs) if self.steering.agreed() => self.steering.hear(knobs),
                     message if self.view.takes(&message) => self.view.hear(message, watch),
+                    message if self.choices.takes(&message) => self.choices.hear(&message),
                     message => self.machine.handle_message(message),
                 }
             }

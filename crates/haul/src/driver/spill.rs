@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use haul_core::ids::BufferId;
-use haul_core::transfer::source::{SPILL_STALL, Source, SpillConfig, SpillCounts};
+use haul_core::transfer::source::{SPILL_STALL, Source, SpillConfig, SpillCounts, Stall};
 use haul_core::tune::show_size;
 use haul_core::wire::{Failure, Stage};
 
@@ -102,10 +102,14 @@ impl Spill {
 }
 
 fn used(counts: &SpillCounts) -> String {
-    let SpillCounts { stored, peak, stalls, missed, stalled, flowing, starved } = *counts;
+    let SpillCounts { stored, peak, missed, stalled, flowing, starved, .. } = *counts;
     if stored > 0 {
-        let what = if stalls == 1 { "one stall".into() } else { format!("{stalls} stalls") };
-        return format!("{} stored in {what}, at most {} at a time", show_size(stored), show_size(peak));
+        return format!(
+            "{} stored{}, at most {} at a time",
+            show_size(stored),
+            stalls(counts),
+            show_size(peak)
+        );
     }
     let missed = missed.as_secs_f64();
     if !stalled && missed < SPILL_STALL.as_secs_f64() {
@@ -119,6 +123,23 @@ fn used(counts: &SpillCounts) -> String {
         "not used: the other end was waited for {missed:.1} s in all, but storage here in {share:.0} % of the rest, \
          so that reading ahead would not pay"
     )
+}
+
+/// In how many stalls, when, for how long and how much in each, as far as they are told one by one.
+fn stalls(counts: &SpillCounts) -> String {
+    let told = counts.longest.iter().filter(|stall| !stall.lasted.is_zero());
+    let told = told.map(|Stall { at, lasted, stored }| {
+        let (at, lasted) = (at.as_secs_f64(), lasted.as_secs_f64());
+        format!("{} from {at:.1} s on for {lasted:.1} s", show_size(*stored))
+    });
+    let told: Vec<String> = told.collect();
+    let what = match counts.stalls {
+        0 => return String::new(),
+        1 => " in one stall".to_owned(),
+        count => format!(" in {count} stalls of {:.1} s in all", counts.stall_time.as_secs_f64()),
+    };
+    let which = if told.len() as u64 == counts.stalls { "" } else { "the longest: " };
+    if told.is_empty() { what } else { format!("{what} ({which}{})", told.join(", ")) }
 }
 
 #[cfg(test)]
@@ -137,7 +158,20 @@ mod tests {
         assert!(used(&counts).contains("2.5 s in all") && used(&counts).contains("never stood still"));
         let counts = SpillCounts { stalled: true, ..counts };
         assert!(used(&counts).contains("2.5 s in all") && used(&counts).contains("in 1 % of the rest"));
-        let counts = SpillCounts { stored: 3 << 30, peak: 1 << 30, stalls: 2, ..counts };
-        assert_eq!(used(&counts), "3 GiB stored in 2 stalls, at most 1 GiB at a time");
+        let nothing = Stall::default();
+        let one = Stall { at: ms(1500), lasted: ms(4250), stored: 2 << 30 };
+        let two = Stall { at: ms(60_000), lasted: ms(2000), stored: 1 << 30 };
+        let stored = SpillCounts { stored: 3 << 30, peak: 1 << 30, ..counts };
+        let counts = SpillCounts { stalls: 1, longest: [one, nothing, nothing, nothing], ..stored };
+        let told = "2 GiB from 1.5 s on for 4.2 s";
+        assert_eq!(used(&counts), format!("3 GiB stored in one stall ({told}), at most 1 GiB at a time"));
+        let longest = [one, two, nothing, nothing];
+        let counts = SpillCounts { stalls: 2, stall_time: ms(6250), longest, ..stored };
+        let told = format!("{told}, 1 GiB from 60.0 s on for 2.0 s");
+        let text = format!("in 2 stalls of 6.2 s in all ({told}), at");
+        assert!(used(&counts).contains(&text), "{}", used(&counts));
+        let counts = SpillCounts { stalls: 7, stall_time: ms(9000), ..counts };
+        let text = format!("in 7 stalls of 9.0 s in all (the longest: {told}), at");
+        assert!(used(&counts).contains(&text), "{}", used(&counts));
     }
 }

@@ -29,6 +29,7 @@ use crate::storage::source::wall_clock;
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, memory};
 
+mod choices;
 mod evil;
 mod evil_holes;
 mod evil_sink;

@@ -77,6 +77,18 @@ struct Tag {
     op: SpillOp,
 }
 
+/// What helps where no file can be made in the directory.
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT => "; make the directory at the source's host, or name one that is there",
+        Errno::NOTDIR => "; name a directory",
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            "; name a directory at the source's host that you may write to"
+        }
+        _ => "",
+    }
+}
+
 impl SpillFile {
     /// Makes a file of up to `size` bytes below `dir`, for frames of up to `frame_len` bytes each. Completions go to
     /// `post`, at most one for each submission.
@@ -116,7 +128,7 @@ impl SpillFile {
                 let remedy = "; name a directory of a local file system (ext4, XFS, btrfs)";
                 return Err(failed("making a file without a name there", remedy)(errno));
             }
-            Err(errno) => return Err(failed("making a file there", "")(errno)),
+            Err(errno) => return Err(failed("making a file there", remedy(errno))(errno)),
         };
         match rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, u64::from(slots) * slot_len) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}

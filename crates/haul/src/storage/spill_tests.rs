@@ -69,6 +69,10 @@ fn what_cannot_be_is_said_at_the_start() {
     assert!(small.contains("1000 bytes") && small.contains("--spill-size"), "{small}");
     let missing = create(&dir.path().join("none"), 1 << 20).to_string();
     assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
+    assert!(missing.contains("make the directory"), "{missing}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let file = create(file.path(), 1 << 20).to_string();
+    assert!(file.ends_with("name a directory"), "{file}");
     let proc = create(Path::new("/proc/self"), 1 << 20).to_string();
     assert!(proc.contains("/proc/self") && proc.contains("making a file"), "{proc}");
     let huge = create(dir.path(), 1 << 40).to_string();

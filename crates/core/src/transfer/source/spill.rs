@@ -44,6 +44,8 @@ const FETCHES_MAX: usize = 8;
 const MEMORY_PART: u64 = 4;
 /// It pays if storage was waited for in more than one part in so many of the time without stalls.
 const STARVED_PART: u32 = 10;
+/// Stalls that are told one by one.
+pub const STALLS_TOLD: usize = 4;
 /// The past counts half after so long.
 const MEASURED_MAX: Duration = Duration::from_secs(10);
 
@@ -58,14 +60,27 @@ pub struct SpillConfig {
     pub stall: Duration,
 }
 
+/// A stall of the sink in which storage was read on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stall {
+    /// When it began, since the session did.
+    pub at: Duration,
+    pub lasted: Duration,
+    /// Payload bytes that were stored from then to the next stall.
+    pub stored: u64,
+}
+
 /// What a spill file was good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpillCounts {
     /// Payload bytes that were stored, and the most that were there at a time.
     pub stored: u64,
     pub peak: u64,
-    /// Stalls in which something was stored.
+    /// Stalls in which storage was read on, and how long they lasted in all.
     pub stalls: u64,
+    pub stall_time: Duration,
+    /// The longest of them, by when they began. Those that are not there have lasted no time.
+    pub longest: [Stall; STALLS_TOLD],
     /// Time in which nothing could be done for want of grants; some of it was a stall.
     pub missed: Duration,
     pub stalled: bool,
@@ -73,6 +88,20 @@ pub struct SpillCounts {
     /// counts less.
     pub flowing: Duration,
     pub starved: Duration,
+}
+
+impl SpillCounts {
+    /// A stall will not be added to any more.
+    fn retire(&mut self, stall: Option<Stall>) {
+        let Some(stall) = stall else { return };
+        self.stalls += 1;
+        self.stall_time += stall.lasted;
+        let shortest = self.longest.iter_mut().min_by_key(|told| told.lasted).expect("there are some");
+        if shortest.lasted < stall.lasted {
+            *shortest = stall;
+        }
+        self.longest.sort_by_key(|told| (told.lasted.is_zero(), told.at));
+    }
 }
 
 /// What a read is known by until it comes back: its first file, and where it begins (bundles: nowhere).
@@ -129,8 +158,9 @@ pub(super) struct Spill {
     /// The sink stalls, as far as the last while says; or it takes more than storage gives, and something is stored.
     stalls: bool,
     catches_up: bool,
-    /// Something was stored in this stall.
-    used: bool,
+    /// When this stall, or the last one, began; and what there is to tell of it, if storage was read on.
+    stalls_since: Duration,
+    stall: Option<Stall>,
     spent: Spent,
     /// What waits has no grant.
     short: bool,
@@ -218,14 +248,34 @@ impl Spill {
             }
             let all = self.lately.iter().fold(While::default(), While::plus);
             if all.time >= stall {
-                self.stalls = self.is_stall(&all);
+                let stalls = self.is_stall(&all);
+                self.note_stall(stalls, now.since(Time(0)), all.time);
                 let (sent, usual) = self.sent_and_usual(&all);
                 self.catches_up = !self.stored.is_empty() && sent > usual;
-                self.used &= self.stalls;
                 self.counts.stalled |= self.stalls;
             }
             self.lately.rotate_right(1);
             self.lately[0] = While::default();
+        }
+    }
+
+    /// The last while, so long, was a stall or was not.
+    fn note_stall(&mut self, stalls: bool, now: Duration, time: Duration) {
+        match (self.stalls, stalls) {
+            (false, true) => {
+                self.stalls_since = now.saturating_sub(time);
+                self.counts.retire(self.stall.take());
+            }
+            (true, false) => self.end_stall(now),
+            (true, true) | (false, false) => {}
+        }
+        self.stalls = stalls;
+    }
+
+    /// The stall is over; what was read in it may still come.
+    fn end_stall(&mut self, now: Duration) {
+        if let Some(stall) = &mut self.stall {
+            stall.lasted = now.saturating_sub(stall.at);
         }
     }
 
@@ -283,7 +333,12 @@ impl Source {
 
     /// What the spill file was good for so far.
     pub fn spill_counts(&self) -> SpillCounts {
-        self.spill.counts
+        let (mut counts, mut stall) = (self.spill.counts, self.spill.stall);
+        if let Some(stall) = stall.as_mut().filter(|_| self.spill.stalls) {
+            stall.lasted = self.now.since(Time(0)).saturating_sub(stall.at);
+        }
+        counts.retire(stall);
+        counts
     }
 
     /// Payload bytes that lie on flash now.
@@ -308,6 +363,10 @@ impl Source {
         self.reads += 1;
         self.spill.reading += cost;
         self.spill.reads.insert(key, class);
+        if self.spill.stalls {
+            let at = self.spill.stalls_since;
+            self.spill.stall.get_or_insert(Stall { at, ..Stall::default() });
+        }
     }
 
     /// A read came back that held `held` bytes of memory: its class, if no grant covers it.
@@ -344,7 +403,7 @@ impl Source {
                 spill.in_slots += len;
                 spill.counts.stored += len;
                 spill.counts.peak = spill.counts.peak.max(spill.in_slots);
-                spill.counts.stalls += u64::from(!std::mem::replace(&mut spill.used, true));
+                spill.stall.iter_mut().for_each(|stall| stall.stored += len);
                 self.actions.push_back(SourceAction::Store { slot, buffer, len: len as u32 });
             }
             _ => self.spill.kept.push_back(ready),
