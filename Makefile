@@ -22,6 +22,9 @@ demo: ## move a real tree between two hosts made of namespaces, kill it half-way
 	@scripts/needs.sh demo
 	@scripts/demo.sh
 
+# Tests mostly wait, for ssh or for somebody's patience to end: two processors run four at a time.
+export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
+
 # Every test runs, also after one has failed; what was skipped is counted at the end.
 test: ## run all tests
 	@scripts/needs.sh test

@@ -11,11 +11,9 @@ use haul_core::schedule::table::Table;
 use haul_core::schedule::{Health, Policy, TargetState};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{SourceDone, SourceOp};
-use haul_core::transfer::source::{Lies, QUEUED_MAX, Source, SourceAction, SourceConfig};
-use haul_core::transfer::{BUNDLE_LEN_MAX, SMALL_LEN_MAX, SessionEnd};
-use haul_core::wire::{
-    EndReport, Failure, Knobs, Message, NotKept, Placed, RATE_UNLIMITED, STREAMS_MAX, credit_cost,
-};
+use haul_core::transfer::source::{Lies, Source, SourceAction};
+use haul_core::transfer::{SMALL_LEN_MAX, SessionEnd};
+use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, RATE_UNLIMITED, STREAMS_MAX};
 
 use super::choices::Choices;
 use super::net::Net;
@@ -28,13 +26,12 @@ use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
     end_report, exchange_reports, places_in_words, protocol,
 };
-use crate::api::{Knob, Progress};
+use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
-use crate::job::{Options, PathBytes, Role, Verify};
+use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
-use crate::storage::null::{self, MadeEngine};
 use crate::storage::source::tree::SourceTree;
-use crate::storage::source::{ReadConfig, ReadEngine, WallClock};
+use crate::storage::source::{ReadConfig, WallClock};
 use crate::storage::spill::SpillDone;
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob};
@@ -43,9 +40,10 @@ use crate::transport::pace::Pacer;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataSender, SendEvent};
 
-use setup::{Origin, Setup, set_up};
+use setup::set_up;
 
 mod setup;
+mod start;
 mod trial;
 
 /// Threads that stat ahead of the walk.
@@ -221,24 +219,6 @@ struct Session {
     pacer: Arc<Pacer>,
 }
 
-/// The engine for what the sources are.
-fn start_engine(
-    setup: &Setup,
-    config: ReadConfig,
-    tree: &Arc<SourceTree>,
-    meter: &Arc<Meter>,
-    post: Post<SourceCompletion>,
-) -> std::io::Result<Box<dyn SourceEngine>> {
-    Ok(match &setup.origin {
-        Origin::Files(_) => Box::new(ReadEngine::start(tree.clone(), post, meter.clone(), config)?),
-        Origin::Made(made) => {
-            let readers = config.readers;
-            let config = null::lane_config(2 * readers, readers, setup.object_size);
-            Box::new(MadeEngine::start(*made, setup.agreed.digest, config, meter.clone(), post)?)
-        }
-    })
-}
-
 /// The thread of one data stream.
 fn start_sender(
     link: Link,
@@ -254,114 +234,6 @@ fn start_sender(
 }
 
 impl Session {
-    fn start(
-        (data, first): (Vec<(StreamId, Link)>, u16),
-        lines: Lines,
-        sender: Sender<Event>,
-        request: &SourceRequest,
-        setup: &Setup,
-    ) -> Result<Session, Failure> {
-        let meter = Arc::new(Meter::default());
-        let tree = Arc::new(SourceTree::new());
-        let post: Post<SourceCompletion> = {
-            let sender = sender.clone();
-            Arc::new(move |done| drop(sender.send(Event::Done(done))))
-        };
-        let config = ReadConfig {
-            readers: usize::from(request.readers),
-            clock: request.clock.clone(),
-            storage: request.options.source_storage.clone(),
-            memory: request.memory,
-            digest: setup.agreed.digest,
-        };
-        let reads_max = config.reads_max(setup.object_size);
-        let reads_total = config.reads_total(setup.object_size);
-        let engine = start_engine(setup, config.clone(), &tree, &meter, post)
-            .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
-        let mut machine = Source::new(SourceConfig {
-            entries_max: setup.agreed.limits.entries,
-            memory: request.memory,
-            reads_max,
-            reads_total,
-            policy: request.options.schedule,
-            wait: setup.wait,
-            holes: setup.agreed.holes,
-            digest: setup.agreed.digest,
-            targets: setup.agreed.targets,
-            layouts: setup.agreed.layouts,
-            verify: request.options.verify == Verify::Disk,
-            patience: lines.patience(),
-        });
-        let clock = Clock::new();
-        let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.socket.clone()?)));
-        let mut net =
-            Net::start(clock.now(), sockets, &request.options, request.pacer.clone(), lines.can_join());
-        net.expect(clock.now(), first);
-        // Frames that a stream's thread still holds when the machine has written them off.
-        let frame_len = u64::from(setup.object_size).max(BUNDLE_LEN_MAX);
-        let streams = if lines.can_join() { usize::from(STREAMS_MAX) } else { data.len() };
-        let slack = streams as u64 * u64::from(QUEUED_MAX) * credit_cost(frame_len);
-        let mut senders = HashMap::new();
-        for (stream, link) in data {
-            senders.insert(stream, start_sender(link, (stream, EPOCH), &meter, &sender, &request.pacer)?);
-            machine.handle_stream_up(stream);
-        }
-        let object_size = setup.object_size;
-        let walk = match &setup.origin {
-            Origin::Files(roots) => {
-                Walk::start(roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
-                    .map_err(|e| protocol(format!("starting the walk: {e}")))?
-            }
-            Origin::Made(made) => Walk::of(made.walk(object_size)),
-        };
-        let post: Post<SpillDone> = {
-            let sender = sender.clone();
-            Arc::new(move |done| drop(sender.send(Event::Spill(done))))
-        };
-        let spill = Spill::start(&request.options, object_size.into(), &mut machine, post)?;
-        let pool = Pool::new(request.memory + slack);
-        #[cfg(test)]
-        super::tests::keep_pool(&pool);
-        Ok(Session {
-            machine,
-            tree,
-            engine,
-            walk,
-            walked: false,
-            ahead: VecDeque::new(),
-            rename: setup.rename.clone(),
-            senders,
-            pool,
-            spill,
-            buffers: HashMap::new(),
-            kinds: HashMap::new(),
-            meter,
-            tally: Tally::default(),
-            far: None,
-            placed: None,
-            not_kept: [0; NotKept::COUNT],
-            holes: setup.agreed.holes,
-            unencrypted: setup.agreed.auth_only,
-            lost: false,
-            notices: Notices::new("source"),
-            steering: Steering::new(setup.agreed.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
-            view: View::new(setup.agreed.tables, Role::Source),
-            choices: Choices::new(setup.agreed.choices),
-            turned: Knobs::default(),
-            reading: config,
-            rate: request.pacer.rate(),
-            object_size: setup.object_size,
-            net,
-            trial: request.trial.clone(),
-            looked: None,
-            taken: (Time(0), 0),
-            lines,
-            clock,
-            sender,
-            pacer: request.pacer.clone(),
-        })
-    }
-
     fn drive(&mut self, mailbox: &Receiver<Event>, control: &ControlHandle, watch: &Watch) -> SessionEnd {
         let clock = self.clock;
         let mut pulse = Pulse::new();
