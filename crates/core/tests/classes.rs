@@ -13,7 +13,7 @@ use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{
     Lies, SPILL_STALL, Source, SourceAction, SourceConfig, SpillConfig, Stall,
 };
-use haul_core::wire::{Announced, FileLayout, Message, credit_cost};
+use haul_core::wire::{Announced, Failure, FileLayout, Message, Stage, credit_cost};
 
 const OBJECT: u32 = 1 << 20;
 const FILE: FileId = FileId(1);
@@ -140,6 +140,8 @@ struct Spilling {
     sent: Vec<u64>,
     /// What lies in the slots.
     slots: HashMap<u32, u64>,
+    /// So many can be stored; then the file fails.
+    stores: u32,
 }
 
 impl Spilling {
@@ -147,7 +149,7 @@ impl Spilling {
         let mut source = source_of(true, Lies::At(TargetId(0)), OBJECT, reads_max);
         let stall = Duration::from_millis(200);
         source.use_spill(SpillConfig { slots: 64, slot_len: 2 * OBJECT, stall });
-        Spilling { source, now: Duration::ZERO, sent: Vec::new(), slots: HashMap::new() }
+        Spilling { source, now: Duration::ZERO, sent: Vec::new(), slots: HashMap::new(), stores: u32::MAX }
     }
 
     fn run(&mut self, end: Duration) {
@@ -176,8 +178,12 @@ impl Spilling {
                         self.source.handle_sent(stream, self.sent.len() as u64);
                     }
                     SourceAction::Store { slot, buffer, .. } => {
-                        self.slots.insert(slot, buffer.0.into());
-                        self.source.handle_stored(slot, Ok(()));
+                        let result = if self.stores > 0 { Ok(()) } else { Err(full()) };
+                        if result.is_ok() {
+                            self.stores -= 1;
+                            self.slots.insert(slot, buffer.0.into());
+                        }
+                        self.source.handle_stored(slot, result);
                     }
                     SourceAction::Fetch { slot, .. } => {
                         let object = self.slots.remove(&slot).expect("it was stored");
@@ -304,4 +310,31 @@ fn objects_are_as_long_as_stripes() {
         let all: Vec<_> = (0..12 * mib / len).map(|at| (at * len, len)).collect();
         assert_eq!(read, all, "stripes of {stripe_size}");
     }
+}
+
+fn full() -> Failure {
+    Failure { stage: Stage::Write, errno: 28, text: "no space".into() }
+}
+
+/// Goal: when the spill file fails the stall is over for the report: nobody looks when the sink goes on.
+#[test]
+fn a_stall_is_not_told_beyond_the_spill_file() {
+    let mut spilling = Spilling::new(2);
+    spilling.stores = 2;
+    tell_layout(&mut spilling.source);
+    grant(&mut spilling.source, 0, 100);
+    grant(&mut spilling.source, 1, 3);
+    grant(&mut spilling.source, 2, 3);
+    spilling.run(Duration::from_secs(1));
+    assert_eq!(spilling.slots.len(), 2);
+    let counts = spilling.source.spill_counts();
+    assert_eq!((counts.stalls, counts.stored), (1, 2 * u64::from(OBJECT)));
+    spilling.run(Duration::from_secs(9));
+    assert_eq!(spilling.source.spill_counts().longest, counts.longest);
+    assert!(counts.stall_time > Duration::ZERO && counts.stall_time < Duration::from_secs(1), "{counts:?}");
+    grant(&mut spilling.source, 1, 6);
+    grant(&mut spilling.source, 2, 6);
+    spilling.run(Duration::from_secs(11));
+    spilling.sent.sort_unstable();
+    assert_eq!(spilling.sent, (0..12).collect::<Vec<_>>(), "nothing is lost with it");
 }

@@ -310,7 +310,9 @@ impl Spill {
     }
 
     /// Nothing more is stored; what is there is fetched.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, now: Time) {
+        // Nobody looks any more when the sink goes on.
+        self.note_stall(false, now.since(Time(0)), Duration::ZERO);
         self.config = None;
     }
 
@@ -465,7 +467,7 @@ impl Source {
 
     fn no_more_spill(&mut self, failure: &Failure) {
         if self.spill.config.is_some() {
-            self.spill.give_up();
+            self.spill.give_up(self.now);
             let text = format!("spilling ends: {}", failure.text);
             self.actions.push_back(SourceAction::Notice(text.into()));
         }
