@@ -59,59 +59,44 @@ fn negotiation_finds_the_common_ground() {
     let agreed = negotiate(&huge, &huge).expect("more than we take is no error");
     assert_eq!((agreed.limits.object_len, agreed.limits.streams), (OBJECT_LEN_MAX, STREAMS_MAX));
 
-    let capability = |required| Hello {
-        capabilities: vec![Capability { kind: 0x1234, required, value: [].into() }],
+    let naming = |kind, required| Hello {
+        capabilities: vec![Capability { kind, required, value: [].into() }],
         ..base.clone()
     };
+    let capability = |required| naming(0x1234, required);
     assert!(negotiate(&base, &capability(false)).is_ok());
     let error = negotiate(&base, &capability(true)).expect_err("unknown and required");
     assert_eq!(error, WireError::UnknownRequired { what: "capability", kind: 0x1234 });
     assert!(error.to_string().contains("0x1234"));
-    let holes = |required| Hello {
-        capabilities: vec![Capability { kind: capability::HOLES, required, value: [].into() }],
-        ..base.clone()
-    };
+    let holes = |required| naming(capability::HOLES, required);
     for required in [false, true] {
         let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| agreed.holes);
         assert_eq!(agreed(&holes(false), &holes(required)), Ok(true), "both know holes");
         assert_eq!(agreed(&base, &holes(required)), Ok(false));
         assert_eq!(agreed(&holes(required), &base), Ok(false));
     }
-    let targets = Hello {
-        capabilities: vec![Capability { kind: capability::TARGETS, required: false, value: [].into() }],
-        ..base.clone()
-    };
+    let targets = naming(capability::TARGETS, false);
     let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.targets, agreed.holes));
     assert_eq!(agreed(&targets, &targets), Ok((true, false)), "both know targets");
     assert_eq!(agreed(&base, &targets), Ok((false, false)));
     assert_eq!(agreed(&targets, &holes(false)), Ok((false, false)), "one knows the one, one the other");
-    let knobs = Hello {
-        capabilities: vec![Capability { kind: capability::KNOBS, required: false, value: [].into() }],
-        ..base.clone()
-    };
+    let knobs = naming(capability::KNOBS, false);
     let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.knobs, agreed.holes));
     assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
     assert_eq!(agreed(&base, &knobs), Ok((false, false)));
     assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
-    let tables = Hello {
-        capabilities: vec![Capability { kind: capability::TABLES, required: false, value: [].into() }],
-        ..base.clone()
-    };
+    let tables = naming(capability::TABLES, false);
     let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.tables, agreed.knobs));
     assert_eq!(agreed(&tables, &tables), Ok((true, false)), "both know tables");
     assert_eq!(agreed(&tables, &knobs), Ok((false, false)), "one knows the one, one the other");
-    let choices = Hello {
-        capabilities: vec![Capability { kind: capability::CHOICES, required: false, value: [].into() }],
-        ..base.clone()
-    };
+    let choices = naming(capability::CHOICES, false);
     let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.choices, agreed.tables));
     assert_eq!(agreed(&choices, &choices), Ok((true, false)), "both know choices");
     assert_eq!(agreed(&choices, &tables), Ok((false, false)), "one knows the one, one the other");
     // What protects data is never one end's alone.
     for kind in [capability::XXH3, capability::AUTH_ONLY] {
         for required in [false, true] {
-            let wants =
-                Hello { capabilities: vec![Capability { kind, required, value: [].into() }], ..base.clone() };
+            let wants = naming(kind, required);
             let agreed = negotiate(&wants, &wants).expect("both want it");
             assert_eq!(agreed.digest == DigestKind::Xxh3, kind == capability::XXH3);
             assert_eq!(agreed.auth_only, kind == capability::AUTH_ONLY);

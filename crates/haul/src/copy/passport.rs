@@ -13,6 +13,7 @@ use std::sync::Arc;
 use haul_core::io::IoPolicy;
 
 use crate::api::{CopyRequest, Endpoint};
+use crate::driver::choices::InWords;
 use crate::job::{AgentRequest, Options, Role, StorageOptions};
 use crate::probe::network::Way;
 use crate::probe::{self, Direction, network, passport};
@@ -21,12 +22,9 @@ use crate::transport::bootstrap::StorageRate;
 /// How endpoints begin that are no files.
 const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
 
-/// Names and values, with the reason, as [`crate::api::Summary::chosen`] has them.
-pub(super) type Chosen = Vec<(String, String)>;
-
 /// The request with starting values for the ends that lie on this host.
-pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
-    let (mut request, mut chosen) = (request.clone(), Chosen::new());
+pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, InWords) {
+    let (mut request, mut chosen) = (request.clone(), InWords::new());
     let Some(state) = request.state_home.clone() else { return (request, chosen) };
     // The first stands for all of them: they share one set of knobs.
     if let Some(Endpoint::Local(path)) = request.sources.first() {
@@ -48,7 +46,7 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, Chosen) {
 }
 
 /// Says in `chosen`, where an end took a value for the user's, that it is the passport's; adds what is missing.
-pub(super) fn explain(chosen: &mut Chosen, adopted: &Chosen) {
+pub(super) fn explain(chosen: &mut InWords, adopted: &InWords) {
     for (name, text) in adopted {
         let reason = text.split_once(" (").map_or("", |(_, reason)| reason.trim_end_matches(')'));
         match chosen.iter_mut().find(|(known, _)| known == name) {
@@ -71,7 +69,7 @@ pub(super) fn adopt(
     home: Option<&Path>,
     role: Role,
     options: &mut StorageOptions,
-) -> Chosen {
+) -> InWords {
     let (end, direction) = match role {
         Role::Source => ("source", Direction::Read),
         Role::Sink => ("sink", Direction::Write),
@@ -81,7 +79,7 @@ pub(super) fn adopt(
             let reason = format!("from the storage passport of {} ago", passport.age_text());
             merge(options, &passport::starting_values(&passport, direction), end, &reason)
         }
-        Ok(None) => Chosen::new(),
+        Ok(None) => InWords::new(),
         Err(error) => vec![(format!("{end} storage"), format!("as without a passport ({error})"))],
     }
 }
@@ -138,20 +136,20 @@ fn load(
 
 /// Fills in what the passport of the way to `host` or from it says; it counts where its address is the one that is dialled. A
 /// congestion control that the user named makes the rest another's.
-fn adopt_network(state: &Path, host: &str, way: Way, options: &mut Options) -> Chosen {
+fn adopt_network(state: &Path, host: &str, way: Way, options: &mut Options) -> InWords {
     match network::passport::load(state, host, way) {
         Ok(passport) => {
             let start = passport.as_ref().and_then(network::passport::start);
             options.start =
                 start.filter(|start| options.congestion.is_none() || options.congestion == start.congestion);
-            Chosen::new()
+            InWords::new()
         }
         Err(error) => vec![("network".to_owned(), format!("as without a passport ({error})"))],
     }
 }
 
-fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reason: &str) -> Chosen {
-    let mut chosen = Chosen::new();
+fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reason: &str) -> InWords {
+    let mut chosen = InWords::new();
     let mut tell =
         |what: &str, value: String| chosen.push((format!("{end} {what}"), format!("{value} ({reason})")));
     if options.io == IoPolicy::Auto && values.io != IoPolicy::Auto {
@@ -274,10 +272,10 @@ mod tests {
             (chosen, options == StorageOptions::default())
         };
         let here = dir.path().as_os_str().as_bytes();
-        assert_eq!(try_with(dir.path(), here), (Chosen::new(), true));
+        assert_eq!(try_with(dir.path(), here), (InWords::new(), true));
         keep_passport(dir.path(), dir.path());
         assert!(!try_with(dir.path(), here).1 && !try_with(dir.path(), b"~/x").1);
-        assert_eq!(try_with(dir.path(), b"null://1GiB"), (Chosen::new(), true));
+        assert_eq!(try_with(dir.path(), b"null://1GiB"), (InWords::new(), true));
         let identity = probe::identify(dir.path()).unwrap();
         std::fs::write(dir.path().join(format!("passports/{}.json", identity.id)), "{").unwrap();
         let (chosen, same) = try_with(dir.path(), here);

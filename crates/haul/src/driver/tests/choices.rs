@@ -1,8 +1,8 @@
 //! What a far end says it chose: who tells, what is taken of it, and peers that do not know it.
 
-use haul_core::wire::{Capability, Chosen, Hello, Message, capability};
+use haul_core::wire::{Chosen, Message, capability};
 
-use super::evil::{Evil, hello};
+use super::evil::{Evil, hello, hello_knowing};
 use super::*;
 use crate::api::{Event, Observer};
 
@@ -10,11 +10,6 @@ struct Deaf;
 
 impl Observer for Deaf {
     fn event(&self, _: Event) {}
-}
-
-fn knowing() -> Hello {
-    let choices = Capability { kind: capability::CHOICES, required: false, value: Box::default() };
-    Hello { capabilities: vec![choices], ..hello() }
 }
 
 /// A source that waits for grants, at the near end or at the far one.
@@ -37,7 +32,7 @@ fn chosen(name: &str, value: &str) -> Chosen {
 fn a_near_end_is_told() {
     let bench = Bench::new();
     let (source, mut evil) = start(&bench, true);
-    evil.greet_source_as(knowing(), false);
+    evil.greet_source_as(hello_knowing(capability::CHOICES), false);
     evil.announced(1);
     evil.say(Message::Choices(vec![chosen("forgotten", "for there is a second one")]));
     evil.say(Message::Abort(super::evil::a_failure()));
@@ -68,7 +63,7 @@ fn a_far_end_tells() {
     for knows in [true, false] {
         let bench = Bench::new();
         let (source, mut evil) = start(&bench, false);
-        evil.greet_source_as(if knows { knowing() } else { hello() }, false);
+        evil.greet_source_as(if knows { hello_knowing(capability::CHOICES) } else { hello() }, false);
         evil.announced(1);
         if knows {
             evil.say(Message::Choices(vec![chosen("odd", "")]));

@@ -262,7 +262,13 @@ pub(super) fn hello() -> Hello {
     Hello { version_min: 1, version_max: 1, session: SESSION, capabilities: Vec::new(), limits }
 }
 
-/// One that knows sparse files.
+/// One that knows a capability, and does not insist on it.
+pub(super) fn hello_knowing(kind: u16) -> Hello {
+    let known = Capability { kind, required: false, value: Box::default() };
+    Hello { capabilities: vec![known], ..hello() }
+}
+
+/// One that knows sparse files, and insists on them.
 pub(super) fn hello_holes() -> Hello {
     let holes = Capability { kind: capability::HOLES, required: true, value: Box::default() };
     Hello { capabilities: vec![holes], ..hello() }
@@ -270,14 +276,12 @@ pub(super) fn hello_holes() -> Hello {
 
 /// One that knows storage targets.
 pub(super) fn hello_targets() -> Hello {
-    let targets = Capability { kind: capability::TARGETS, required: false, value: Box::default() };
-    Hello { capabilities: vec![targets], ..hello() }
+    hello_knowing(capability::TARGETS)
 }
 
 /// One that knows how files are cut.
 pub(super) fn hello_layouts() -> Hello {
-    let layouts = Capability { kind: capability::LAYOUTS, required: false, value: Box::default() };
-    Hello { capabilities: vec![layouts], ..hello() }
+    hello_knowing(capability::LAYOUTS)
 }
 
 pub(super) fn target_health(class: u16) -> TargetHealth {

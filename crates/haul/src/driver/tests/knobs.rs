@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use haul_core::tune::rate::RATE_MIN;
-use haul_core::wire::{Capability, Hello, Knobs, Message, RATE_UNLIMITED, capability};
+use haul_core::wire::{Knobs, Message, RATE_UNLIMITED, capability};
 
-use super::evil::{Evil, hello};
+use super::evil::{Evil, hello, hello_knowing};
 use super::*;
 use crate::api::{Control, Event, Knob, Observer, Phase};
 
@@ -16,11 +16,6 @@ struct Nobody;
 
 impl Observer for Nobody {
     fn event(&self, _event: Event) {}
-}
-
-fn knowing() -> Hello {
-    let knobs = Capability { kind: capability::KNOBS, required: false, value: Box::default() };
-    Hello { capabilities: vec![knobs], ..hello() }
 }
 
 fn knobs_of(message: &Message) -> Option<Knobs> {
@@ -53,7 +48,7 @@ fn a_far_end_follows_and_answers() {
     let bench = Bench::new();
     let (ours, mut evil) = ends();
     let source = start(&bench, ours, None);
-    evil.greet_source_as(knowing(), false);
+    evil.greet_source_as(hello_knowing(capability::KNOBS), false);
     let mut turn = |knobs: Knobs| {
         evil.say(Message::Knobs(knobs));
         evil.until(knobs_of).unwrap()
@@ -88,7 +83,7 @@ fn a_near_end_tells_and_is_not_told() {
     let (ours, mut evil) = ends();
     let control = Control::new();
     let source = start(&bench, ours, Some(&control));
-    evil.greet_source_as(knowing(), false);
+    evil.greet_source_as(hello_knowing(capability::KNOBS), false);
     assert_eq!(evil.until(knobs_of), Some(Knobs::default()), "it begins with what stands");
     let lies = Knobs { paused: true, rate: 70_000, streams: 7, readers: 7, writers: 7 };
     evil.say(Message::Knobs(lies));
@@ -126,7 +121,7 @@ fn writers_of_nothing_cannot_be_turned() {
     let control = Control::new();
     control.set(Knob::Writers, 5).unwrap();
     let source = start(&bench, ours, Some(&control));
-    evil.greet_source_as(knowing(), false);
+    evil.greet_source_as(hello_knowing(capability::KNOBS), false);
     let told = evil.until(knobs_of).unwrap();
     assert_eq!(told.writers, 5);
     evil.say(Message::Knobs(Knobs { writers: 0, ..told }));

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{Row, Table, Unwell, UnwellTargets};
-use haul_core::wire::{Capability, Hello, Message, capability};
+use haul_core::wire::{Message, capability};
 
-use super::evil::{Evil, hello};
+use super::evil::{Evil, hello, hello_knowing};
 use super::*;
 use crate::api::{Control, Event, Observer, Side};
 use crate::job::Role;
@@ -22,11 +22,6 @@ impl Observer for Seen {
             self.0.lock().unwrap().push(event);
         }
     }
-}
-
-fn knowing() -> Hello {
-    let tables = Capability { kind: capability::TABLES, required: false, value: Box::default() };
-    Hello { capabilities: vec![tables], ..hello() }
 }
 
 /// A source that is paused by its missing grants; with a control it is the near end.
@@ -80,7 +75,7 @@ fn a_far_end_answers() {
     let bench = Bench::new();
     let (ours, mut evil) = ends();
     let source = start(&bench, ours, None);
-    evil.greet_source_as(knowing(), false);
+    evil.greet_source_as(hello_knowing(capability::TABLES), false);
     evil.announced(1);
     evil.say(Message::TargetTable(table("x")));
     evil.say(Message::UnwellTargets(UnwellTargets::default()));
@@ -114,7 +109,7 @@ fn a_near_end_asks_while_somebody_looks() {
     let control = Control::new();
     let watch = Watch { observer: Some(seen.clone()), control: control.clone(), ..Watch::silent() };
     let source = start(&bench, ours, Some(watch));
-    evil.greet_source_as(knowing(), false);
+    evil.greet_source_as(hello_knowing(capability::TABLES), false);
     evil.announced(1);
     // Nobody looks. What comes of itself is not heard; a pong shows that it was taken.
     evil.say(Message::TargetTable(table("unasked")));
