@@ -17,7 +17,7 @@ use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::table::{Table, Troubles};
 use haul_core::schedule::{Health, Limits, Policy as Choice, Run, Schedule};
 use haul_core::transfer::op::{SinkDone, SinkOp, Took};
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig, TargetsConfig};
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
     Announced, DataEntry, DataHeader, FileLayout, Message, Outcome, Policy, TARGET_CLASSES_MAX,
@@ -129,7 +129,7 @@ fn entry(id: u64, object: u64, size: u64) -> DataEntry {
     }
 }
 
-fn config(memory: u64, targets: Option<TargetsConfig>) -> SinkConfig {
+fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
     SinkConfig {
         policy: Policy {
             durable: true,
@@ -148,18 +148,18 @@ fn config(memory: u64, targets: Option<TargetsConfig>) -> SinkConfig {
         holes: true,
         digest: DigestKind::Blake3,
         targets,
+        round_trip: Duration::from_millis(10),
         layouts: true,
         names: None,
     }
 }
 
-fn new_sink(memory: u64, targets: Option<TargetsConfig>) -> Sink {
+fn new_sink(memory: u64, targets: Option<Limits>) -> Sink {
     let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
     Sink::new(config(memory, targets), resume)
 }
 
-const TARGETS: TargetsConfig =
-    TargetsConfig { limits: Limits { total: 256, each: 16 }, round_trip: Duration::from_millis(10) };
+const TARGETS: Limits = Limits { total: 256, each: 16 };
 
 fn announced(id: u64, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1, nanos: 0 };

@@ -42,6 +42,9 @@ pub struct Experiment {
     pub limit: String,
     /// `loopback`, a preset of `lab wan`, or its options: `rtt=50ms rate=10Gbit`.
     pub networks: Vec<String>,
+    /// Networks need not carry their rate, for this machine may not; the results say what they do carry.
+    #[serde(default)]
+    pub any_rate: bool,
     pub source: Storage,
     pub sink: Storage,
     #[serde(rename = "workload")]

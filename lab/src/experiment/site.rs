@@ -192,7 +192,7 @@ impl Sites {
             if process::interrupted() {
                 return Err(process::Interrupted.into());
             }
-            let wan = network(name)?;
+            let wan = network(name)?.map(|wan| wan::Up { any_rate: experiment.any_rate, ..wan });
             // The hosts' own directories lie where the destination does, unless that is a model, which no server exports.
             let hosts =
                 if experiment.sink.on == Medium::Model { all.scratches[0].0.clone() } else { far.clone() };
@@ -208,7 +208,13 @@ impl Sites {
             let network = described["name"].as_str().map(str::to_owned);
             let pid = described["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
             let set_ms = network.is_some().then_some(bench.line.rtt.as_secs_f64() * 1e3);
-            let seen = set_ms.map(|set_ms| ping(&bench, set_ms)).transpose()?.unwrap_or_default();
+            let mut seen = set_ms.map(|set_ms| ping(&bench, set_ms)).transpose()?.unwrap_or_default();
+            if let Some(proof) = described["proof"].as_array() {
+                // Of all NICs together.
+                for key in ["goodput_gbit", "goodput_possible_gbit"] {
+                    seen[key] = proof.iter().filter_map(|nic| nic[key].as_f64()).sum::<f64>().into();
+                }
+            }
             let emulators = pid.into_iter().chain(near_pid).chain(far_pid).collect();
             let cached = [&experiment.source, &experiment.sink]
                 .iter()

@@ -275,7 +275,7 @@ fn remarks(results: &Results) -> String {
         text += ".\n";
     }
     if results.networks.values().any(|seen| !seen.is_null()) {
-        text += "\n## Networks\n\n| network | round trip set, ms | ping min / mean, ms | error of the shortest, ms | late p99 / max, µs, worst run | CPUs, median |\n|---|---|---|---|---|---|\n";
+        text += "\n## Networks\n\n| network | round trip set, ms | ping min / mean, ms | error of the shortest, ms | iperf3 / room for, Gbit/s | late p99 / max, µs, worst run | CPUs, median |\n|---|---|---|---|---|---|---|\n";
         for (name, seen) in results.networks.iter().filter(|(_, seen)| !seen.is_null()) {
             let number = |key: &str| seen[key].as_f64().unwrap_or(f64::NAN);
             let runs =
@@ -286,11 +286,16 @@ fn remarks(results: &Results) -> String {
             let share = Spread::of(runs().map(|run| run.emulator_seconds / run.wall_seconds));
             let _ = writeln!(
                 text,
-                "| {name} | {} | {:.3} / {:.3} | {:+.3} | {:.0} / {:.0} | {} |",
-                number("set_ms"),
+                "| {name} | {} | {:.3} / {:.3} | {:+.3} | {} | {:.0} / {:.0} | {} |",
+                figure(number("set_ms")),
                 number("min_ms"),
                 number("mean_ms"),
                 number("min_ms") - number("set_ms"),
+                // Results of before this was kept have none.
+                seen["goodput_gbit"].as_f64().map_or_else(
+                    || "-".into(),
+                    |goodput| format!("{} / {}", figure(goodput), figure(number("goodput_possible_gbit")))
+                ),
                 late("p99"),
                 late("max"),
                 share.map_or_else(|| "-".into(), |share| figure(share.median)),

@@ -6,7 +6,7 @@
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `data`, `epoch`,
-//! `end`, `drain`; a destination of several storage targets (`targets`).
+//! `end`, `drain`; a destination of several storage targets (`targets`); how much is granted (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::digest::DigestKind;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::journal::{Log, Replayed};
+use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
 use crate::wire::{DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Totals};
@@ -29,6 +30,7 @@ mod file;
 mod lookup;
 mod map;
 mod targets;
+mod window;
 
 use data::Frame;
 use dirs::Dirs;
@@ -36,7 +38,7 @@ use drain::Drain;
 use epoch::Epochs;
 use file::{File, Phase};
 use targets::Targets;
-pub use targets::TargetsConfig;
+use window::{Credit, Window};
 
 /// What the sink machine must know before it starts.
 #[derive(Clone, Debug)]
@@ -56,8 +58,10 @@ pub struct SinkConfig {
     pub holes: bool,
     /// How both ends make digests.
     pub digest: DigestKind,
-    /// The destination has several storage targets, and both ends know to speak of them.
-    pub targets: Option<TargetsConfig>,
+    /// The destination has several storage targets, and both ends know to speak of them: writes of objects in flight.
+    pub targets: Option<Limits>,
+    /// Of the path between the ends; [`Sink::set_round_trip`] when it is measured anew.
+    pub round_trip: Duration,
     /// Both ends know how striped files are cut: `FILE_LAYOUT` may come.
     pub layouts: bool,
     /// The names that may be announced in the destination root; `None`: any.
@@ -170,7 +174,7 @@ pub struct Sink {
     freed: u64,
     granted: u64,
     /// Credit that may be out or in buffers, as found so far; and the dearest frame.
-    window: u64,
+    window: Window,
     frame_cost_max: u64,
     done: Vec<DoneItem>,
     states: Vec<(FileId, Generation, FileState)>,
@@ -199,7 +203,7 @@ impl Sink {
             holes: 0,
             resume: resume.replayed,
             epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
-            targets: config.targets.map(|targets| Targets::new(targets, config.memory)),
+            targets: config.targets.map(|limits| Targets::new(limits, config.memory, config.round_trip)),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -213,7 +217,7 @@ impl Sink {
             buffers: HashMap::new(),
             freed: 0,
             granted: 0,
-            window: 0,
+            window: Window::new(config.memory, config.round_trip),
             frame_cost_max: 0,
             done: Vec::new(),
             states: Vec::new(),
@@ -479,9 +483,11 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(Message::Done(items)));
         }
         self.flush_targets();
-        self.open_window();
-        let owed = (self.window + self.freed).saturating_sub(self.granted);
-        if owed >= (self.window / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
+        let credit = Credit { granted: self.granted, received: self.received, freed: self.freed };
+        let idle = self.has_idle_target();
+        let window = self.window.open(self.now, credit, self.frame_cost_max, idle);
+        let owed = (window + self.freed).saturating_sub(self.granted);
+        if owed >= (window / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
             self.granted += owed;
             self.actions.push_back(SinkAction::Send(Message::Grant { class: 0, total: self.granted }));
             if self.frames != self.frames_told {
@@ -490,20 +496,6 @@ impl Sink {
                 let message = Message::Written { bytes: self.counts.written, frames };
                 self.actions.push_back(SinkAction::Send(message));
             }
-        }
-    }
-
-    /// Grants more at a time when nearly all that was granted has come and storage keeps up: then the window is what holds
-    /// the source, and a longer path needs a larger one; or when a storage target that files go to has nothing here, for what
-    /// others are slow to write must not keep it idle. Memory that is not needed is not touched.
-    fn open_window(&mut self) {
-        let floor = WINDOW_MIN.min(self.config.memory / 4).max(WINDOW_FRAMES * self.frame_cost_max);
-        self.window = self.window.max(floor.min(self.config.memory));
-        let (coming, here) =
-            (self.granted.saturating_sub(self.received), self.received.saturating_sub(self.freed));
-        let keeps_up = here <= self.window / 4 * 3 || self.has_idle_target();
-        if self.granted > 0 && coming < self.window / 4 && keeps_up {
-            self.window = self.window.saturating_mul(2).min(self.config.memory);
         }
     }
 
@@ -539,8 +531,5 @@ impl Sink {
 }
 
 /// Entries in one `FILE_STATE` and in one `FILE_DONE`, so that they stay far below the frame limit.
-/// Credit that is always granted: bytes (or a quarter of the memory), and frames of the largest kind that came.
-const WINDOW_MIN: u64 = 64 << 20;
-const WINDOW_FRAMES: u64 = 16;
 const STATES_PER_MESSAGE: usize = 1024;
 const DONE_PER_MESSAGE: usize = 512;

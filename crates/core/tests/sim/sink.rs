@@ -14,7 +14,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{
     CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
 };
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig, TargetsConfig};
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
@@ -93,10 +93,9 @@ impl World {
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
         let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
-        let targets = self.sink_targets.as_mut().map(|rng| TargetsConfig {
-            limits: Limits { total: rng.u32(1..40), each: rng.u32(1..9) },
-            round_trip: Duration::from_micros(rng.u64(..50_000)),
-        });
+        let targets =
+            self.sink_targets.as_mut().map(|rng| Limits { total: rng.u32(1..40), each: rng.u32(1..9) });
+        let round_trip = self.sink_targets.as_mut().map_or(20_000, |rng| rng.u64(..50_000));
         let config = SinkConfig {
             policy,
             memory,
@@ -107,6 +106,7 @@ impl World {
             holes,
             digest,
             targets,
+            round_trip: Duration::from_micros(round_trip),
             layouts: self.layouts,
             names,
         };

@@ -12,7 +12,7 @@ use haul_core::schedule::table::Table;
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
-use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig, TargetsConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
 use super::choices::Choices;
@@ -330,7 +330,8 @@ impl Session {
             holes: setup.agreed.holes,
             digest: setup.agreed.digest,
             layouts: setup.agreed.layouts,
-            targets: limits.map(|limits| TargetsConfig { limits, round_trip: receive.round_trip() }),
+            targets: limits,
+            round_trip: receive.round_trip(),
             names: setup.names,
         };
         Ok(Session {

@@ -35,15 +35,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// So often the source is told how the targets fare that had anything to do.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What the sink must know of a destination with several storage targets.
-#[derive(Clone, Copy, Debug)]
-pub struct TargetsConfig {
-    /// Writes of objects in flight.
-    pub limits: Limits,
-    /// Of the path between the ends; [`Sink::set_round_trip`] when it is measured anew.
-    pub round_trip: Duration,
-}
-
 /// An object that waits for its turn.
 struct Waiting {
     file: SinkFile,
@@ -79,10 +70,10 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn new(config: TargetsConfig, memory: u64) -> Targets {
+    pub(super) fn new(limits: Limits, memory: u64, round_trip: Duration) -> Targets {
         Targets {
-            schedule: Schedule::new(Policy::Adaptive, config.limits),
-            shares: Shares::new(memory, OBJECT_LEN_MIN.into(), config.round_trip),
+            schedule: Schedule::new(Policy::Adaptive, limits),
+            shares: Shares::new(memory, OBJECT_LEN_MIN.into(), round_trip),
             waiting: BTreeMap::new(),
             count: 0,
             writing: HashMap::new(),
@@ -216,6 +207,7 @@ impl Sink {
 
     /// The path's round trip was measured anew.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
+        self.window.set_round_trip(round_trip);
         if let Some(targets) = &mut self.targets {
             targets.shares.set_round_trip(round_trip);
         }
