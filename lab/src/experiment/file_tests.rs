@@ -101,6 +101,7 @@ fn shipped_experiments_are_right() {
             "wan-stock-10g",
             "wan-stock-1g",
             "wan-threads",
+            "wan-whole-10g",
             "wan-whole-1g",
         ]
     );
