@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_core::ids::{StreamId, Time};
-use haul_core::tune::congestion::{self, Facts, Full, Look, LossMeter, Turn};
+use haul_core::tune::congestion::{self, Facts, LossMeter};
 use haul_core::tune::start::RATE_DEFAULT;
 use haul_core::tune::streams::{Flow, Sample, Streams};
 use haul_core::tune::{LOCAL_RTT, show_ms, show_rate, show_size};
@@ -52,9 +52,6 @@ pub(crate) struct Net {
     control: String,
     why: String,
     loss: LossMeter,
-    full: Full,
-    /// The control that gave way on a full line.
-    before_full: String,
     /// Bytes sent, and sent again, in all.
     sent: (u64, u64),
     rtt: Duration,
@@ -88,8 +85,6 @@ impl Net {
             control: String::new(),
             why: "the system's default".into(),
             loss: LossMeter::default(),
-            full: Full::default(),
-            before_full: String::new(),
             sent: (0, 0),
             rtt: Duration::ZERO,
             buffers: None,
@@ -112,7 +107,7 @@ impl Net {
         match (&options.congestion, known.filter(|(name, _)| net.usable.contains(name))) {
             (Some(name), _) => net.set_control(name.clone(), "as asked".into()),
             (None, Some((name, why))) => net.set_control(name, why),
-            (None, None) => net.choose_control(None),
+            (None, None) => net.choose_control(),
         }
         net.size_buffers(options.window);
         let count = u16::try_from(net.flows.len()).unwrap_or(STREAMS_MAX);
@@ -190,9 +185,9 @@ impl Net {
             flow.last = Some(sample);
         }
         self.sent = (sent, again);
-        let look = self.loss.handle_sent(now, sent, again, waiting * 2 > flows.len() && !self.rtt.is_zero());
+        self.loss.handle_sent(now, sent, again, waiting * 2 > flows.len() && !self.rtt.is_zero());
         if !self.pinned {
-            self.choose_control(look);
+            self.choose_control();
         }
         let waited = self.pacer.waited();
         // The streams spent more than a fifth of their time waiting for the user's limit.
@@ -238,8 +233,7 @@ impl Net {
         lines
     }
 
-    /// `look`: of the streams that run, if one is just over.
-    fn choose_control(&mut self, look: Option<Look>) {
+    fn choose_control(&mut self) {
         if self.rtt.is_zero() {
             return;
         }
@@ -249,16 +243,8 @@ impl Net {
             return;
         }
         let facts = Facts { usable: &self.usable, current: &self.control, rtt: self.rtt, lossy };
-        let choice = congestion::choose(&facts);
-        let turn = look.and_then(|look| self.full.handle_look(&look, &facts));
-        match (choice, turn) {
-            (Some(choice), _) => self.set_control(choice.value, choice.why),
-            (None, Some(Turn::To(choice))) => {
-                self.before_full.clone_from(&self.control);
-                self.set_control(choice.value, choice.why);
-            }
-            (None, Some(Turn::Back(why))) => self.set_control(self.before_full.clone(), why),
-            (None, None) => {}
+        if let Some(choice) = congestion::choose(&facts) {
+            self.set_control(choice.value, choice.why);
         }
     }
 
