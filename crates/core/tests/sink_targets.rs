@@ -148,7 +148,7 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
         holes: true,
         digest: DigestKind::Blake3,
         targets,
-        round_trip: Duration::from_millis(10),
+        round_trip: Some(Duration::from_millis(10)),
         layouts: true,
         names: None,
     }

@@ -149,6 +149,9 @@ impl Report {
     }
 }
 
+/// A choice of this name says that the sink's memory, and not the path, held the source most of the time.
+pub(crate) const MEMORY_HELD: &str = "memory";
+
 /// No end told of targets that were unwell.
 pub(crate) fn nobody_unwell() -> [(Role, UnwellTargets); 2] {
     [Role::Source, Role::Sink].map(|end| (end, UnwellTargets::default()))

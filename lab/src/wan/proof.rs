@@ -67,9 +67,13 @@ pub fn prove(
     let rtt = 2.0 * path.delay_ns as f64 / 1e9;
     let most = RATE_MOST * (1.0 + rtt);
     let mut best = 0.0f64;
-    for _ in 0..TRIES {
+    for round in 1..=TRIES {
         let seen = goodput(namespaces, nic, path, FLOWS, SECONDS)?;
         if seen > possible * most {
+            // What waited behind a packet that was lost earlier comes at once; a line that lets too much through does so each time.
+            if round < TRIES {
+                continue;
+            }
             bail!(
                 "iperf3 saw {:.3} Gbit/s, more than {most:.2} times the {:.3} that the rate has room for",
                 seen / 1e9,

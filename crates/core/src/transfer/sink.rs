@@ -60,8 +60,8 @@ pub struct SinkConfig {
     pub digest: DigestKind,
     /// The destination has several storage targets, and both ends know to speak of them: writes of objects in flight.
     pub targets: Option<Limits>,
-    /// Of the path between the ends; [`Sink::set_round_trip`] when it is measured anew.
-    pub round_trip: Duration,
+    /// Of the path between the ends, if it is known; [`Sink::set_round_trip`] when it is measured anew.
+    pub round_trip: Option<Duration>,
     /// Both ends know how striped files are cut: `FILE_LAYOUT` may come.
     pub layouts: bool,
     /// The names that may be announced in the destination root; `None`: any.
@@ -140,6 +140,8 @@ struct Link {
 
 /// The name is taken.
 const EEXIST: i32 = 17;
+/// What a long path takes, where nobody can say.
+const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
 /// After a stop was asked for, frames that are on their way are still taken for this long.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
@@ -203,7 +205,9 @@ impl Sink {
             holes: 0,
             resume: resume.replayed,
             epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
-            targets: config.targets.map(|limits| Targets::new(limits, config.memory, config.round_trip)),
+            targets: config.targets.map(|limits| {
+                Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
+            }),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -237,6 +241,11 @@ impl Sink {
     /// Counters so far.
     pub fn counts(&self) -> SinkCounts {
         self.counts
+    }
+
+    /// The memory, not the path, held the source most of the time: [`SinkConfig::memory`] was out in grants, and came back full.
+    pub fn is_held_by_memory(&self) -> bool {
+        self.window.is_held_by_memory()
     }
 
     /// When [`Sink::handle_tick`] is due, if nothing else happens before.

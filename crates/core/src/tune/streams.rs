@@ -7,6 +7,8 @@
 //! [`MEASURE_RTTS`]. It doubles while the rate rises by more than the noise, then tries smaller steps from the best, then
 //! fewer; a count with the same rate and fewer streams is the better one. Then it rests, for longer each time that a
 //! search ended where it began, and searches again after that, or when the rate has shifted for good.
+//! Where packets wait in a queue the line is full: more streams can add nothing but to that queue, and to what is lost when it
+//! overflows, so only fewer are tried.
 //!
 //! Invariants: the count stays within 1 and the most that is possible. It moves only while the network is the limit: with
 //! a slow source, sink or user's limit it stays where it is. After a trial that did not help it goes back to the best.
@@ -64,6 +66,8 @@ pub struct Sample<'a> {
     pub flows: &'a [Flow],
     /// The user's limit holds the streams back.
     pub rate_limited: bool,
+    /// Packets of most streams wait in a queue: round trips are longer than the path is.
+    pub queued: bool,
 }
 
 /// What limits the streams.
@@ -73,6 +77,8 @@ pub enum Limit {
     Window,
     /// The path: its rate, or losses.
     Path,
+    /// The path's rate, for a queue stands before it.
+    Full,
     /// Streams wait for data or for the sink's grants.
     Ends,
     /// `--rate`.
@@ -89,6 +95,8 @@ pub fn limit(sample: &Sample<'_>) -> Limit {
         Limit::Ends
     } else if mean(|f| f.rwnd_limited + f.sndbuf_limited) > 0.5 * mean(|f| f.busy) {
         Limit::Window
+    } else if sample.queued {
+        Limit::Full
     } else {
         Limit::Path
     }
@@ -155,7 +163,7 @@ struct Window {
     n: f64,
     sum: f64,
     squares: f64,
-    limits: [u32; 4],
+    limits: [u32; 5],
 }
 
 impl Window {
@@ -203,7 +211,7 @@ impl Window {
     }
     /// What limited most of the time.
     fn limit(&self) -> Limit {
-        let all = [Limit::Window, Limit::Path, Limit::Ends, Limit::Rate];
+        let all = [Limit::Window, Limit::Path, Limit::Full, Limit::Ends, Limit::Rate];
         all.into_iter().max_by_key(|l| self.limits[*l as usize]).unwrap_or(Limit::Path)
     }
 }
@@ -296,7 +304,7 @@ impl Streams {
                 }
                 let window = std::mem::take(&mut self.window);
                 self.limit = window.limit();
-                let is_network = matches!(self.limit, Limit::Window | Limit::Path);
+                let is_network = matches!(self.limit, Limit::Window | Limit::Path | Limit::Full);
                 let shifted = (window.rate() / self.best.1.max(1.0) - 1.0).abs() > SHIFT;
                 self.shifts = if shifted && is_network { self.shifts + 1 } else { 0 };
                 if self.shifts >= SHIFTS {
@@ -342,7 +350,7 @@ impl Streams {
     fn judge(&mut self, now: Time, rate: f64, noise: f64) {
         let count = self.wanted;
         let gain = GAIN.max(2.0 * noise);
-        let is_network = matches!(self.limit, Limit::Window | Limit::Path);
+        let is_network = matches!(self.limit, Limit::Window | Limit::Path | Limit::Full);
         let better = match self.trial {
             Trial::Base => {
                 (self.best, self.top) = ((count, rate), rate);
@@ -390,7 +398,8 @@ impl Streams {
                 Trial::Last => (best * LAST).ceil().min(f64::from(self.max)),
             };
             let is_open = f64::from(self.low) < count && count < f64::from(self.high);
-            if count != best && is_open {
+            let helps = self.limit != Limit::Full || count < best;
+            if count != best && is_open && helps {
                 self.trial = this;
                 self.wanted = count as u16;
                 self.phase = Phase::Joining(after(now, JOIN_MAX));
@@ -419,6 +428,7 @@ impl Streams {
         let limit = match self.limit {
             Limit::Window => "the window limits",
             Limit::Path => "the path limits",
+            Limit::Full => "the line is full",
             Limit::Ends => "an end limits",
             Limit::Rate => "--rate limits",
         };

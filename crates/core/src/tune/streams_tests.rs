@@ -24,6 +24,8 @@ struct Model {
     cpu: (f64, f64),
     /// Bytes per second that the ends can take or give.
     ends: f64,
+    /// Whether a queue stands before a link that is full.
+    queue: bool,
     noise: f64,
 }
 
@@ -34,6 +36,7 @@ const FREE: Model = Model {
     loss: 0.0,
     cpu: (1e12, 0.0),
     ends: 1e12,
+    queue: false,
     noise: 0.02,
 };
 
@@ -96,7 +99,8 @@ impl Run {
         let flow = Flow { busy, rwnd_limited, sndbuf_limited: 0.0, lost: model.loss };
         let flows = vec![flow; self.flows.len()];
         let (now, delivered) = (Time(self.now), self.delivered as u64);
-        let sample = Sample { now, delivered, flows: &flows, rate_limited: false };
+        let queued = model.queue && rate >= 0.98 * model.link;
+        let sample = Sample { now, delivered, flows: &flows, rate_limited: false, queued };
         if let Some(count) = self.streams.handle_sample(&sample) {
             assert!((1..=MAX).contains(&count));
             self.changes.push((self.now as f64 / 1e9, count));
@@ -197,10 +201,30 @@ fn a_rate_limit_is_left_alone() {
     let mut streams = Streams::new(Time(0), 4, 64, Duration::from_millis(50));
     for i in 1..2000 {
         let flows = [Flow { busy: 1.0, ..Flow::default() }; 4];
-        let sample = Sample { now: Time(i * TICK), delivered: i * 1000, flows: &flows, rate_limited: true };
+        let sample = Sample {
+            now: Time(i * TICK),
+            delivered: i * 1000,
+            flows: &flows,
+            rate_limited: true,
+            queued: true,
+        };
         assert_eq!(streams.handle_sample(&sample), None);
     }
     assert_eq!(streams.limit(), Limit::Rate);
+}
+
+/// Goal: where a queue stands no stream is added, and what is not needed is parked; where it does not stand yet they are.
+#[test]
+fn a_full_line_gets_no_more_streams() {
+    for seed in 1..=8 {
+        let mut full = Run::new(Model { queue: true, ..FREE }, 6, seed);
+        full.run(300.0);
+        assert!(full.changes.iter().all(|(_, count)| *count <= 6), "seed {seed}: {:?}", full.changes);
+        assert_eq!(full.streams.wanted(), 1, "seed {seed}: {:?}", full.changes);
+        let mut short = Run::new(Model { queue: true, window: 1.2e9 / 8.0 * 0.05, ..FREE }, 4, seed);
+        short.run(60.0);
+        assert!((8..=9).contains(&short.streams.wanted()), "seed {seed}: {:?}", short.changes);
+    }
 }
 
 /// Goal: when the path changes for good, the search begins again.
@@ -243,8 +267,13 @@ fn streams_that_do_not_come() {
         // Four at first, three from the second minute on, whatever is wanted.
         let n = if i < 300 { 4 } else { 3 };
         let flows = vec![Flow { busy: 1.0, ..Flow::default() }; n];
-        let sample =
-            Sample { now: Time(i * TICK), delivered: i * 1_000_000, flows: &flows, rate_limited: false };
+        let sample = Sample {
+            now: Time(i * TICK),
+            delivered: i * 1_000_000,
+            flows: &flows,
+            rate_limited: false,
+            queued: false,
+        };
         asked.extend(streams.handle_sample(&sample));
     }
     assert!(asked.iter().all(|n| (1..=8).contains(n)), "{asked:?}");

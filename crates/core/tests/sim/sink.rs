@@ -106,7 +106,7 @@ impl World {
             holes,
             digest,
             targets,
-            round_trip: Duration::from_micros(round_trip),
+            round_trip: Some(Duration::from_micros(round_trip)),
             layouts: self.layouts,
             names,
         };

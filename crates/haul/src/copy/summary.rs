@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use haul_core::schedule::table::{Unwell, UnwellTargets};
-use haul_core::stage::{StageTime, verdict};
+use haul_core::stage::verdict;
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, NotKept};
@@ -11,7 +11,7 @@ use haul_core::wire::{EndReport, NotKept};
 use super::{LOCAL_STREAMS, path_of};
 use crate::api::{CopyRequest, SlowTarget, Status, Summary};
 use crate::driver::choices::with_far;
-use crate::driver::{Report, cpu_time, merge_stages, rss_max};
+use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
 use crate::storage::null;
 
@@ -42,10 +42,9 @@ impl Joined {
     }
 }
 
-/// Buffers, and so grants, held the rate down: the source waited most of the time, but nobody behind it was busy.
-fn memory_limited(stages: &[StageTime; 5]) -> bool {
-    let (_, _, blocked) = stages[0].shares();
-    blocked > 0.5 && stages[1..].iter().all(|stage| stage.shares().0 < 0.5)
+/// The sink's buffers, and so grants, held the rate down: one of the ends' choices says so.
+fn memory_limited(chosen: &[(String, String)]) -> bool {
+    chosen.iter().any(|(name, _)| name == MEMORY_HELD)
 }
 
 /// The summary of a copy that began at `start`.
@@ -109,7 +108,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         resumed: near.resumed,
         error,
         rate_limited,
-        memory_limited: memory_limited(&stages) && !rate_limited,
+        memory_limited: memory_limited(&chosen) && !rate_limited,
         chosen,
         slow_targets,
         slow_others,

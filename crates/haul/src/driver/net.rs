@@ -99,6 +99,9 @@ impl Net {
         net.control = tcp::control(&*first.socket).unwrap_or_default();
         let samples = net.flows.values().filter_map(|flow| tcp::sample_of(Some(&flow.socket)));
         net.rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min().unwrap_or_default();
+        if net.rtt >= LOCAL_RTT {
+            net.flows.values().for_each(|flow| tcp::bound_unsent(&flow.socket));
+        }
         // The far end's address: this end's own, where this is the far one.
         let ends = [first.socket.peer_addr(), first.socket.local_addr()];
         let ends = ends.map(|end| end.ok().map(|end| end.ip().to_canonical()));
@@ -132,6 +135,9 @@ impl Net {
         }
         if let Some(window) = self.window {
             let _ = tcp::fix_send(&*socket, window.saturating_mul(2));
+        }
+        if self.rtt >= LOCAL_RTT {
+            tcp::bound_unsent(&socket);
         }
         self.flows.insert(stream, Watched { socket, last: None });
     }
@@ -185,7 +191,8 @@ impl Net {
             flow.last = Some(sample);
         }
         self.sent = (sent, again);
-        self.loss.handle_sent(now, sent, again, waiting * 2 > flows.len() && !self.rtt.is_zero());
+        let queued = waiting * 2 > flows.len() && !self.rtt.is_zero();
+        self.loss.handle_sent(now, sent, again, queued);
         if !self.pinned {
             self.choose_control();
         }
@@ -193,7 +200,7 @@ impl Net {
         // The streams spent more than a fifth of their time waiting for the user's limit.
         let rate_limited = (waited - self.waited).as_secs_f64() > 0.2 * span * flows.len() as f64;
         self.waited = waited;
-        let sample = Sample { now, delivered, flows: &flows, rate_limited };
+        let sample = Sample { now, delivered, flows: &flows, rate_limited, queued };
         let streams = self.streams.as_mut()?;
         if std::mem::take(&mut self.skipped) {
             // What the sockets say is of a time in which they had to be idle.
@@ -286,9 +293,6 @@ impl Net {
     }
 }
 
-/// Streams that are no sockets say nothing of their path.
-const RTT_UNKNOWN: Duration = Duration::from_millis(100);
-
 /// The receive buffers of a sink's data streams: left to the kernel's own growth, unless it ends too early and more can be had.
 #[derive(Default)]
 pub(crate) struct Receive {
@@ -311,9 +315,9 @@ impl Receive {
         Receive { bytes, given: None, rtt }
     }
 
-    /// Of the path, the shortest that a stream found; where nobody can say, what a long one takes.
-    pub(crate) fn round_trip(&self) -> Duration {
-        self.rtt.unwrap_or(RTT_UNKNOWN)
+    /// Of the path, the shortest that a stream found. Streams that are no sockets say nothing of theirs.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.rtt
     }
 
     /// Takes a stream that came: measures its path, and widens its buffer. What cannot be set stays.
@@ -416,17 +420,17 @@ mod tests {
         assert_eq!(none.report(), []);
     }
 
-    /// Goal: where no stream has come yet the path is taken for a long one; the first that comes shows what it is.
+    /// Goal: where no stream has come yet nobody knows the path; the first that comes shows what it is.
     #[test]
     fn a_stream_that_comes_shows_the_round_trip() {
         let mut receive = Receive::start([], 2, None);
         receive.add(None);
-        assert_eq!(receive.round_trip(), RTT_UNKNOWN);
+        assert_eq!(receive.round_trip(), None);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         receive.add(Some(&near));
         let found = receive.round_trip();
-        assert!(found < RTT_UNKNOWN, "{found:?}");
+        assert!(found.is_some_and(|found| found < Duration::from_millis(100)), "{found:?}");
         receive.add(None);
         assert_eq!(receive.round_trip(), found);
     }

@@ -13,6 +13,7 @@ use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
+use haul_core::tune::show_size;
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
 use super::choices::Choices;
@@ -21,8 +22,8 @@ use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View, name_of};
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
-    end_report, exchange_reports, join, places_in_words, protocol,
+    Clock, EPOCH, Heard, Kind, Links, MEMORY_HELD, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally,
+    Teller, Watch, end_report, exchange_reports, join, places_in_words, protocol,
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
@@ -132,6 +133,10 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
     ];
+    if session.machine.is_held_by_memory() {
+        let all = show_size(request.memory);
+        chosen.push((MEMORY_HELD.into(), format!("{all} at the sink is less than the path can hold")));
+    }
     chosen.extend(session.engine.report());
     chosen.extend(session.receive.report());
     chosen.extend(session.lines.chosen());

@@ -206,7 +206,8 @@ impl Sink {
     }
 
     /// The path's round trip was measured anew.
-    pub fn set_round_trip(&mut self, round_trip: Duration) {
+    pub fn set_round_trip(&mut self, round_trip: Option<Duration>) {
+        let Some(round_trip) = round_trip else { return };
         self.window.set_round_trip(round_trip);
         if let Some(targets) = &mut self.targets {
             targets.shares.set_round_trip(round_trip);

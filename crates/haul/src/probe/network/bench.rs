@@ -406,10 +406,16 @@ impl Measure {
                 }
             })
             .collect();
-        let sample = Sample { now: look.now, delivered: look.taken, flows: &flows, rate_limited: false };
+        let sample = Sample {
+            now: look.now,
+            delivered: look.taken,
+            flows: &flows,
+            rate_limited: false,
+            queued: false,
+        };
         match streams::limit(&sample) {
             streams::Limit::Window => Limit::Window,
-            streams::Limit::Path => Limit::Path,
+            streams::Limit::Path | streams::Limit::Full => Limit::Path,
             streams::Limit::Ends | streams::Limit::Rate => Limit::Hosts,
         }
     }
