@@ -38,7 +38,7 @@ fn a_page_has_all_that_was_measured() {
         "lab/lab run name --rounds 3 --seed 7",
         "commit 0123456789ab, **with changes that no commit has**",
         "2 x Some CPU, 24 GiB, Linux 6.1",
-        "| lan | 0.2 | 0.210 / 0.233 | +0.010 | 61 / 900 |",
+        "| lan | 0.200 | 0.210 / 0.233 | +0.010 | 9.20 / 9.41 | 61 / 900 |",
         "iperf 3.12",
         "[name.json](name.json)",
     ] {
