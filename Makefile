@@ -68,6 +68,7 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 	@scripts/bench-engine.sh
 	@scripts/bench-disk.sh
 	@scripts/bench-null.sh
+	@scripts/bench-zerocopy.py
 	@scripts/bench-protect.sh
 	@scripts/bench-order.sh
 	@scripts/bench-cache.sh

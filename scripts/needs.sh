@@ -27,7 +27,8 @@ test=("${demo[@]}" "${kernel[@]}" strace:strace b3sum:b3sum setpriv:util-linux s
     "${gluster[@]}" "${moosefs[@]}")
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3
     rclone:rclone globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
-    xrdcp:xrootd-client xrootd:xrootd-server lftp:lftp socat:socat)
+    xrdcp:xrootd-client xrootd:xrootd-server lftp:lftp socat:socat
+    python3:python3)
 lab=("${demo[@]}" ping:iputils-ping iperf3:iperf3 rsync:rsync fusermount3:fuse3)
 
 case $profile in
