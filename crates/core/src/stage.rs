@@ -1,7 +1,7 @@
 //! Where the time went: the five stages of a transfer, and the verdict drawn from them.
 //!
 //! In: nanoseconds that each stage's threads were busy, starved (waited for the stage before) and
-//! blocked (waited for the stage after). Out: which of the five limits the rate.
+//! blocked (waited for the stage after), and how busy the processors of both ends were. Out: which of the five limits the rate.
 
 /// The five parts of a transfer, in the order in which a byte meets them (XDD's impedance model).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,9 +48,43 @@ impl StageTime {
     }
 }
 
+/// The processors that one end may use, while payload moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Processors {
+    pub count: u16,
+    /// How busy they were, whoever kept them so: 0 to [`Processors::ALL`].
+    pub busy: u16,
+}
+
+impl Processors {
+    /// All of them, all of the time.
+    pub const ALL: u16 = 1000;
+    /// From here on a thread that has work waits for one.
+    const USED_UP: u16 = 900;
+
+    /// How busy they were, 0 to 1.
+    pub fn share(&self) -> f64 {
+        f64::from(self.busy) / f64::from(Processors::ALL)
+    }
+
+    /// There was nothing left of them.
+    pub fn are_used_up(&self) -> bool {
+        self.busy >= Processors::USED_UP
+    }
+}
+
+/// A stage that is busy for so much of the time is what the others wait for, whatever the processors do.
+const STANDS_OUT: f64 = 0.8;
+/// Processors that differ by less (see [`Processors::busy`]) are as busy.
+const AS_BUSY: u16 = 20;
+
 /// The stage that limited the rate: the one with the largest busy share; the later one of equals, for what
-/// is slow downstream keeps what is upstream busy. `None` if nothing was measured.
-pub fn verdict(stages: &[StageTime; 5]) -> Option<Stage> {
+/// is slow downstream keeps what is upstream busy. But if none stands out and an end had no processor left, then every stage's
+/// time has in it what its threads waited for one, and it is that host (of two such ends the busier one, of as busy ones the one
+/// whose hashing and sealing took more). `None` if nothing was measured.
+///
+/// `processors`: of source and sink; `None`: not known.
+pub fn verdict(stages: &[StageTime; 5], processors: [Option<Processors>; 2]) -> Option<Stage> {
     let mut best = None;
     let mut best_share = 0.0;
     for (stage, time) in Stage::ALL.iter().zip(stages) {
@@ -60,21 +94,64 @@ pub fn verdict(stages: &[StageTime; 5]) -> Option<Stage> {
             best_share = busy;
         }
     }
-    best
+    if best_share >= STANDS_OUT {
+        return best;
+    }
+    let used_up = processors.map(|end| end.filter(Processors::are_used_up).map(|end| end.busy));
+    let host = match used_up {
+        [None, None] => return best,
+        [Some(_), None] => Stage::SourceHost,
+        [None, Some(_)] => Stage::SinkHost,
+        [Some(source), Some(sink)] if source.abs_diff(sink) < AS_BUSY => {
+            let busy = |stage: Stage| stages[stage as usize].busy;
+            if busy(Stage::SourceHost) > busy(Stage::SinkHost) { Stage::SourceHost } else { Stage::SinkHost }
+        }
+        [Some(source), Some(sink)] if source > sink => Stage::SourceHost,
+        _ => Stage::SinkHost,
+    };
+    best.map(|_| host)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const IDLE: StageTime = StageTime { busy: 0, starved: 0, blocked: 0 };
+    const HALF: StageTime = StageTime { busy: 50, starved: 50, blocked: 0 };
+    const FULL: StageTime = StageTime { busy: 99, starved: 1, blocked: 0 };
+
     /// Goal: the busiest stage is named, and nothing measured names nothing.
     #[test]
     fn verdict_names_the_busiest_stage() {
-        let idle = StageTime::default();
-        assert_eq!(verdict(&[idle; 5]), None);
-        let half = StageTime { busy: 50, starved: 50, blocked: 0 };
-        let full = StageTime { busy: 99, starved: 1, blocked: 0 };
-        assert_eq!(verdict(&[half, half, full, half, half]), Some(Stage::Network));
-        assert_eq!(verdict(&[full, half, half, half, full]), Some(Stage::SinkStorage));
+        let verdict = |stages: &[StageTime; 5]| verdict(stages, [None; 2]);
+        assert_eq!(verdict(&[IDLE; 5]), None);
+        assert_eq!(verdict(&[HALF, HALF, FULL, HALF, HALF]), Some(Stage::Network));
+        assert_eq!(verdict(&[FULL, HALF, HALF, HALF, FULL]), Some(Stage::SinkStorage));
+    }
+
+    /// Goal: where an end has no processor left and no stage stands out, that host is named; where one stands out, that one.
+    /// Method: all pairs of ends that are idle, used up, or a little more.
+    #[test]
+    fn used_up_processors_are_the_limit_unless_a_stage_stands_out() {
+        let of = |busy| Some(Processors { count: 2, busy });
+        let more = StageTime { busy: 60, starved: 40, blocked: 0 };
+        let network = [HALF, HALF, more, HALF, IDLE];
+        let cases = [
+            ([None, None], Stage::Network),
+            ([of(899), of(500)], Stage::Network),
+            ([of(900), of(500)], Stage::SourceHost),
+            ([None, of(1000)], Stage::SinkHost),
+            ([of(990), of(950)], Stage::SourceHost),
+            ([of(950), of(990)], Stage::SinkHost),
+            // As busy: the one that had more to do, the later one of equals.
+            ([of(960), of(950)], Stage::SinkHost),
+        ];
+        for (processors, host) in cases {
+            assert_eq!(verdict(&network, processors), Some(host), "{processors:?}");
+        }
+        let source = [HALF, more, HALF, HALF, IDLE];
+        assert_eq!(verdict(&source, [of(950), of(960)]), Some(Stage::SourceHost));
+        assert_eq!(verdict(&[HALF, HALF, FULL, HALF, HALF], [of(1000); 2]), Some(Stage::Network));
+        assert_eq!(verdict(&[IDLE; 5], [of(1000); 2]), None);
     }
 }

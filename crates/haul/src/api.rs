@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub use haul_core::layout::{Component, Layout};
 pub use haul_core::schedule::Health;
-pub use haul_core::stage::{Stage, StageTime};
+pub use haul_core::stage::{Processors, Stage, StageTime};
 pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
@@ -180,6 +180,8 @@ pub struct Summary {
     pub durability: Option<Durability>,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
+    /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
+    pub processors: [Option<Processors>; 2],
     pub limited_by: Option<Stage>,
     /// What the copy does not carry over, with the number of entries concerned.
     pub not_kept: Vec<(String, u64)>,
@@ -226,6 +228,7 @@ impl Default for Summary {
             path: String::new(),
             durability: Some(Durability::Disk),
             stages: [StageTime::default(); 5],
+            processors: [None; 2],
             limited_by: None,
             not_kept: Vec::new(),
             strays: 0,

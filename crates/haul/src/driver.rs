@@ -13,7 +13,7 @@ use haul_core::digest::DigestKind;
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::schedule::table::UnwellTargets;
-use haul_core::stage::StageTime;
+use haul_core::stage::{Processors, StageTime};
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd};
 use haul_core::wire::{
     Agreed, Capability, EndReport, Failure, Hello, Limits, Message, NotKept, Placed, Policy, STREAMS_MAX,
@@ -34,6 +34,7 @@ use streams::{Lines, Lost};
 pub(crate) mod choices;
 pub(crate) mod dry;
 pub(crate) mod net;
+mod processors;
 pub(crate) mod sink;
 pub(crate) mod source;
 mod spill;
@@ -128,6 +129,8 @@ pub(crate) struct Report {
     pub(crate) tally: Tally,
     pub(crate) own: EndReport,
     pub(crate) far: Option<EndReport>,
+    /// Of this end and of the other, as far as they are known.
+    pub(crate) processors: [Option<Processors>; 2],
     pub(crate) resumed: bool,
     pub(crate) chosen: Vec<(String, String)>,
     /// Storage targets that were unwell, of this end and of the other.
@@ -142,6 +145,7 @@ impl Report {
             tally: Tally::default(),
             own: EndReport::default(),
             far: None,
+            processors: [None; 2],
             resumed: false,
             chosen: Vec::new(),
             unwell: nobody_unwell(),

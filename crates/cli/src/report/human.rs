@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{EntryEnd, SlowTarget, Stage, Status, Summary};
+use haul::api::{EntryEnd, Processors, SlowTarget, Stage, Status, Summary};
 use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
@@ -240,6 +240,7 @@ fn stages(out: &mut String, s: &Summary) {
         let _ =
             writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
     }
+    processors(out, s);
     if s.rate_limited {
         let _ = writeln!(out, "  limited by the rate limit (--rate)");
     } else if let Some(stage) = s.limited_by {
@@ -251,6 +252,22 @@ fn stages(out: &mut String, s: &Summary) {
             Stage::SinkStorage => "writing to the sink's storage",
         };
         let _ = writeln!(out, "  limited by {words}");
+    }
+}
+
+/// How busy they were, by whomever.
+fn processors(out: &mut String, s: &Summary) {
+    let busy = |of: Processors| format!("{:.0} % of {} busy", of.share() * 100.0, of.count);
+    let [source, sink] = s.processors.map(|of| of.map(busy));
+    let hosts = match s.protect.as_str() {
+        "local" => [(None, source), (None, None)],
+        _ => [(Some("source host "), source), (Some("sink host "), sink)],
+    };
+    let told =
+        hosts.into_iter().filter_map(|(host, busy)| Some(host.unwrap_or_default().to_owned() + &busy?));
+    let told: Vec<String> = told.collect();
+    if !told.is_empty() {
+        let _ = writeln!(out, "  processors: {}", told.join(", "));
     }
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Stage, Status, TargetTable};
+use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Status, TargetTable};
 use haul::job::{Durability, Verify};
 use serde::Serialize;
 
@@ -72,6 +72,18 @@ impl<'a> Failure<'a> {
 struct NearFar<T> {
     near: T,
     far: Option<T>,
+}
+
+#[derive(Serialize)]
+struct ProcessorShare {
+    count: u16,
+    busy: f64,
+}
+
+#[derive(Serialize)]
+struct SourceSink<T> {
+    source: T,
+    sink: T,
 }
 
 #[derive(Serialize)]
@@ -186,6 +198,7 @@ struct SummaryLine<'a> {
     strays: u64,
     durability: &'static str,
     stages: Vec<StageShares>,
+    processors: SourceSink<Option<ProcessorShare>>,
     limited_by: Option<&'static str>,
     memory_limited: bool,
     not_kept: Vec<NotKept<'a>>,
@@ -319,6 +332,10 @@ fn slow_target(target: &haul::api::SlowTarget) -> SlowTarget<'_> {
     }
 }
 
+fn processors(of: Option<Processors>) -> Option<ProcessorShare> {
+    of.map(|of| ProcessorShare { count: of.count, busy: of.share() })
+}
+
 fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
     let s = &ending.summary;
     SummaryLine {
@@ -362,6 +379,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
                 StageShares { name: stage.name(), busy, starved, blocked }
             })
             .collect(),
+        processors: SourceSink { source: processors(s.processors[0]), sink: processors(s.processors[1]) },
         limited_by: if s.rate_limited { Some("rate_limit") } else { s.limited_by.map(Stage::name) },
         memory_limited: s.memory_limited,
         not_kept: s.not_kept.iter().map(|(what, count)| NotKept { what, count: *count }).collect(),

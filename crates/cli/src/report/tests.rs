@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use haul::api::{
-    Endpoint, EntryEnd, Health, Progress, RemoteOptions, SlowTarget, Stage, StageTime, TargetRow,
+    Endpoint, EntryEnd, Health, Processors, Progress, RemoteOptions, SlowTarget, Stage, StageTime, TargetRow,
 };
 use haul::job::{Durability, Options, Verify};
 use serde_json::Value;
@@ -155,6 +155,7 @@ fn ending(status: Status) -> Ending {
         verify: Verify::Disk,
         came_back: 2,
         stages: [stage(20, 0, 80), stage(30, 20, 50), stage(95, 5, 0), stage(30, 70, 0), stage(0, 0, 0)],
+        processors: [Some(Processors { count: 2, busy: 957 }), Some(Processors { count: 64, busy: 120 })],
         limited_by: Some(Stage::Network),
         not_kept: vec![("owner and group".into(), 1000), ("hard links".into(), 2)],
         strays: 3,
@@ -307,7 +308,7 @@ fn people_see_what_they_asked_for() {
         "  durable: everything is on media under its name\n",
         "  processor 2.2 s, memory 120 MB; far end 3.5 s\n",
         "  source host         30 %     20 %     50 %\n",
-        "  limited by the network between the hosts\n",
+        "  processors: source host 96 % of 2 busy, sink host 12 % of 64 busy\n  limited by the network between the hosts\n",
         "  the source's storage target OST0003\\x1b hung for 32 s and was congested for 4.0 s\n",
         "  the sink's storage target osd.7 was congested for 14 s\n  and so were 2 other storage targets\n",
         "  memory held the rate down",

@@ -184,6 +184,31 @@ fn ends_without_storage_work_on_every_way() {
     }
 }
 
+/// Goal: where the processors are used up, they are said to be so and the host is the limit; each end's are known at the near end,
+/// whichever way data goes.
+/// Method: nothing but hashing on one processor, for that is all there is to do; over ssh both ends have all processors.
+#[test]
+fn used_up_processors_are_named() {
+    let local = ["null://4GiB", "null://"].map(PathBuf::from);
+    let summary = crate::support::run::Haul::cp(&local).on_one_processor().run().sane().exits(0).summary();
+    for end in ["source", "sink"] {
+        let processors = &summary.0["processors"][end];
+        assert_eq!(processors["count"], 1, "{summary:?}");
+        assert!(processors["busy"].as_f64().is_some_and(|busy| busy >= 0.9), "{summary:?}");
+    }
+    assert!(["source_host", "sink_host"].contains(&summary.text("limited_by")), "{summary:?}");
+    let all = std::thread::available_parallelism().expect("processors").get();
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        tree::plain(&data, 4, 8, 64 << 20);
+        let summary = way.cp(&["-r", "--rate=128MiB/s"], &[&data], &sink).run().sane().exits(0).summary();
+        for end in ["source", "sink"] {
+            assert_eq!(summary.0["processors"][end]["count"], all, "{}: {summary:?}", way.name());
+        }
+    }
+}
+
 /// Goal: what cannot be an end without storage is refused with a sentence that says what to write.
 #[test]
 fn wrong_made_up_ends_are_refused() {

@@ -25,7 +25,7 @@ use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, StreamId};
 use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
 use crate::schedule::Health;
-use crate::stage::StageTime;
+use crate::stage::{Processors, StageTime};
 
 /// What a control frame says.
 #[expect(
@@ -183,6 +183,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::CHOICES => Message::Choices(r.list("choices", CHOICES_MAX, CHOICE_LEN_MIN, |r| {
             Ok(Chosen { name: r.text("name of a choice")?, value: r.text("choice")? })
         })?),
+        kind::PROCESSORS => Message::Processors(read_processors(r)?),
         kind::TRIAL => Message::Trial(r.bytes("trial", TRIAL_LEN_MAX)?.into()),
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
@@ -448,6 +449,14 @@ fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
         other => return Err(WireError::BadValue { what: "stage of a failure", value: other.into() }),
     };
     Ok(Failure { stage, errno: r.i32("errno")?, text: r.text("text of a failure")? })
+}
+
+fn read_processors(r: &mut Reader<'_>) -> Result<Processors, WireError> {
+    let (count, busy) = (r.u16("processors: count")?, r.u16("processors: busy")?);
+    if busy > Processors::ALL {
+        return Err(WireError::BadValue { what: "processors: busy", value: busy.into() });
+    }
+    Ok(Processors { count, busy })
 }
 
 fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {

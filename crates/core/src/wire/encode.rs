@@ -16,6 +16,7 @@ use super::{
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use crate::schedule::Health;
+use crate::stage::Processors;
 
 /// Bytes of the count of a list.
 const COUNT_LEN: usize = 2;
@@ -356,6 +357,12 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
                 w.text(value);
             });
             kind::CHOICES
+        }
+        Message::Processors(Processors { count, busy }) => {
+            assert!(*busy <= Processors::ALL, "own processors are no busier than all the time");
+            w.u16(*count);
+            w.u16(*busy);
+            kind::PROCESSORS
         }
         Message::Trial(json) => {
             w.bytes("trial", json, TRIAL_LEN_MAX);

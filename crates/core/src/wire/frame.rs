@@ -73,6 +73,7 @@ pub mod kind {
     pub const ASK_TABLE: u8 = 0x8b;
     pub const UNWELL_TARGETS: u8 = 0x8c;
     pub const CHOICES: u8 = 0x8d;
+    pub const PROCESSORS: u8 = 0x8e;
 }
 
 /// What a frame kind of the wire is to this version.

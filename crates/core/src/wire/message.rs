@@ -8,7 +8,7 @@ use crate::ids::{Class, DirId, FileId, Generation, StreamId};
 use crate::layout::{Layout, Striping};
 use crate::schedule::Health;
 use crate::schedule::table::{Table, UnwellTargets};
-use crate::stage::StageTime;
+use crate::stage::{Processors, StageTime};
 
 /// The protocol version that this program speaks, and the oldest that it understands.
 pub const VERSION: u16 = 1;
@@ -445,6 +445,8 @@ pub enum Message {
     /// From the far end, once, before its `Report`, where both ends know [`capability::CHOICES`](super::capability::CHOICES):
     /// what it chose and why, for people. At most [`CHOICES_MAX`].
     Choices(Vec<Chosen>),
+    /// From the far end, once, before its `Report`: how busy its processors were while payload moved.
+    Processors(Processors),
     /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen, as JSON, at most
     /// [`TRIAL_LEN_MAX`].
     Trial(Box<[u8]>),
@@ -544,6 +546,7 @@ impl Message {
             Message::TargetTable(_) => "TARGET_TABLE",
             Message::UnwellTargets(_) => "UNWELL_TARGETS",
             Message::Choices(_) => "CHOICES",
+            Message::Processors(_) => "PROCESSORS",
             Message::Trial(_) => "TRIAL",
             Message::Stop { .. } => "STOP",
             Message::Stopped => "STOPPED",

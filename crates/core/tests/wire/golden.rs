@@ -9,7 +9,7 @@ use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{Row, Table, Unwell, UnwellTargets};
-use haul_core::stage::StageTime;
+use haul_core::stage::{Processors, StageTime};
 use haul_core::wire::*;
 
 use crate::samples::{MESSAGES, index_of};
@@ -258,6 +258,7 @@ fn golden_message(index: usize) -> Message {
         36 => Message::ObjectLen(2 << 20),
         37 => Message::Placed(Placed { targets: 3, files: 1, others: 2, why: "no stripes".into() }),
         38 => Message::Choices(vec![Chosen { name: "readers".into(), value: "2 (as asked)".into() }]),
+        39 => Message::Processors(Processors { count: 64, busy: 957 }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -5,6 +5,7 @@ use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::layout::STRIPES_MAX;
 use haul_core::schedule::table::{NAME_LEN_MAX as TARGET_NAME_MAX, ROWS_MAX, UNWELL_MAX};
+use haul_core::stage::Processors;
 use haul_core::wire::*;
 
 use crate::samples::{announced, data_header, decode_data, encode, encode_data, hello, message};
@@ -165,6 +166,16 @@ fn senseless_tables_are_refused() {
     assert!(unwell(longest, 4096).is_ok());
     assert!(unwell(b"", 0).is_err() && unwell(&long, 0).is_err() && unwell(b"\xff", 0).is_err());
     assert!(unwell(b"a", 4097).is_err());
+}
+
+/// Goal: no processors are busier than all the time.
+#[test]
+fn processors_that_are_too_busy_are_refused() {
+    let say = |busy: u16| decode_message(kind::PROCESSORS, &[[4, 0], busy.to_le_bytes()].concat());
+    assert!(say(0).is_ok() && say(Processors::ALL).is_ok());
+    for busy in [Processors::ALL + 1, u16::MAX] {
+        assert!(matches!(say(busy), Err(WireError::BadValue { value, .. }) if value == u64::from(busy)));
+    }
 }
 
 /// Goal: knobs beyond what can be asked for are refused, each by its name.

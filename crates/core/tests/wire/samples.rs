@@ -12,11 +12,11 @@ use haul_core::schedule::Health;
 use haul_core::schedule::table::{
     NAME_LEN_MAX as TARGET_NAME_MAX, ROWS_MAX, Row, Table, UNWELL_MAX, Unwell, UnwellTargets,
 };
-use haul_core::stage::StageTime;
+use haul_core::stage::{Processors, StageTime};
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 39;
+pub const MESSAGES: usize = 40;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -60,6 +60,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::ObjectLen(_) => 36,
         Message::Placed(_) => 37,
         Message::Choices(_) => 38,
+        Message::Processors(_) => 39,
     }
 }
 
@@ -355,6 +356,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             Message::Placed(Placed { targets: r.u16(..), files: number(r), others: number(r), why: text(r) })
         }
         38 => Message::Choices(list(r, 5, |r| Chosen { name: text(r), value: text(r) })),
+        39 => Message::Processors(Processors { count: r.u16(..), busy: r.u16(..=Processors::ALL) }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

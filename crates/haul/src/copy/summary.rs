@@ -9,7 +9,7 @@ use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, NotKept};
 
 use super::{LOCAL_STREAMS, path_of};
-use crate::api::{CopyRequest, SlowTarget, Status, Summary};
+use crate::api::{CopyRequest, Endpoint, SlowTarget, Status, Summary};
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
@@ -74,6 +74,13 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         SessionEnd::Failed(failure) => (Status::Failed, Some(failure.text.to_string())),
     };
     let is_remote = local.is_none();
+    let [here, there] = near.processors;
+    let processors = match (is_remote, &request.destination) {
+        // Within one process both ends have the same.
+        (false, _) => [here; 2],
+        (true, Endpoint::Remote { .. }) => [here, there],
+        (true, Endpoint::Local(_)) => [there, here],
+    };
     let mut chosen = with_far(near.chosen, local.map(|far| far.chosen).unwrap_or_default());
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
@@ -102,7 +109,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         path,
         durability: (path_of(&request.destination) != null::SINK).then_some(request.options.durability),
         stages,
-        limited_by: verdict(&stages),
+        limited_by: verdict(&stages, processors),
+        processors,
         not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
         strays: near.own.strays + far.strays,
         resumed: near.resumed,

@@ -153,7 +153,16 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
         Err(failure) => SessionEnd::Failed(failure),
     };
     debug_assert!(totals.is_some() || end != SessionEnd::Complete);
-    Report { end, tally, own, far, resumed: false, chosen: Vec::new(), unwell: super::nobody_unwell() }
+    Report {
+        end,
+        tally,
+        own,
+        far,
+        processors: [None; 2],
+        resumed: false,
+        chosen: Vec::new(),
+        unwell: super::nobody_unwell(),
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Polic
 
 use super::choices::Choices;
 use super::net::Receive;
+use super::processors::Load;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View, name_of};
@@ -161,6 +162,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let name = |target| name_of(&session.targets, target);
     let unwell = session.view.finish(session.clock.now(), &control, watch, name);
     session.choices.finish(&chosen, &control, watch);
+    let processors = session.load.finish(counts.payload, &control, watch);
     let not_kept = session.not_kept.read();
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
@@ -173,16 +175,18 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         if let Event::Control(ControlEvent::Message(message)) = &event {
             session.view.hear_late(message);
             session.choices.hear(message);
+            session.load.hear(message);
         }
         line_of(event)
     };
     let far = exchange_reports(&mailbox, &mut control, lines, waits, own, far_report, pick);
     let unwell = session.view.both(unwell);
     let chosen = session.choices.both(chosen, watch);
+    let processors = [processors, session.load.far()];
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
     }
-    Report { end, tally: session.tally, own, far, resumed: session.resumed, chosen, unwell }
+    Report { end, tally: session.tally, own, far, processors, resumed: session.resumed, chosen, unwell }
 }
 
 /// Where the data goes, if it is kept at all.
@@ -231,6 +235,7 @@ struct Session {
     steering: Steering,
     view: View,
     choices: Choices,
+    load: Load,
     targets: Arc<Targets>,
     paused: bool,
     hears: Option<Hears>,
@@ -361,6 +366,7 @@ impl Session {
             steering: Steering::new(setup.agreed.knobs, &[Knob::Writers]),
             view: View::new(setup.agreed.tables, Role::Sink),
             choices: Choices::new(setup.agreed.choices),
+            load: Load::new(),
             targets,
             paused: false,
             hears: request.hears.clone(),
@@ -393,6 +399,7 @@ impl Session {
                 return end;
             }
             self.steer(control, watch);
+            self.load.look(|| self.machine.counts().payload);
             teller.tell(watch, || self.progress(&clock));
             self.notices.tell(watch, control, self.lines.is_dark(), || self.engine.stuck());
             self.show_targets(control, watch);
@@ -545,6 +552,7 @@ impl Session {
                     (Message::Trial(json), Some(hears)) => hears(&json),
                     (message, _) if self.view.takes(&message) => self.view.hear(message, watch),
                     (message, _) if self.choices.takes(&message) => self.choices.hear(&message),
+                    (message, _) if self.load.hear(&message) => {}
                     (message, _) => self.machine.handle_message(message, now),
                 }
             }

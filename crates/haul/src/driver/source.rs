@@ -17,6 +17,7 @@ use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, RATE_
 
 use super::choices::Choices;
 use super::net::Net;
+use super::processors::Load;
 use super::spill::Spill;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
@@ -147,6 +148,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let placed = session.placed.iter();
     chosen.extend(placed.flat_map(|placed| places_in_words(request.options.layout, placed)));
     session.choices.finish(&chosen, &control, watch);
+    let processors = session.load.finish(counts.payload, &control, watch);
     // The sink has the last word; what this end still has to say is not worth waiting for.
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
     let far = exchange_reports(
@@ -160,13 +162,15 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
             if let Event::Control(ControlEvent::Message(message)) = &event {
                 session.view.hear_late(message);
                 session.choices.hear(message);
+                session.load.hear(message);
             }
             line_of(event)
         },
     );
     let unwell = session.view.both(unwell);
     let chosen = session.choices.both(chosen, watch);
-    Report { end, tally: session.tally, own, far, resumed: setup.resumed, chosen, unwell }
+    let processors = [processors, session.load.far()];
+    Report { end, tally: session.tally, own, far, processors, resumed: setup.resumed, chosen, unwell }
 }
 
 struct Session {
@@ -200,6 +204,7 @@ struct Session {
     steering: Steering,
     view: View,
     choices: Choices,
+    load: Load,
     /// The knobs as they were turned last; how many streams there are is the machine's to say.
     turned: Knobs,
     /// How the source is read, and the limit on the rate, as it began.
@@ -250,6 +255,7 @@ impl Session {
                 return end;
             }
             self.steer(control, watch);
+            self.load.look(|| self.machine.counts().payload);
             teller.tell(watch, || self.progress(&clock));
             let stuck = || self.engine.stuck().into_iter().chain(self.spill.stuck()).collect();
             self.notices.tell(watch, control, self.lines.is_dark(), stuck);
@@ -511,6 +517,7 @@ impl Session {
                     Message::Knobs(knobs) if self.steering.agreed() => self.steering.hear(knobs),
                     message if self.view.takes(&message) => self.view.hear(message, watch),
                     message if self.choices.takes(&message) => self.choices.hear(&message),
+                    message if self.load.hear(&message) => {}
                     message => self.machine.handle_message(message),
                 }
             }

@@ -98,6 +98,11 @@ impl Haul {
         self.wrapped(["prlimit", limit])
     }
 
+    /// Runs on one processor only.
+    pub fn on_one_processor(self) -> Haul {
+        self.wrapped(["taskset", "--cpu-list", "0"])
+    }
+
     /// Runs as a user who may not do everything. The program is copied into `room`, where that user can reach it.
     pub fn run_by_nobody(mut self, room: &Room) -> Haul {
         let copy = room.at("haul-of-nobody");

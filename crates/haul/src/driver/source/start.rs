@@ -18,6 +18,7 @@ use crate::api::Knob;
 use crate::buffer::Pool;
 use crate::driver::choices::Choices;
 use crate::driver::net::Net;
+use crate::driver::processors::Load;
 use crate::driver::spill::Spill;
 use crate::driver::steer::Steering;
 use crate::driver::streams::Lines;
@@ -146,6 +147,7 @@ impl Session {
             steering: Steering::new(setup.agreed.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),
             view: View::new(setup.agreed.tables, Role::Source),
             choices: Choices::new(setup.agreed.choices),
+            load: Load::new(),
             turned: Knobs::default(),
             reading: config,
             rate: request.pacer.rate(),

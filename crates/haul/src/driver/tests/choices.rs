@@ -1,5 +1,6 @@
 //! What a far end says it chose: who tells, what is taken of it, and peers that do not know it.
 
+use haul_core::stage::Processors;
 use haul_core::wire::{Chosen, Message, capability};
 
 use super::evil::{Evil, hello, hello_knowing};
@@ -26,8 +27,8 @@ fn chosen(name: &str, value: &str) -> Chosen {
     Chosen { name: name.into(), value: value.into() }
 }
 
-/// Goal: what the far end chose is in the near end's report, also when it comes last, but for what this end chose itself; from a
-/// peer that did not agree it is a violation.
+/// Goal: what the far end chose, and how busy its processors were, is in the near end's report, also when it comes last, but for what
+/// this end chose itself; choices of a peer that did not agree are a violation.
 #[test]
 fn a_near_end_is_told() {
     let bench = Bench::new();
@@ -35,7 +36,9 @@ fn a_near_end_is_told() {
     evil.greet_source_as(hello_knowing(capability::CHOICES), false);
     evil.announced(1);
     evil.say(Message::Choices(vec![chosen("forgotten", "for there is a second one")]));
+    evil.say(Message::Processors(Processors { count: 3, busy: 4 }));
     evil.say(Message::Abort(super::evil::a_failure()));
+    evil.say(Message::Processors(Processors { count: 64, busy: 1000 }));
     evil.say(Message::Choices(vec![
         chosen("readers", "99"),
         chosen("odd\x1b", "\u{202e}"),
@@ -50,6 +53,11 @@ fn a_near_end_is_told() {
     let odd =
         [("odd\x1b", "\u{202e}"), ("odd\x1b", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(report.chosen[report.chosen.len() - 2..], odd);
+    assert_eq!(
+        report.processors,
+        [None, Some(Processors { count: 64, busy: 1000 })],
+        "no payload moved here"
+    );
     let (source, mut evil) = start(&bench, true);
     evil.greet_source_as(hello(), false);
     evil.say(Message::Choices(vec![chosen("readers", "99")]));
