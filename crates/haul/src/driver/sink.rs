@@ -12,7 +12,7 @@ use haul_core::schedule::table::Table;
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
-use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction};
 use haul_core::tune::show_size;
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
@@ -28,11 +28,9 @@ use super::{
 };
 use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{LayoutChoice, PathBytes, Role, StorageOptions};
+use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
-use crate::storage::descriptors::budget;
-use crate::storage::null::NullSink;
-use crate::storage::sink::{EngineConfig, Ground, Owner, Places, SinkTree, Stripes, WriteEngine};
+use crate::storage::sink::{Owner, SinkTree};
 use crate::storage::targets::Targets;
 use crate::storage::{Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
@@ -41,10 +39,11 @@ use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataR
 
 use engine::Engine;
 pub(crate) use setup::destination;
-use setup::{Setup, set_up};
+use setup::set_up;
 
 mod engine;
 mod setup;
+mod start;
 
 /// After so long without control a new run of the job may have it.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
@@ -266,120 +265,6 @@ fn start_receiver(
 }
 
 impl Session {
-    fn start(
-        data: Vec<(StreamId, Link)>,
-        lines: Lines,
-        sender: Sender<Event>,
-        request: &SinkRequest,
-        setup: Setup,
-    ) -> Result<Session, Failure> {
-        let meter = Arc::new(Meter::default());
-        let post: Post<SinkCompletion> = {
-            let sender = sender.clone();
-            Arc::new(move |done| drop(sender.send(Event::Done(done))))
-        };
-        let (mut greeting_epoch, mut limits, mut object_len) = (0, None, None);
-        let mut targets = Arc::default();
-        let (place, engine, not_kept) = match setup.place {
-            None => (None, Engine::Null(NullSink::new(post)), Arc::default()),
-            Some((tree, owner, journal)) => {
-                greeting_epoch = owner.epoch();
-                let tree = Arc::new(tree);
-                let still_owner = {
-                    let owner = owner.clone();
-                    Arc::new(move || owner.still_owner())
-                };
-                let ground = Ground::of(&tree, setup.tag);
-                object_len = ground.object_len.filter(|_| setup.agreed.layouts);
-                let config = EngineConfig {
-                    tree: tree.clone(),
-                    tag: setup.tag,
-                    old_tags: setup.resume.replayed.tags.clone(),
-                    threads: usize::from(request.writers),
-                    dir_owner: setup.policy.owner,
-                    still_owner,
-                    journal: Some(journal),
-                    storage: request.storage.clone(),
-                    memory: request.memory,
-                    places: Places::of(&ground).filter(|_| setup.agreed.targets),
-                    stripes: Stripes::new(request.layout, ground.provider),
-                    durable: setup.policy.durable,
-                };
-                targets = config.places.as_ref().map(Places::targets).unwrap_or_default();
-                let several = config.places.is_some();
-                let engine = WriteEngine::new(config, meter.clone(), post)
-                    .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
-                limits = several.then(|| engine.limits());
-                let not_kept = engine.not_kept();
-                (Some(Place { tree, owner }), Engine::Files(engine), not_kept)
-            }
-        };
-        let greeting = Message::Destination {
-            wait: setup.wait,
-            rename: setup.rename,
-            epoch: greeting_epoch,
-            resumed: setup.resumed,
-        };
-        let pool = Pool::new(request.memory);
-        #[cfg(test)]
-        super::tests::keep_pool(&pool);
-        let mut receivers = HashMap::new();
-        let sockets = data.iter().filter_map(|(_, link)| link.socket.as_deref());
-        let mut receive = Receive::start(sockets, lines.first().into(), request.window);
-        for (stream, link) in data {
-            receive.add(link.socket.as_deref());
-            receivers.insert(stream, start_receiver(link, (stream, EPOCH), &pool, &meter, &sender)?);
-        }
-        let config = SinkConfig {
-            policy: setup.policy,
-            memory: request.memory,
-            entries_max: setup.agreed.limits.entries,
-            wait: setup.wait,
-            files_open_max: budget().sink_files as u32,
-            tag: setup.tag,
-            holes: setup.agreed.holes,
-            digest: setup.agreed.digest,
-            layouts: setup.agreed.layouts,
-            targets: limits,
-            round_trip: receive.round_trip(),
-            names: setup.names,
-        };
-        Ok(Session {
-            machine: Sink::new(config, setup.resume),
-            place,
-            not_kept,
-            engine,
-            receivers,
-            buffers: HashMap::new(),
-            places: HashMap::new(),
-            dirs: HashMap::new(),
-            meter,
-            tally: Tally::default(),
-            far: None,
-            greeting,
-            object_len,
-            layouts: setup.agreed.layouts,
-            resumed: setup.resumed,
-            unencrypted: setup.agreed.auth_only,
-            lost: false,
-            notices: Notices::new("sink"),
-            steering: Steering::new(setup.agreed.knobs, &[Knob::Writers]),
-            view: View::new(setup.agreed.tables, Role::Sink),
-            choices: Choices::new(setup.agreed.choices),
-            load: Load::new(),
-            targets,
-            paused: false,
-            hears: request.hears.clone(),
-            lines,
-            complete: false,
-            receive,
-            yields: false,
-            clock: Clock::new(),
-            sender,
-            pool,
-        })
-    }
-
     /// Where the files came to lie.
     fn placed(&self) -> Placed {
         let written = self.machine.targets().filter(|target| target.done > 0).count();
