@@ -40,7 +40,11 @@ pub(super) fn best(points: &[Point]) -> Option<Best> {
 }
 
 /// The cheapest setting within [`MARGIN`] of the fastest: of these the fewest streams, the kernel's own window before a
-/// fixed one, the fewest bytes sent again, `own` (the system's congestion control) before others, the fastest.
+/// fixed one, others than reno, the fewest bytes sent again, `own` (the system's congestion control) before others, the fastest.
+///
+/// Reno is last, unless it is `own`: it may hold a rate as well as others and lose less, but after a loss it grows by one segment a
+/// round trip (RFC 5681), so that a copy that loses at its start has minutes to go on a long path (RFC 9438, section 1). Rates that are measured
+/// when they stand do not show that.
 pub(super) fn recommended(points: &[Point], own: &str) -> Option<Best> {
     let most = best(points)?.rate;
     let good = settings(points).into_iter().filter(|one| one.rate >= MARGIN * most);
@@ -48,7 +52,9 @@ pub(super) fn recommended(points: &[Point], own: &str) -> Option<Best> {
         let cost = |one: &Best| {
             let lost = (one.loss / LOSS_STEP).round() as u64;
             let slower = ((1.0 - one.rate / most) / RATE_STEP) as u64;
-            (one.setting.streams, one.setting.window.is_some(), lost, slower, one.setting.congestion != own)
+            let Setting { streams, window, congestion } = &one.setting;
+            let is_own = congestion == own;
+            (*streams, window.is_some(), congestion == "reno" && !is_own, lost, slower, !is_own)
         };
         cost(a).cmp(&cost(b)).then(b.rate.total_cmp(&a.rate)).then(a.setting.cmp(&b.setting))
     })

@@ -43,8 +43,8 @@ fn the_knee_is_chosen_through_noise() {
     }
 }
 
-/// Goal: between equals fewer streams come first, then the kernel's own window, then fewer bytes sent again, then the
-/// system's own control; none of them makes up for a rate that is clearly lower.
+/// Goal: between equals fewer streams come first, then the kernel's own window, then anything but reno, then fewer bytes
+/// sent again, then the system's own control; none of them makes up for a rate that is clearly lower.
 #[test]
 fn the_cheapest_of_the_good_is_chosen() {
     let fixed = |mut point: Point, window| {
@@ -71,8 +71,12 @@ fn the_cheapest_of_the_good_is_chosen() {
         is(4, Some(1 << 20), "cubic")
     );
     assert_eq!(name(&[losing(point(4, "cubic", 1e9), 0.05), point(4, "bbr", 1e9)]), is(4, None, "bbr"));
+    assert_eq!(name(&[losing(point(4, "bbr", 1e9), 0.05), point(4, "reno", 1e9)]), is(4, None, "bbr"));
+    assert_eq!(name(&[point(4, "bbr", 0.94e9), point(4, "reno", 1e9)]), is(4, None, "reno"));
     assert_eq!(name(&[point(4, "cubic", 1e9), point(4, "bbr", 1.01e9)]), is(4, None, "cubic"));
     assert_eq!(name(&[point(4, "cubic", 0.96e9), point(4, "bbr", 1e9)]), is(4, None, "bbr"));
+    let own = [losing(point(4, "bbr", 1e9), 0.05), point(4, "reno", 1e9)];
+    assert_eq!(recommended(&own, "reno").unwrap().setting.congestion, "reno");
 }
 
 /// Goal: one lucky measurement does not win against its own repetitions; what is no rate counts for nothing.
