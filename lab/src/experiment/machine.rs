@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub const BUSY_MOST: f64 = 0.12;
 /// A run during which the machine's host took more of it than this is marked.
 pub const STOLEN_MOST: f64 = 0.03;
+/// Bytes of a page of memory, at least.
+const PAGE: usize = 4096;
 /// How long the machine is watched before a measurement.
 const WATCH: Duration = Duration::from_secs(3);
 /// How long it is watched between runs.
@@ -223,6 +225,18 @@ pub fn date() -> String {
 pub fn drop_caches() -> anyhow::Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").context("empty the page cache: write /proc/sys/vm/drop_caches")
+}
+
+/// Has that much memory at hand, at most half of what is free: a virtual machine may have given to its host what it did not use for
+/// seconds, and gets it back page by page, at a fifth of the rate that it has it at otherwise. Whoever came first would pay for that.
+pub fn warm(bytes: u64) -> anyhow::Result<()> {
+    let about = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let free = about.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
+    let free: u64 = free.and_then(|kib| kib.parse().ok()).context("no MemAvailable in /proc/meminfo")?;
+    let mut memory = vec![0_u8; bytes.min(free * 1024 / 2) as usize];
+    memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
+    Ok(())
 }
 
 /// The first line of what a program says, or nothing.

@@ -27,6 +27,9 @@ use crate::peers::Job;
 use crate::workload::Workload;
 use crate::{host, process, wan};
 
+/// Memory that the programs of one run take, about.
+const PROGRAMS: u64 = 1 << 30;
+
 /// A measurement.
 pub struct Session<'a> {
     pub name: String,
@@ -148,6 +151,8 @@ impl Session<'_> {
         if process::interrupted() {
             return Err(process::Interrupted.into());
         }
+        let stored = if self.experiment.sink.on == Medium::Tmpfs { workload.bytes() } else { 0 };
+        machine::warm(stored + PROGRAMS)?;
         if let Some(network) = &site.network {
             wan::stats(network, true)?;
         }

@@ -329,8 +329,8 @@ fn set_up(results: &Results) -> String {
         (
             "Rounds",
             &format!(
-                "{}, each with every combination once, in an order drawn with seed {}; destination emptied and everything synced \
-                 between runs, outside of the clock",
+                "{}, each with every combination once, in an order drawn with seed {}; destination emptied, everything synced \
+                 and memory had at hand between runs, outside of the clock",
                 results.rounds, results.seed
             ),
         ),
