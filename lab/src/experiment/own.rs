@@ -89,7 +89,7 @@ impl Peer for Own {
         if summary["status"] != "complete" || summary["bytes"].as_u64() != Some(bytes) {
             bail!("haul: {}, {} of {bytes} bytes", summary["status"], summary["bytes"]);
         }
-        let kept = ["seconds", "cpu_seconds", "rss", "limited_by", "stages", "chosen"];
+        let kept = ["seconds", "cpu_seconds", "rss", "limited_by", "processors", "stages", "chosen"];
         let more = kept.iter().map(|key| ((*key).to_owned(), json!(summary[*key]))).collect();
         Ok(Said { seconds: summary["seconds"].as_f64(), bytes: Some(bytes), memory_only: true, more })
     }
