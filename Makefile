@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test test-pfs lint bench lab sim sim-targets fuzz clean
+.PHONY: help build demo test test-pfs lint bench lab sim sim-targets fuzz mutants clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -74,6 +74,11 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 	@scripts/bench-cache.sh
 	@scripts/bench-frag.sh
 	@code=0; for name in $(EXPERIMENTS); do lab/lab run $$name --wait 5m || code=1; done; exit $$code
+
+# Each test twice, in a build of its own: with its protection it passes, without it fails.
+mutants: ## show that the test of each protection fails without it (ONLY=NAME for one; root)
+	@scripts/needs.sh test
+	@scripts/mutants.sh $(ONLY)
 
 # Without end in sight of a failure it takes as long as it is told: SEEDS=1000000 is about four minutes a core.
 SEEDS ?= 1000000

@@ -169,6 +169,48 @@ fn the_map_is_true() {
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
 }
 
+/// Goal: every protection that can be removed is on the list with a test that is there, and nothing else is.
+/// Method: `haul_mutant::removed("NAME")` in the code against `protections.txt`; the last two words of each test's path
+/// against the functions behind `#[test]`.
+#[test]
+fn protections_have_their_tests() {
+    let mut used = BTreeSet::new();
+    for krate in ["core", "haul", "cli"] {
+        for file in rust_files(&root().join("crates").join(krate).join("src")) {
+            let text = read(&file);
+            let names =
+                text.split("haul_mutant::removed(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            used.extend(names.map(str::to_owned));
+        }
+    }
+    let code: Vec<String> = ["core", "haul", "cli"]
+        .iter()
+        .flat_map(|krate| ["src", "tests"].map(|dir| root().join("crates").join(krate).join(dir)))
+        .flat_map(|dir| rust_files(&dir))
+        .map(read)
+        .collect();
+    let mut listed = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for line in read("crates/mutant/protections.txt").lines().filter(|line| !line.starts_with('#')) {
+        let [name, package, test] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            wrong.push(format!("not NAME | PACKAGE | TEST: {line}"));
+            continue;
+        };
+        let head =
+            format!("fn {}(", test.rsplit("::").next().unwrap_or(test).rsplit('/').next().unwrap_or(test));
+        if !["haul-core", "haul", "haul-cli"].contains(&package)
+            || !code.iter().any(|text| text.contains(&head))
+        {
+            wrong.push(format!("{name}: no test {package} {test}"));
+        }
+        if !listed.insert(name.to_owned()) {
+            wrong.push(format!("{name} stands twice"));
+        }
+    }
+    wrong.extend(used.symmetric_difference(&listed).map(|name| format!("{name}: in code or list alone")));
+    assert!(wrong.is_empty(), "crates/mutant/protections.txt:\n{}", wrong.join("\n"));
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

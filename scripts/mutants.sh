@@ -1,0 +1,71 @@
+#!/bin/bash
+# Shows that the test of each protection fails without it: mutants.sh [NAME...]
+#
+# One build with the feature `mutants` runs each test of crates/mutant/protections.txt twice: as it is, when it must pass,
+# and with the protection removed, when it must fail. The exit code is that of the worst.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+list=crates/mutant/protections.txt
+built=$(mktemp)
+trap 'rm -f "$built"' EXIT
+
+echo "mutants.sh: building the tests with the feature mutants"
+# A target folder of its own, so that no other build is ever taken for this one, nor this one for a release.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
+cargo test --locked --no-run --features haul-core/mutants,haul/mutants,haul-cli/mutants \
+    -p haul-core -p haul -p haul-cli --message-format=json-render-diagnostics >"$built"
+
+# The test program of a package and target: its crate's name for unit tests.
+program() {
+    python3 - "$built" "$1" "$2" <<'PY'
+import json, sys
+for line in open(sys.argv[1]):
+    note = json.loads(line)
+    if note.get("reason") != "compiler-artifact" or not note["profile"]["test"] or not note.get("executable"):
+        continue
+    package = note["manifest_path"].split("/")[-2]
+    kind = note["target"]["kind"][0]
+    target = note["target"]["name"] if kind == "test" else ""
+    named = {"core": "haul-core", "haul": "haul", "cli": "haul-cli"}[package]
+    if named == sys.argv[2] and target == sys.argv[3]:
+        print(note["executable"])
+        break
+else:
+    sys.exit(f"mutants.sh: no test program {sys.argv[2]} {sys.argv[3]}")
+PY
+}
+
+run() {
+    local package=$1 test=$2 target="" dir
+    if [[ $test == */* ]]; then
+        target=${test%%/*}
+        test=${test#*/}
+    fi
+    dir=crates/${package#haul-}
+    local exe
+    exe=$(program "$package" "$target")
+    (cd "$dir" && timeout 300 "$exe" --exact "$test" 2>&1)
+}
+
+bad=0 count=0
+while IFS='|' read -r name package test; do
+    name=${name// /} package=${package// /} test=${test// /}
+    [[ -z $name || $name == \#* ]] && continue
+    if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
+    count=$((count + 1))
+    out=$(run "$package" "$test") || { echo "$name: $test fails as it is"; echo "$out" | tail -20; bad=1; continue; }
+    if ! grep -qE '^test result: ok\. [1-9]' <<<"$out"; then
+        echo "$name: no test $package $test"; bad=1; continue
+    fi
+    if grep -q '^SKIP' <<<"$out"; then
+        echo "$name: $test was skipped here: $(grep -m1 '^SKIP' <<<"$out")"; bad=1; continue
+    fi
+    if out=$(HAUL_MUTANT=$name run "$package" "$test"); then
+        echo "$name: $test passes without it"; bad=1
+    else
+        echo "$name: $test fails without it, as it must"
+    fi
+done <"$list"
+echo "mutants: $count protections"
+exit $bad
