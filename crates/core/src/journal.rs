@@ -175,7 +175,9 @@ pub enum JournalError {
 /// The checksum of a record: it vouches for everything before it too.
 fn sum(chain: &[u8; SUM_LEN], body: &[u8]) -> [u8; SUM_LEN] {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(chain);
+    if !haul_mutant::removed("journal-chain") {
+        hasher.update(chain);
+    }
     hasher.update(body);
     let mut sum = [0; SUM_LEN];
     sum.copy_from_slice(&hasher.finalize().as_bytes()[..SUM_LEN]);

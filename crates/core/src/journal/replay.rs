@@ -132,7 +132,8 @@ impl Replay {
             return Err(JournalError::NotAJournal);
         }
         let mut facts = self.solid;
-        let loose_counts = !durable && self.loose_boot == boot;
+        let loose_counts =
+            !durable && self.loose_boot == boot || haul_mutant::removed("durable-on-this-boot");
         let loose_empty = self.loose.partials.is_empty() && self.loose.done.is_empty();
         if loose_counts {
             facts.partials.extend(self.loose.partials);
@@ -199,7 +200,7 @@ impl Replay {
         let (_, rest) = bytes.split_first_chunk::<LEN_LEN>()?;
         let (body, found) = rest.split_last_chunk::<SUM_LEN>()?;
         let expected = sum(&self.chain, body);
-        if *found != expected {
+        if *found != expected && !haul_mutant::removed("journal-sum") {
             return None;
         }
         self.apply(decode(body)?)?;

@@ -56,6 +56,9 @@ impl Join {
 
     /// Was it made by one who knows `secret`? Takes the same time wherever they differ.
     pub fn is_proved_by(&self, secret: &[u8; 32]) -> bool {
+        if haul_mutant::removed("join-proof") {
+            return true;
+        }
         // Hashes compare in constant time.
         proof(secret, &self.session, self.stream, self.epoch, &self.nonce) == blake3::Hash::from(self.proof)
     }

@@ -36,6 +36,7 @@ fn rule(path: &Path) -> Protect {
     match File::open(path).and_then(|file| file.take(LEN_MAX).read_to_string(&mut text)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Protect::Integrity,
         Ok(_) if text.trim() == "integrity" => Protect::Integrity,
+        Ok(_) | Err(_) if haul_mutant::removed("least-protection") => Protect::Integrity,
         Ok(_) | Err(_) => Protect::Tls,
     }
 }

@@ -65,11 +65,14 @@ impl Jail {
     }
 
     fn open(&self, parent: impl AsFd, name: &Name, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let followed = haul_mutant::removed("no-follow");
+        let flags = if followed { flags } else { flags | OFlags::NOFOLLOW } | OFlags::CLOEXEC;
         let parent = parent.as_fd();
         retry_on_intr(|| match self.resolve {
-            Resolve::Openat2 => rustix::fs::openat2(parent, name.as_bytes(), flags, mode, RESOLVE),
-            Resolve::Components => rustix::fs::openat(parent, name.as_bytes(), flags, mode),
+            Resolve::Openat2 if !followed => {
+                rustix::fs::openat2(parent, name.as_bytes(), flags, mode, RESOLVE)
+            }
+            _ => rustix::fs::openat(parent, name.as_bytes(), flags, mode),
         })
     }
 

@@ -178,7 +178,8 @@ fn admit(helper: UnixStream, token: &[u8; 32], came: &Came) -> io::Result<()> {
             fds.extend(handed);
         }
     }
-    let known = aws_lc_rs::constant_time::verify_slices_are_equal(&said[2..], token).is_ok();
+    let known = aws_lc_rs::constant_time::verify_slices_are_equal(&said[2..], token).is_ok()
+        || haul_mutant::removed("gate-token");
     if got.bytes != said.len() || got.flags.contains(ReturnFlags::CTRUNC) || !known {
         return Err(io::ErrorKind::PermissionDenied.into());
     }

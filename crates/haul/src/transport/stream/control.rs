@@ -97,7 +97,8 @@ struct State {
 
 impl State {
     fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX || self.waiting_len >= WAITING_LEN_MAX
+        (self.waiting.len() >= WAITING_MAX || self.waiting_len >= WAITING_LEN_MAX)
+            && !haul_mutant::removed("control-flood")
     }
 }
 
@@ -425,7 +426,7 @@ fn read_control(
         assert!(len <= CONTROL_LEN_MAX, "a decoded header is within its limit");
         body.resize(len, 0);
         read_exact(&mut reader, &mut body)?;
-        if header.epoch != epoch {
+        if header.epoch != epoch && !haul_mutant::removed("control-epoch") {
             shared.stale.fetch_add(1, Ordering::Relaxed);
             continue;
         }

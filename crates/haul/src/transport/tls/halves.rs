@@ -247,7 +247,7 @@ impl Reader {
         let meaning = meaning(kind, body)?;
         self.incoming.discard(len);
         self.idle = if meaning == Meaning::Data && plain > 0 { 0 } else { self.idle + 1 };
-        if self.idle > IDLE_RECORDS_MAX {
+        if self.idle > IDLE_RECORDS_MAX && !haul_mutant::removed("idle-records") {
             return Err(Fault::Flood);
         }
         match meaning {
@@ -326,6 +326,9 @@ impl Read for Reader {
             }
             if self.incoming.read_from(&*self.shared.stream)? == 0 {
                 // The socket ended without close_notify: cut off by somebody, or the peer died.
+                if haul_mutant::removed("close-notify") {
+                    return Ok(0);
+                }
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -362,7 +365,7 @@ impl Writer {
 
     /// A new key, if this one is worn or the peer asks for it.
     fn refresh_key(&mut self) -> io::Result<()> {
-        let worn = self.sealer.sealed() + 1 >= self.shared.keys.limit;
+        let worn = self.sealer.sealed() + 1 >= self.shared.keys.limit && !haul_mutant::removed("worn-keys");
         if self.shared.answer.load(Ordering::Acquire) || worn {
             // What the peer asks for from now on is asked of the new key.
             self.shared.answer.store(false, Ordering::Release);
