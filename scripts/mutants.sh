@@ -45,7 +45,7 @@ run() {
     dir=crates/${package#haul-}
     local exe
     exe=$(program "$package" "$target")
-    (cd "$dir" && timeout 300 "$exe" --exact "$test" 2>&1)
+    (cd "$dir" && timeout 300 "$exe" --exact "$test" 2>&1 </dev/null)
 }
 
 bad=0 count=0

@@ -11,7 +11,7 @@ use crate::support::compare::{
 };
 use crate::support::run::{Haul, program};
 use crate::support::way::{Way, contents};
-use crate::support::{Room, read, set_mode, tree};
+use crate::support::{Room, procs, read, set_mode, tree};
 
 /// Goal: a tree with every size, name, mode, time and link arrives as it is, whichever way it goes, and a second
 /// run sends no payload, changes nothing and counts every file as unchanged.
@@ -105,17 +105,42 @@ fn setuid_and_setgid_are_dropped() {
 }
 
 /// Goal: nobody can read a copy while it arrives, and a private file's copy is never less private.
-/// Method: a tree of mode 0600 and 0400 files, compared with the umask at 0.
+/// Method: a tree of mode 0600, 0400 and 0644 files, copied with the umask at 0; modes are looked at while the large one arrives,
+/// and compared at the end.
 #[test]
 fn private_files_stay_private() {
     let room = Room::new();
     let (data, sink) = (room.dir("data"), room.dir("sink"));
     set_mode(&room.file("data/secret", "x"), 0o600);
     set_mode(&room.file("data/read-only secret", "y"), 0o400);
-    let line =
-        format!("umask 0; exec '{}' cp -r '{}' '{}'", program().display(), data.display(), sink.display());
-    let status = Command::new("sh").args(["-c", &line]).stderr(Stdio::null()).status().expect("run a shell");
-    assert!(status.success());
+    tree::random_file(&data.join("large"), &mut fastrand::Rng::with_seed(12), 24 << 20);
+    set_mode(&data.join("large"), 0o644);
+    let line = format!(
+        "umask 0; exec '{}' cp -r --rate 12MB/s '{}' '{}'",
+        program().display(),
+        data.display(),
+        sink.display()
+    );
+    let mut copy = Command::new("sh").args(["-c", &line]).stderr(Stdio::null()).spawn().expect("run a shell");
+    let arriving = || {
+        let entries = fs::read_dir(sink.join("data")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.metadata().ok()).find(|data| data.len() > 1 << 20)
+    };
+    let mut seen = None;
+    let mut status = None;
+    procs::wait_until(Duration::from_secs(60), || {
+        seen = arriving();
+        status = copy.try_wait().expect("look at the copy");
+        seen.is_some() || status.is_some()
+    });
+    let file = seen.expect("the copy was seen while it arrived");
+    assert_eq!(file.permissions().mode() & 0o777, 0o600, "others may read what arrives");
+    let dir = fs::metadata(sink.join("data")).expect("look at the directory");
+    assert!(
+        status.is_some() || dir.permissions().mode() & 0o777 == 0o700,
+        "others may look into what arrives"
+    );
+    assert!(copy.wait().expect("the copy ends").success());
     assert_same(&data, &sink.join("data"), ALL);
 }
 

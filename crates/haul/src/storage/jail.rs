@@ -101,7 +101,8 @@ impl Jail {
 
     /// Makes the file `name`, which must not exist, for the owner only.
     pub fn create_temp(&self, parent: impl AsFd, name: &Name) -> Result<OwnedFd> {
-        self.open(parent, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, TEMP_MODE)
+        let mode = if haul_mutant::removed("private-temporaries") { Mode::from(0o666) } else { TEMP_MODE };
+        self.open(parent, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
     }
 
     /// Makes the file `name`, which must not exist, for the owner only, without opening it.

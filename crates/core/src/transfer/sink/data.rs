@@ -158,10 +158,7 @@ impl Sink {
             let len = u64::from(entry.len);
             // A whole file is one object; over parts that are being written it could only be somebody's trick.
             let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
-            if !fits(file, entry) && !haul_mutant::removed("object-in-its-place")
-                || over_parts
-                || entry.digest != self.config.digest
-            {
+            if !fits(file, entry) || over_parts || entry.digest != self.config.digest {
                 self.violation("an object that does not fit its file");
                 break;
             }
