@@ -55,13 +55,17 @@ pub fn state_dir() -> Option<PathBuf> {
     state_dir_of(set("XDG_STATE_HOME"), set("HOME"))
 }
 
-/// Where copies of this user have their control sockets: `$XDG_RUNTIME_DIR/haul`, and a directory of this user's below
-/// `/tmp`, where the first is not to be had. A job takes the first that it can use, a client looks into both.
+/// Where copies of this user have their control sockets: `$HAUL_CTL_DIR` and nowhere else, if it is set; else
+/// `$XDG_RUNTIME_DIR/haul`, and a directory of this user's below `/tmp`, where the first is not to be had. A job takes the
+/// first that it can use, a client looks into both: a copy that cron began knows no runtime directory.
 pub fn control_dirs() -> Vec<PathBuf> {
-    control_dirs_of(set("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
+    control_dirs_of(set("HAUL_CTL_DIR"), set("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
 }
 
-fn control_dirs_of(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
+fn control_dirs_of(alone: Option<OsString>, xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
+    if let Some(alone) = alone.map(PathBuf::from).filter(|dir| dir.is_absolute()) {
+        return vec![alone];
+    }
     let runtime = xdg.map(PathBuf::from).filter(|dir| dir.is_absolute()).map(|dir| dir.join("haul"));
     runtime.into_iter().chain([PathBuf::from(format!("/tmp/haul-ctl-{uid}"))]).collect()
 }
@@ -97,15 +101,19 @@ mod tests {
         assert_eq!(of("", "relative"), None);
     }
 
-    /// Goal: control sockets lie where the specification has what lives as long as a login, else apart for each user.
+    /// Goal: control sockets lie where the specification has what lives as long as a login, else apart for each user; a
+    /// place that is named is the only one.
     #[test]
     fn sockets_lie_where_the_specification_has_them() {
         let own = PathBuf::from("/tmp/haul-ctl-7");
         assert_eq!(
-            control_dirs_of(Some("/run/user/7".into()), 7),
+            control_dirs_of(None, Some("/run/user/7".into()), 7),
             [PathBuf::from("/run/user/7/haul"), own.clone()]
         );
-        assert_eq!(control_dirs_of(Some("relative".into()), 7), vec![own.clone()]);
-        assert_eq!(control_dirs_of(None, 7), [own]);
+        assert_eq!(control_dirs_of(None, Some("relative".into()), 7), vec![own.clone()]);
+        assert_eq!(control_dirs_of(None, None, 7), [own.clone()]);
+        assert_eq!(control_dirs_of(Some("relative".into()), None, 7), [own]);
+        let (alone, runtime) = (Some("/ctl".into()), Some("/run/user/7".into()));
+        assert_eq!(control_dirs_of(alone, runtime, 7), [PathBuf::from("/ctl")]);
     }
 }

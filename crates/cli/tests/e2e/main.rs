@@ -6,7 +6,8 @@
 //!
 //! Environment: `HAUL_TEST_BIN` tests that program instead of the built one, `HAUL_TEST_KILLS` sets how many
 //! kills each kill test makes, `HAUL_TEST_CUTS` the same for power cuts, `HAUL_TEST_SEED` their seed, `HAUL_TEST_REQUIRE` a comma-separated list of
-//! needs (or `all`) whose absence is an error, `HAUL_TEST_SKIPS` a file that gets one line for each skip.
+//! needs (or `all`) whose absence is an error, `HAUL_TEST_SKIPS` a file that gets one line for each skip, `HAUL_TEST_KEEP` keeps
+//! the folders of tests that failed.
 
 #[macro_use]
 mod support;
@@ -26,6 +27,7 @@ mod probe;
 mod protect;
 mod reach;
 mod resume;
+mod rig;
 mod sparse;
 mod spill;
 mod storage;

@@ -1,6 +1,7 @@
 //! The rig: what starts, watches, kills and checks the program under test. Nothing here is haul's code.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[macro_use]
 pub mod needs;
@@ -16,9 +17,13 @@ pub mod sshd;
 pub mod tree;
 pub mod way;
 
-/// A folder of one test; removed with all that is in it.
+/// What still writes into a room that goes, as a far end that has just lost its near end, ends within this.
+const EMPTIED_WITHIN: Duration = Duration::from_secs(20);
+
+/// A folder of one test; removed with all that is in it, however the test ends. With `HAUL_TEST_KEEP` set that of a test that
+/// failed is kept, and named.
 pub struct Room {
-    temp: tempfile::TempDir,
+    path: PathBuf,
 }
 
 impl Room {
@@ -26,13 +31,15 @@ impl Room {
     pub fn new() -> Room {
         let temp =
             tempfile::Builder::new().prefix("haul-e2e-").tempdir().expect("make a folder for the test");
-        set_mode(temp.path(), 0o755);
-        Room { temp }
+        // Removed by drop below, which has more to do than its own.
+        let path = temp.keep();
+        set_mode(&path, 0o755);
+        Room { path }
     }
 
     /// The path of `name` in this room.
     pub fn at(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
+        self.path.join(name)
     }
 
     /// Makes the directory `name` in this room.
@@ -51,9 +58,22 @@ impl Room {
 }
 
 impl Drop for Room {
-    /// Read-only directories would keep a user who is not root from removing the room.
+    /// A test that fails drops its guards in whatever order it holds them: what is mounted here goes first, and who still
+    /// writes here is outlasted. Read-only directories would keep a user who is not root from removing the room.
     fn drop(&mut self) {
-        tree::make_removable(self.temp.path());
+        if std::thread::panicking() && std::env::var_os("HAUL_TEST_KEEP").is_some() {
+            eprintln!("kept: {}", self.path.display());
+            return;
+        }
+        let gone = procs::wait_until(EMPTIED_WITHIN, || {
+            mount::unmount_below(&self.path);
+            tree::make_removable(&self.path);
+            let removed = std::fs::remove_dir_all(&self.path);
+            removed.is_ok() || !self.path.exists()
+        });
+        if !gone {
+            eprintln!("cannot be removed: {}", self.path.display());
+        }
     }
 }
 

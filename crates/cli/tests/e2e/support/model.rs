@@ -53,7 +53,7 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        call(&["down", &self.name]);
+        let _ = Command::new(lab()).args(["targets", "down", &self.name]).output();
     }
 }
 

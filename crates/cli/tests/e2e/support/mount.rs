@@ -5,6 +5,16 @@ use std::process::Command;
 
 use super::Room;
 
+/// Unmounts whatever is mounted below `dir`, the innermost first.
+pub fn unmount_below(dir: &Path) {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(Path::new);
+    let below: Vec<&Path> = points.filter(|point| point.starts_with(dir)).collect();
+    for point in below.into_iter().rev() {
+        let _ = Command::new("umount").arg("-l").arg(point).status();
+    }
+}
+
 /// A tmpfs; unmounted on drop.
 pub struct Tmpfs {
     at: PathBuf,

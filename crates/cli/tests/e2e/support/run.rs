@@ -135,8 +135,11 @@ impl Haul {
         for variable in ["SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
             command.env_remove(variable);
         }
-        // What a killed haul leaves there goes with the room.
+        // What a killed haul leaves there goes with the room. Other copies of whoever runs the tests are none of theirs.
         command.env("XDG_RUNTIME_DIR", room.dir("run"));
+        let runtime = self.variables.iter().rfind(|(name, _)| name == "XDG_RUNTIME_DIR");
+        let runtime = runtime.map_or_else(|| room.at("run"), |(_, value)| PathBuf::from(value));
+        command.env("HAUL_CTL_DIR", runtime.join("haul"));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);
@@ -253,7 +256,7 @@ impl Running {
 impl Drop for Running {
     /// A test that fails half-way leaves nothing running.
     fn drop(&mut self) {
-        if !self.ended() {
+        if !self.child.try_wait().is_ok_and(|status| status.is_some()) {
             self.kill();
         }
     }

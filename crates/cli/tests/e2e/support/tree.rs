@@ -292,7 +292,8 @@ pub fn make_removable(root: &Path) {
         return;
     }
     if data.permissions().mode() & 0o700 != 0o700 {
-        set_mode(root, 0o700);
+        // Whoever still works here may have renamed it since.
+        let _ = fs::set_permissions(root, fs::Permissions::from_mode(0o700));
     }
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         make_removable(&entry.path());
