@@ -27,8 +27,9 @@ mod replay;
 pub use log::{Log, compact};
 pub use replay::Replay;
 
-/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest.
-pub const FORMAT_VERSION: u16 = 3;
+/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest. 4: and
+/// the number of its temporary; runs that may still write are named.
+pub const FORMAT_VERSION: u16 = 4;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
 /// Most subtrees in one [`Record::Durable`] on disk; [`Log::append`] splits longer lists.
@@ -105,7 +106,10 @@ pub enum Record {
     Session { epoch: u32, tag: u32, boot: [u8; 16], durable: bool },
     /// Tags of earlier sessions, oldest first, whose own records were compacted away.
     Tags { tags: Vec<u32> },
-    /// A file of which a part is durable, in a temporary with `tag` in its name. What earlier records said of
+    /// Those of them whose runs nobody saw die, oldest first: such a run may be frozen and write on, into any file that it
+    /// ever had open.
+    Unproven { tags: Vec<u32> },
+    /// A file of which a part is durable, in a temporary with `tag` and `number` in its name. What earlier records said of
     /// the path is void. `slot` names the file in later records of this session. `map`: it is a sparse one, and
     /// this is the digest of its [`ExtentMap`](crate::extents::ExtentMap); holes are in no other record. `digest`: how the values in
     /// the records of this slot were made.
@@ -115,6 +119,7 @@ pub enum Record {
         fingerprint: Fingerprint,
         object_size: u32,
         tag: u32,
+        number: u64,
         map: Option<[u8; 32]>,
         digest: DigestKind,
     },
@@ -132,8 +137,10 @@ pub struct Partial {
     /// The version of the source that the parts are of.
     pub fingerprint: Fingerprint,
     pub object_size: u32,
-    /// Stands in the name of the temporary that holds the parts.
+    /// Both stand in the name of the temporary that holds the parts. The number is this file's alone in its session, and a later
+    /// session that takes the temporary over keeps it.
     pub tag: u32,
+    pub number: u64,
     /// The digest of its map, if it is a sparse one: with another map the parts are worth nothing.
     pub map: Option<[u8; 32]>,
     /// What of it can be relied on.
@@ -149,6 +156,8 @@ pub struct Replayed {
     pub epoch_max: u32,
     /// The tags of all sessions, each once, newest last, at most [`TAGS_MAX`].
     pub tags: Vec<u32>,
+    /// Those of runs that were not seen to die: what they had open is never published.
+    pub unproven: Vec<u32>,
     pub partials: HashMap<PathKey, Partial>,
     pub done: HashMap<PathKey, DoneMark>,
     /// Facts that were read and not kept: over a bound, or about a range that the file does not have.

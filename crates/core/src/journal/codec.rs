@@ -14,6 +14,7 @@ const PARTIAL: u8 = 4;
 const DURABLE: u8 = 5;
 const WITHDRAWN: u8 = 6;
 const DONE: u8 = 7;
+const UNPROVEN: u8 = 8;
 
 /// Kinds of digests, as on the wire.
 const BLAKE3: u8 = 1;
@@ -41,8 +42,9 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(boot);
             out.push(u8::from(*durable));
         }
-        Record::Tags { tags } => encode_tags(tags, out),
-        Record::Partial { slot, path, fingerprint, object_size, tag, map, digest } => {
+        Record::Tags { tags } => encode_tags(TAGS, tags, out),
+        Record::Unproven { tags } => encode_tags(UNPROVEN, tags, out),
+        Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest } => {
             out.push(PARTIAL);
             out.extend_from_slice(&slot.to_le_bytes());
             out.extend_from_slice(&path.0);
@@ -52,6 +54,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&fingerprint.ino.to_le_bytes());
             out.extend_from_slice(&object_size.to_le_bytes());
             out.extend_from_slice(&tag.to_le_bytes());
+            out.extend_from_slice(&number.to_le_bytes());
             out.push(u8::from(map.is_some()));
             out.extend_from_slice(map.as_ref().map_or(&[][..], |digest| digest));
             out.push(match digest {
@@ -75,8 +78,17 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
 }
 
 /// The body of a [`Record::Tags`].
-pub(super) fn encode_tags(tags: &[u32], out: &mut Vec<u8>) {
-    out.push(TAGS);
+pub(super) fn encode_all_tags(tags: &[u32], out: &mut Vec<u8>) {
+    encode_tags(TAGS, tags, out);
+}
+
+/// The body of a [`Record::Unproven`].
+pub(super) fn encode_unproven(tags: &[u32], out: &mut Vec<u8>) {
+    encode_tags(UNPROVEN, tags, out);
+}
+
+fn encode_tags(kind: u8, tags: &[u32], out: &mut Vec<u8>) {
+    out.push(kind);
     for tag in tags {
         out.extend_from_slice(&tag.to_le_bytes());
     }
@@ -111,6 +123,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             durable: fields.bool()?,
         },
         TAGS => Record::Tags { tags: fields.list(TAGS_MAX, Fields::u32)? },
+        UNPROVEN => Record::Unproven { tags: fields.list(TAGS_MAX, Fields::u32)? },
         PARTIAL => Record::Partial {
             slot: fields.u32()?,
             path: PathKey(fields.take()?),
@@ -122,6 +135,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             },
             object_size: fields.u32()?,
             tag: fields.u32()?,
+            number: fields.u64()?,
             map: if fields.bool()? { Some(fields.take()?) } else { None },
             digest: match fields.take()? {
                 [BLAKE3] => DigestKind::Blake3,

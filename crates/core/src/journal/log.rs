@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::codec::{encode, encode_durable, encode_tags};
+use super::codec::{encode, encode_all_tags, encode_durable, encode_unproven};
 use super::{LEN_LEN, MAGIC, PathKey, Record, Replayed, SUBTREES_PER_RECORD, SUM_LEN, TAGS_MAX, sum};
 
 /// The writing end of a journal. It holds the chain only; the bytes are appended to the file by the caller,
@@ -32,7 +32,12 @@ impl Log {
             }
             Record::Tags { tags } => {
                 for part in tags.chunks(TAGS_MAX) {
-                    self.put(out, |out| encode_tags(part, out));
+                    self.put(out, |out| encode_all_tags(part, out));
+                }
+            }
+            Record::Unproven { tags } => {
+                for part in tags.chunks(TAGS_MAX) {
+                    self.put(out, |out| encode_unproven(part, out));
                 }
             }
             _ => self.put(out, |out| encode(record, out)),
@@ -56,7 +61,7 @@ impl Log {
 ///
 /// `head` and `session` are those of the next session. Returns the bytes, the log to go on with, the slots
 /// of the partial files and the first free slot. The bytes depend on nothing but the arguments.
-/// Units: 89 bytes per finished file, 116 (a sparse one 148) and 48 per subtree for a partial one.
+/// Units: 89 bytes per finished file, 124 (a sparse one 156) and 48 per subtree for a partial one.
 /// Edge: under a session without durability everything is written as not durable, so it is forgotten on
 /// another boot even if it once was durable. That costs a re-send and keeps one rule for all records.
 ///
@@ -76,6 +81,7 @@ pub fn compact(
     let mut log = Log::start(&mut out);
     log.append(&head, &mut out);
     log.append(&Record::Tags { tags: replayed.tags.clone() }, &mut out);
+    log.append(&Record::Unproven { tags: replayed.unproven.clone() }, &mut out);
     log.append(&session, &mut out);
 
     // Sorted, for the order of a hash map differs from run to run, and a simulation must not.
@@ -91,9 +97,10 @@ pub fn compact(
     let mut slot = 0;
     for (path, partial) in partials {
         let (path, fingerprint) = (*path, partial.fingerprint);
-        let (object_size, tag, map) = (partial.object_size, partial.tag, partial.map);
+        let (object_size, tag, number, map) = (partial.object_size, partial.tag, partial.number, partial.map);
         let digest = partial.subtrees.kind();
-        log.append(&Record::Partial { slot, path, fingerprint, object_size, tag, map, digest }, &mut out);
+        let record = Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
+        log.append(&record, &mut out);
         log.append(&Record::Durable { slot, subtrees: partial.subtrees.iter().collect() }, &mut out);
         slots.insert(path, slot);
         slot += 1;

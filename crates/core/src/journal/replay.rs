@@ -25,6 +25,7 @@ pub struct Replay {
     head: Option<([u8; 16], u64)>,
     epoch_max: u32,
     tags: Vec<u32>,
+    unproven: Vec<u32>,
     /// Whether the current session's facts are durable; `None` before the first session.
     session_durable: Option<bool>,
     /// The current session's partial files.
@@ -75,6 +76,7 @@ impl Replay {
             head: None,
             epoch_max: 0,
             tags: Vec::new(),
+            unproven: Vec::new(),
             session_durable: None,
             slots: HashMap::new(),
             solid: Facts::default(),
@@ -143,6 +145,7 @@ impl Replay {
             head: self.head,
             epoch_max: self.epoch_max,
             tags: self.tags,
+            unproven: self.unproven,
             partials: facts.partials.into_iter().map(|(path, (_, partial))| (path, partial)).collect(),
             done: facts.done,
             dropped: self.dropped,
@@ -216,7 +219,7 @@ impl Replay {
             Record::Head { .. } => return None,
             Record::Session { epoch, tag, boot, durable } => {
                 self.epoch_max = self.epoch_max.max(epoch);
-                self.add_tag(tag);
+                add_tag(&mut self.tags, tag);
                 self.slots.clear();
                 self.session_durable = Some(durable);
                 if !durable && self.loose_boot != boot {
@@ -225,14 +228,15 @@ impl Replay {
                     self.loose_boot = boot;
                 }
             }
-            Record::Tags { tags } => tags.into_iter().for_each(|tag| self.add_tag(tag)),
-            Record::Partial { slot, path, fingerprint, object_size, tag, map, digest } => {
+            Record::Tags { tags } => tags.into_iter().for_each(|tag| add_tag(&mut self.tags, tag)),
+            Record::Unproven { tags } => tags.into_iter().for_each(|tag| add_tag(&mut self.unproven, tag)),
+            Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest } => {
                 let durable = self.session_durable?;
                 self.forget(&path);
                 self.slots.remove(&slot);
                 if self.solid.partials.len() + self.loose.partials.len() < self.bounds.partials {
                     let subtrees = SubtreeSet::new(digest, fingerprint.size);
-                    let partial = Partial { fingerprint, object_size, tag, map, subtrees };
+                    let partial = Partial { fingerprint, object_size, tag, number, map, subtrees };
                     self.layer(durable).partials.insert(path, (slot, partial));
                     self.slots.insert(slot, path);
                 } else {
@@ -269,14 +273,6 @@ impl Replay {
         if durable { &mut self.solid } else { &mut self.loose }
     }
 
-    fn add_tag(&mut self, tag: u32) {
-        self.tags.retain(|known| *known != tag);
-        if self.tags.len() == TAGS_MAX {
-            self.tags.remove(0);
-        }
-        self.tags.push(tag);
-    }
-
     fn add_subtree(&mut self, durable: bool, path: &PathKey, subtree: &Subtree) {
         let full = self.solid.subtrees + self.loose.subtrees >= self.bounds.subtrees;
         let facts = if durable { &mut self.solid } else { &mut self.loose };
@@ -304,6 +300,15 @@ impl Replay {
     }
 }
 
+/// The newest tag stands last, and each once; of too many the oldest is forgotten.
+fn add_tag(tags: &mut Vec<u32>, tag: u32) {
+    tags.retain(|known| *known != tag);
+    if tags.len() == TAGS_MAX {
+        tags.remove(0);
+    }
+    tags.push(tag);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -329,6 +334,7 @@ mod tests {
                 fingerprint,
                 object_size: 1024,
                 tag: 1,
+                number: 1,
                 map: None,
                 digest,
             };
@@ -351,6 +357,7 @@ mod tests {
             fingerprint,
             object_size: 1024,
             tag: 1,
+            number: 1,
             map: None,
             digest,
         };
@@ -362,6 +369,7 @@ mod tests {
             fingerprint,
             object_size: 1024,
             tag: 1,
+            number: 1,
             map: None,
             digest,
         };

@@ -56,12 +56,16 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
                 let boot = if rng.bool() { BOOT } else { OTHER_BOOT };
                 Record::Session { epoch: rng.u32(..), tag: rng.u32(..8), boot, durable: rng.bool() }
             }
-            1 => Record::Tags { tags: (0..rng.usize(1..5)).map(|_| rng.u32(..20)).collect() },
+            1 => {
+                let tags = (0..rng.usize(1..5)).map(|_| rng.u32(..20)).collect();
+                if rng.bool() { Record::Tags { tags } } else { Record::Unproven { tags } }
+            }
             2..6 => {
                 let (fingerprint, object_size) = (fingerprint(rng, chunks), rng.u32(..));
                 let map = rng.bool().then(|| [rng.u8(..); 32]);
                 let digest = if rng.bool() { DigestKind::Blake3 } else { DigestKind::Xxh3 };
-                Record::Partial { slot, path, fingerprint, object_size, tag: rng.u32(..), map, digest }
+                let (tag, number) = (rng.u32(..), rng.u64(..));
+                Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest }
             }
             6..16 => {
                 let subtrees = (0..rng.usize(1..4)).map(|_| leaf(rng.u64(..9), 1)).collect();
@@ -100,9 +104,9 @@ fn model(
             })
         };
         match record.clone() {
-            Record::Head { .. } | Record::Tags { .. } => {}
+            Record::Head { .. } | Record::Tags { .. } | Record::Unproven { .. } => {}
             Record::Session { boot, durable, .. } => sessions.push((boot, durable)),
-            Record::Partial { slot, path, fingerprint, object_size, tag, map, digest } => {
+            Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest } => {
                 facts.retain(|(other, ..)| *other != path);
                 for (_, session, fact) in &mut facts {
                     if let Fact::Partial(_, other) = fact
@@ -116,7 +120,7 @@ fn model(
                 facts.push((
                     path,
                     now,
-                    Fact::Partial(Partial { fingerprint, object_size, tag, map, subtrees }, slot),
+                    Fact::Partial(Partial { fingerprint, object_size, tag, number, map, subtrees }, slot),
                 ));
             }
             Record::Durable { slot, subtrees } => {
@@ -155,9 +159,9 @@ fn model(
     (partials, done)
 }
 
-/// The highest epoch, and every tag at the place of its last mention.
-fn model_sessions(records: &[Record]) -> (u32, Vec<u32>) {
-    let (mut epochs, mut mentions) = (vec![0], Vec::new());
+/// The highest epoch, and every tag (and every unproven one) at the place of its last mention.
+fn model_sessions(records: &[Record]) -> (u32, Vec<u32>, Vec<u32>) {
+    let (mut epochs, mut mentions, mut unproven) = (vec![0], Vec::new(), Vec::new());
     for record in records {
         match record {
             Record::Session { epoch, tag, .. } => {
@@ -165,12 +169,15 @@ fn model_sessions(records: &[Record]) -> (u32, Vec<u32>) {
                 mentions.push(*tag);
             }
             Record::Tags { tags } => mentions.extend(tags),
+            Record::Unproven { tags } => unproven.extend(tags),
             _ => {}
         }
     }
-    let last = |(i, tag): (usize, &u32)| (!mentions[i + 1..].contains(tag)).then_some(*tag);
-    let tags = mentions.iter().enumerate().filter_map(last).collect();
-    (epochs.into_iter().max().unwrap_or(0), tags)
+    let last = |all: Vec<u32>| {
+        let last = |(i, tag): (usize, &u32)| (!all[i + 1..].contains(tag)).then_some(*tag);
+        all.iter().enumerate().filter_map(last).collect()
+    };
+    (epochs.into_iter().max().unwrap_or(0), last(mentions), last(unproven))
 }
 
 /// Goal: what was appended is what is replayed.
@@ -190,7 +197,7 @@ fn replay_is_what_was_appended() {
             assert_eq!(replayed.partials, partials);
             assert_eq!(replayed.done, done);
             assert!(!(durable && replayed.volatile));
-            assert_eq!((replayed.epoch_max, replayed.tags), model_sessions(&records));
+            assert_eq!((replayed.epoch_max, replayed.tags, replayed.unproven), model_sessions(&records));
         }
     }
 }
@@ -207,7 +214,10 @@ fn records_round_trip() {
             assert_eq!(codec::decode(&body), Some(record));
             for cut in 0..body.len() {
                 let shorter = codec::decode(&body[..cut]);
-                assert!(shorter.is_none_or(|r| matches!(r, Record::Durable { .. } | Record::Tags { .. })));
+                assert!(shorter.is_none_or(|r| matches!(
+                    r,
+                    Record::Durable { .. } | Record::Tags { .. } | Record::Unproven { .. }
+                )));
             }
             body.push(0);
             assert_eq!(codec::decode(&body), None);
@@ -421,6 +431,7 @@ fn long_lists_are_split() {
         fingerprint,
         object_size: 1 << 16,
         tag: 1,
+        number: 1,
         map: None,
         digest: DigestKind::Blake3,
     });
@@ -510,6 +521,7 @@ fn without_durability_only_this_boot_counts() {
         fingerprint,
         object_size: 1 << 16,
         tag: 60,
+        number: 1,
         map: Some([6; 32]),
         digest: DigestKind::Xxh3,
     });

@@ -181,6 +181,8 @@ pub struct SinkFile {
     pub id: FileId,
     pub parent: DirId,
     pub name: Name,
+    /// Stands in the name of its temporary, with the session's tag. No other file of the session has it.
+    pub number: u64,
     pub size: u64,
     /// Where a sparse file has data; nothing else of it is ever written. It may end in a hole, or have no data.
     pub map: Option<ExtentMap>,
@@ -190,7 +192,7 @@ pub struct SinkFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupItem {
     pub file: SinkFile,
-    /// The tag in the name of the temporary that an earlier run left: rename it to ours and open it.
+    /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to ours and open it.
     pub adopt: Option<u32>,
 }
 

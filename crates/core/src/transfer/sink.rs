@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::digest::DigestKind;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
-use crate::journal::{Log, Replayed};
+use crate::journal::{Log, PathKey, Replayed};
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
@@ -158,6 +158,10 @@ pub struct Sink {
     /// Bytes of holes in open files: they need no space.
     holes: u64,
     resume: Replayed,
+    /// The last that was given to a temporary.
+    number: u64,
+    /// Entries that look for the temporary of an earlier run, each path once.
+    adopting: HashSet<PathKey>,
     epochs: Epochs,
     targets: Option<Targets>,
     waiting: HashMap<FileId, Vec<Frame>>,
@@ -203,6 +207,8 @@ impl Sink {
             announced_max: FileId(0),
             extents: 0,
             holes: 0,
+            number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
+            adopting: HashSet::new(),
             resume: resume.replayed,
             epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
             targets: config.targets.map(|limits| {

@@ -268,10 +268,7 @@ fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
 fn read_root(r: &mut Reader<'_>) -> Result<SourceRoot, WireError> {
     match r.u8("kind of a source root")? {
         tag @ (1 | 2) => Ok(SourceRoot::Named { name: r.name("name of a source root")?, is_dir: tag == 2 }),
-        3 => Ok(SourceRoot::Contents {
-            names_hash: r.array("hash of names")?,
-            names: r.u64("count of names")?,
-        }),
+        3 => Ok(SourceRoot::Contents { of: read_name_or_none(r, "name of a source root")? }),
         other => Err(WireError::BadValue { what: "kind of a source root", value: other.into() }),
     }
 }

@@ -13,7 +13,7 @@ use super::{
     PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
     TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Timestamp};
+use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use crate::schedule::Health;
 use crate::stage::Processors;
@@ -185,10 +185,7 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             w.bool(*wait);
             w.bool(*resumed);
             w.u32(*epoch);
-            match rename {
-                None => w.u8(0),
-                Some(name) => w.name(name),
-            }
+            write_name_or_none(w, rename.as_ref());
             kind::DESTINATION
         }
         Message::Announce(entries) => {
@@ -441,16 +438,23 @@ fn policy_bits(p: &Policy) -> u8 {
         .sum()
 }
 
+/// A name, or the length 0.
+fn write_name_or_none(w: &mut Writer<'_>, name: Option<&Name>) {
+    match name {
+        None => w.u8(0),
+        Some(name) => w.name(name),
+    }
+}
+
 fn write_root(w: &mut Writer<'_>, root: &SourceRoot) {
     match root {
         SourceRoot::Named { name, is_dir } => {
             w.u8(if *is_dir { 2 } else { 1 });
             w.name(name);
         }
-        SourceRoot::Contents { names_hash, names } => {
+        SourceRoot::Contents { of } => {
             w.u8(3);
-            w.raw(names_hash);
-            w.u64(*names);
+            write_name_or_none(w, of.as_ref());
         }
     }
 }

@@ -190,7 +190,7 @@ pub enum NotKept {
     Owner,
     /// Setuid or setgid was dropped.
     SetId,
-    /// Named like a temporary or a journal of haul: skipped.
+    /// A temporary, a journal or an owner file of another copy into the source: left out.
     OwnName,
 }
 
@@ -213,7 +213,7 @@ impl NotKept {
             NotKept::Sparse => "sparse files written in full",
             NotKept::Owner => "owners or groups not set",
             NotKept::SetId => "setuid or setgid bits dropped",
-            NotKept::OwnName => "files named like haul's own temporaries or journals skipped",
+            NotKept::OwnName => "files of copies into the source (temporaries, journals) left out",
         }
     }
 }
@@ -324,8 +324,8 @@ pub struct Placed {
 pub enum SourceRoot {
     /// The entry takes this name below the destination root.
     Named { name: Name, is_dir: bool },
-    /// The contents of a directory go into the destination root; these are their names' hash and count.
-    Contents { names_hash: [u8; 32], names: u64 },
+    /// The contents of a directory of this name go into the destination root (`/` has none).
+    Contents { of: Option<Name> },
 }
 
 /// Everything that can be said on the control stream after the hello.

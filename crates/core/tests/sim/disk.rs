@@ -10,8 +10,8 @@ use fastrand::Rng;
 
 use super::model::NOTHING;
 
-/// A name: the entry's number and the tag of a temporary.
-pub type Name = (usize, Option<u32>);
+/// A name: the entry's number and the tag and number of a temporary.
+pub type Name = (usize, Option<(u32, u64)>);
 /// A directory: the entry's number, `None` is the root.
 pub type DirKey = Option<usize>;
 

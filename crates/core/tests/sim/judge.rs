@@ -68,7 +68,7 @@ impl World {
         let Some(open) = self.snk().open.get(&extent.id) else {
             panic!("durable, but no file is open for entry {entry}")
         };
-        let number = open.file;
+        let (number, temp) = (open.file, open.number);
         let file = &self.disk.files[number];
         let blocks = &file.blocks[range.clone()];
         let keys = || blocks.iter().map(|b| if self.durable { b.durable } else { b.live });
@@ -77,7 +77,7 @@ impl World {
         let same = keys().all(|other| other == key || other == ZERO);
         assert!(same && key != NOTHING, "entry {entry}: {extent:?} is not on media: {blocks:?}");
         if self.durable {
-            let tag = self.snk().tag;
+            let tag = (self.snk().tag, temp);
             let node = self.disk.survivor(&self.path_of(entry), (entry, Some(tag)));
             assert_eq!(node, Some(Node::File(number)), "entry {entry}: the temporary's name is not on media");
         }

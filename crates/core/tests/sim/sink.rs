@@ -24,6 +24,7 @@ use super::world::World;
 pub struct OpenFile {
     dir: DirKey,
     entry: usize,
+    pub number: u64,
     pub file: usize,
     /// A commit of it failed: nothing can be written until it is discarded.
     failed: bool,
@@ -154,9 +155,11 @@ impl World {
             return if open.failed { Err(failure(Stage::Write, 0)) } else { Ok(open.file) };
         }
         let dir = self.enter(file.parent);
-        let (entry, tag) = (entry_of(&file.name), self.snk().tag);
+        let (entry, tag) = (entry_of(&file.name), (self.snk().tag, file.number));
         let made = self.disk.make_file(dir, (entry, Some(tag)));
-        self.snk().open.insert(file.id, OpenFile { dir, entry, file: made, failed: false });
+        self.snk()
+            .open
+            .insert(file.id, OpenFile { dir, entry, number: file.number, file: made, failed: false });
         Ok(made)
     }
 
@@ -200,7 +203,7 @@ impl World {
     fn close(&mut self, id: FileId, remove: bool) {
         let Some(open) = self.snk().open.remove(&id) else { return };
         if remove && !open.failed {
-            let tag = self.snk().tag;
+            let tag = (self.snk().tag, open.number);
             self.disk.remove(open.dir, (open.entry, Some(tag)));
         }
     }
@@ -384,7 +387,7 @@ impl World {
     /// Removes what dead runs left in a directory.
     fn sweep_tags(&mut self, dir: DirKey) {
         let tags = self.snk().old_tags.clone();
-        let old = |tag: &Option<u32>| tag.is_some_and(|tag| tags.contains(&tag));
+        let old = |tag: &Option<(u32, u64)>| tag.is_some_and(|(tag, _)| tags.contains(&tag));
         let names: Vec<_> = self.disk.dir(dir).live.keys().filter(|(_, tag)| old(tag)).copied().collect();
         names.into_iter().for_each(|name| self.disk.remove(dir, name));
     }
@@ -392,12 +395,14 @@ impl World {
     fn look_up(&mut self, item: &LookupItem) -> Found {
         let (dir, entry) = (self.enter(item.file.parent), entry_of(&item.file.name));
         let mut adopted = false;
+        let number = item.file.number;
         if let Some(tag) = item.adopt
-            && let Some(Node::File(file)) = self.disk.dir(dir).live.get(&(entry, Some(tag))).copied()
+            && let Some(Node::File(file)) =
+                self.disk.dir(dir).live.get(&(entry, Some((tag, number)))).copied()
         {
-            let ours = self.snk().tag;
-            self.disk.rename(dir, (entry, Some(tag)), (entry, Some(ours)));
-            self.snk().open.insert(item.file.id, OpenFile { dir, entry, file, failed: false });
+            let ours = (self.snk().tag, number);
+            self.disk.rename(dir, (entry, Some((tag, number))), (entry, Some(ours)));
+            self.snk().open.insert(item.file.id, OpenFile { dir, entry, number, file, failed: false });
             adopted = true;
         }
         let existing = match self.disk.dir(dir).live.get(&(entry, None)) {
@@ -424,8 +429,8 @@ impl World {
             && let Some(open) = self.snk().open.get_mut(&item.id)
         {
             open.failed = true;
-            let (dir, entry) = (open.dir, open.entry);
-            let name = (entry, Some(self.snk().tag));
+            let (dir, entry, number) = (open.dir, open.entry, open.number);
+            let name = (entry, Some((self.snk().tag, number)));
             self.disk.remove(dir, name);
         }
         result
@@ -479,7 +484,7 @@ impl World {
             "entry {entry} is published with what no version had: {:?}",
             self.disk.files[temp]
         );
-        let tag = self.snk().tag;
+        let tag = (self.snk().tag, file.number);
         self.disk.rename(dir, (entry, Some(tag)), (entry, None));
         Ok(())
     }

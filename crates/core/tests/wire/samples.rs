@@ -190,7 +190,7 @@ pub fn hello(r: &mut Rng) -> Hello {
 pub fn root(r: &mut Rng) -> SourceRoot {
     match r.bool() {
         true => SourceRoot::Named { name: name(r), is_dir: r.bool() },
-        false => SourceRoot::Contents { names_hash: bytes(r), names: number(r) },
+        false => SourceRoot::Contents { of: r.bool().then(|| name(r)) },
     }
 }
 

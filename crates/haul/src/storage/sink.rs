@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
 //! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers),
+//! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers), [`here`] (whose a name is),
 //! [`clean`] (debris of dead jobs).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
@@ -21,6 +21,7 @@ mod fault;
 mod files;
 mod gate;
 mod gather;
+pub mod here;
 pub mod journal;
 mod keeper;
 mod mode;
@@ -34,6 +35,7 @@ mod verify;
 
 pub use commit::{NotKept, NotKeptCounters};
 pub use engine::{EngineConfig, WriteEngine};
+pub use here::Jobs;
 pub use journal::Journal;
 pub use names::{JobKey, tag_of, temp_name};
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};

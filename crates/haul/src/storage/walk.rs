@@ -27,6 +27,8 @@ use haul_core::wire::{Announced, Failure, Stage, Totals};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, open, openat};
 use rustix::io::Errno;
 
+use crate::storage::sink::Jobs;
+use crate::storage::sink::names::may_be_ours;
 use crate::storage::source::failure::{os_failure, own_failure};
 use crate::storage::source::roots::{RootSpec, RootTarget};
 use crate::storage::source::tree::{Place, SourceTree};
@@ -86,23 +88,10 @@ pub enum NotKeptWhat {
     Socket,
     /// Skipped.
     Device,
-    /// Skipped: a temporary or a journal of haul itself.
+    /// Left out: a temporary, a journal or an owner file of a job whose destination this directory is, or one above it.
     Debris,
     /// The file has other names too, and becomes a file of its own.
     HardLink,
-}
-
-/// Whether a name is one that haul gives: its journals (`.haul~...`) and temporaries (`.NAME.hXXXXXX`).
-pub fn is_own_debris(name: &[u8]) -> bool {
-    if name.starts_with(b".haul~") {
-        return true;
-    }
-    let Some(split) = name.len().checked_sub(8) else { return false };
-    let (stem, tag) = name.split_at(split);
-    stem.len() > 1
-        && stem[0] == b'.'
-        && tag.starts_with(b".h")
-        && tag[2..].iter().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'))
 }
 
 /// A running walk. Dropping it ends the walk, at the latest when a system call that hangs returns.
@@ -455,7 +444,9 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             let path = self.tree.path_of(level.id.as_file());
             self.fail("read directory", &path, errno, CountsAs::Subtree);
         }
-        names.retain(|name| self.keep_name(level, name));
+        // The jobs are looked for when the names are known: a journal is there before its first temporary.
+        let jobs = names.iter().any(|name| may_be_ours(name.as_bytes())).then(|| Jobs::at(&level.fd));
+        names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
         let mut subdirs = Vec::new();
         for (name, probed) in self.probe.probe_all(&level.fd, names) {
             if let Some(meta) = self.emit(level.place, level.id, name.clone(), probed) {
@@ -465,9 +456,11 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         level.subdirs = subdirs.into_iter();
     }
 
-    /// Whether a name that was found is to be copied: not our own debris, and not taken in the root.
-    fn keep_name(&mut self, level: &Level, name: &Name) -> bool {
-        if is_own_debris(name.as_bytes()) {
+    /// Whether a name that was found is to be copied: not a job's, and not taken in the root.
+    fn keep_name(&mut self, level: &Level, name: &Name, jobs: Option<&Jobs>) -> bool {
+        if jobs.is_some_and(|jobs| jobs.own(name.as_bytes()))
+            || haul_mutant::removed("names-are-the-users") && may_be_ours(name.as_bytes())
+        {
             let path = self.path(level.place, name);
             self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Debris }));
             return false;

@@ -66,7 +66,8 @@ impl Sink {
                 }
                 EntryKind::Symlink { target } => {
                     self.dirs.hold(parent);
-                    let file = SinkFile { id, parent, name: name.clone(), size: 0, map: None };
+                    let number = self.take_number();
+                    let file = SinkFile { id, parent, name: name.clone(), number, size: 0, map: None };
                     let (owner, no_replace) = (self.config.policy.owner, self.config.policy.no_clobber);
                     links.push(LinkItem { file, target, meta, owner, no_replace });
                     self.links.insert(id, Link { parent, name, generation });
@@ -94,11 +95,15 @@ impl Sink {
                     // A peer's numbers: their sum may be anything.
                     self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
                     // Of a sparse file that is known with its map.
-                    let adopt = if sparse { Vec::new() } else { self.adoptable(&path, &fingerprint, None) };
+                    let (adopt, number) = match sparse {
+                        true => (Vec::new(), self.take_number()),
+                        false => self.adoptable(&path, &fingerprint, None),
+                    };
                     let mut file = File {
                         generation,
                         parent,
                         name,
+                        number,
                         path,
                         meta,
                         fingerprint,
@@ -165,27 +170,36 @@ impl Sink {
         }
     }
 
-    /// The tags under which a temporary with parts of this version may be found, the likeliest last.
+    /// A number that no file of this session has, nor one that the journal speaks of.
+    pub(super) fn take_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    /// The tags under which a temporary with parts of this version may be found, the likeliest last; and the number of it,
+    /// or of a new one.
     pub(super) fn adoptable(
-        &self,
+        &mut self,
         path: &PathKey,
         fingerprint: &Fingerprint,
         map: Option<[u8; 32]>,
-    ) -> Vec<u32> {
+    ) -> (Vec<u32>, u64) {
         match self.resume.partials.get(path) {
             Some(partial)
                 if partial.fingerprint.same_content(fingerprint)
                     && partial.map == map
-                    && partial.subtrees.kind() == self.config.digest =>
+                    && partial.subtrees.kind() == self.config.digest
+                    // A second entry of one name must not write into the temporary of the first.
+                    && self.adopting.insert(*path) =>
             {
                 // Only a later run can have taken the temporary over; what an earlier one left under this name
                 // is not what the journal speaks of.
                 let tags = &self.resume.tags;
                 let own = tags.iter().position(|tag| *tag == partial.tag);
                 let later = own.map_or(&[][..], |own| &tags[own + 1..]);
-                later.iter().copied().chain([partial.tag]).collect()
+                (later.iter().copied().chain([partial.tag]).collect(), partial.number)
             }
-            _ => Vec::new(),
+            _ => (Vec::new(), self.take_number()),
         }
     }
 }

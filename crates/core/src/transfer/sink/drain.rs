@@ -67,7 +67,7 @@ impl Sink {
         let slot = file.slot.take();
         if promised {
             let (path, fingerprint, object_size) = (file.path, file.fingerprint, file.object_size);
-            self.epochs.withdraw(slot, path, fingerprint, object_size, self.config.tag);
+            self.epochs.withdraw(slot, path, fingerprint, object_size, (self.config.tag, file.number));
         }
         let Some(file) = self.files.get_mut(&id) else { return };
         file.writing.clear();

@@ -146,12 +146,12 @@ impl Epochs {
         path: PathKey,
         fingerprint: Fingerprint,
         object_size: u32,
-        tag: u32,
+        (tag, number): (u32, u64),
     ) {
         let slot = slot.unwrap_or_else(|| {
             let slot = self.take_slot();
             let (map, digest) = (None, DigestKind::default());
-            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, map, digest };
+            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
             self.open.withdrawn.push(partial);
             slot
         });
@@ -381,10 +381,12 @@ impl Sink {
             file.journaled = true;
             let maximal: Vec<Subtree> = if fresh {
                 let (path, fingerprint) = (file.path, file.claimed.unwrap_or(file.fingerprint));
-                let (object_size, tag) = (file.object_size, self.config.tag);
+                let (object_size, tag, number) = (file.object_size, self.config.tag, file.number);
                 let map = file.digest.map().map(ExtentMap::digest);
                 let digest = file.durable.kind();
-                records.push(Record::Partial { slot, path, fingerprint, object_size, tag, map, digest });
+                let record =
+                    Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
+                records.push(record);
                 file.durable.iter().collect()
             } else {
                 let mut maximal: Vec<Subtree> =

@@ -40,6 +40,8 @@ pub(super) struct File {
     pub(super) generation: Generation,
     pub(super) parent: DirId,
     pub(super) name: Name,
+    /// Of its temporary.
+    pub(super) number: u64,
     pub(super) path: PathKey,
     pub(super) meta: Meta,
     pub(super) fingerprint: Fingerprint,
@@ -98,7 +100,8 @@ impl File {
     }
     pub(super) fn sink_file(&self, id: FileId) -> SinkFile {
         let map = self.digest.map().cloned();
-        SinkFile { id, parent: self.parent, name: self.name.clone(), size: self.size(), map }
+        let (parent, name, number) = (self.parent, self.name.clone(), self.number);
+        SinkFile { id, parent, name, number, size: self.size(), map }
     }
     /// All of it is one hole, so that nothing of it is ever written.
     pub(super) fn is_hole(&self) -> bool {

@@ -56,9 +56,9 @@ impl Sink {
         let (path, fingerprint) = (file.path, file.fingerprint);
         let digest = file.digest.map().map(ExtentMap::digest);
         let again = file.waits_journal;
-        let adopt = self.adoptable(&path, &fingerprint, digest);
+        let (adopt, number) = self.adoptable(&path, &fingerprint, digest);
         if let Some(file) = self.files.get_mut(&id) {
-            file.adopt = adopt;
+            (file.adopt, file.number) = (adopt, number);
         }
         if !again && !self.drains.contains_key(&id) {
             self.look_up_or_open(id);

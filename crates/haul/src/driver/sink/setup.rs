@@ -240,7 +240,9 @@ fn job_of(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 
         .map(|root| match (root, rename) {
             (SourceRoot::Named { .. }, Some(name)) => [b"n".as_slice(), name.as_bytes()].concat(),
             (SourceRoot::Named { name, .. }, None) => [b"n".as_slice(), name.as_bytes()].concat(),
-            (SourceRoot::Contents { names_hash, .. }, _) => [b"c".as_slice(), names_hash].concat(),
+            (SourceRoot::Contents { of }, _) => {
+                [b"c".as_slice(), of.as_ref().map_or(&[], Name::as_bytes)].concat()
+            }
         })
         .collect();
     parts.sort();
@@ -287,7 +289,7 @@ mod asked_tests {
             |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
         let named =
             |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
-        let contents = SourceRoot::Contents { names_hash: [0; 32], names: 1 };
+        let contents = SourceRoot::Contents { of: None };
         let paths = typed(&["a/data", "~/x y", "/only/this"]);
         for good in ["data", "x y", "this"] {
             assert!(Asked::of(&paths).covers(&[named(good)]));

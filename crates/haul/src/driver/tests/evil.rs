@@ -310,7 +310,7 @@ pub(super) fn policy() -> Policy {
 }
 
 pub(super) fn all() -> SourceRoot {
-    SourceRoot::Contents { names_hash: [0; 32], names: 1 }
+    SourceRoot::Contents { of: None }
 }
 
 pub(super) fn sources(roots: Vec<SourceRoot>) -> Message {

@@ -8,7 +8,8 @@ fn name(text: &str) -> Name {
 }
 
 fn temp(dir: &Path, text: &str, tag: u32) -> PathBuf {
-    let path = dir.join(String::from_utf8(temp_name(&name(text), tag).as_bytes().to_vec()).expect("ASCII"));
+    let path =
+        dir.join(String::from_utf8(temp_name(&name(text), tag, 1).as_bytes().to_vec()).expect("ASCII"));
     fs::write(&path, "12345").expect("write");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
     path

@@ -180,7 +180,8 @@ impl Sink {
     /// Renames the temporary to the final name.
     fn give_name(&self, file: &SinkFile, no_replace: bool) -> Result<(), Failure> {
         let dir = self.tree.dirfd(file.parent)?;
-        let temp = self.files.temp_name(&file.name);
+        let temp = self.files.temp_name(file);
+        self.tree.may_take(&dir, file.parent, &file.name)?;
         // It may have hung in a sync until nobody waits any more.
         self.check_over()?;
         self.tree.jail().rename(&dir, &temp, &file.name, no_replace).map_err(|errno| {
@@ -205,7 +206,7 @@ impl Sink {
         if stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
             return Ok(());
         }
-        let temp = self.files.temp_name(&file.name);
+        let temp = self.files.temp_name(file);
         let result = self.fill_link(item, &dir).and_then(|()| self.give_name(file, item.no_replace));
         if result.is_err() {
             let _ = self.tree.jail().unlink(&dir, &temp);
@@ -215,7 +216,7 @@ impl Sink {
 
     fn fill_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<(), Failure> {
         let jail = self.tree.jail();
-        let temp = self.files.temp_name(&item.file.name);
+        let temp = self.files.temp_name(&item.file);
         let fail = |stage, what, errno| {
             let path = self.tree.path_of(item.file.parent, &item.file.name);
             fault::os_at(stage, what, &path, errno, dir)

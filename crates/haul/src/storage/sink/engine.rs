@@ -144,6 +144,7 @@ impl WriteEngine {
         }
         let lanes = knobs.lanes.clone();
         let deadline = lanes.deadline;
+        config.tree.set_own_tags(config.old_tags.iter().copied().chain([config.tag]));
         let sink = Arc::new(Sink {
             files,
             data: Data::new(choice, knobs),

@@ -153,9 +153,11 @@ impl Bench {
     pub(in crate::storage::sink) fn not_kept(&self) -> NotKept {
         self.engine.as_ref().expect("running").not_kept().read()
     }
-    /// Path of the temporary with this tag.
+    /// Path of the temporary with this tag of the file that [`file`] makes.
     pub(in crate::storage::sink) fn temp(&self, text: &str, tag: u32) -> PathBuf {
-        self.root.join(String::from_utf8(temp_name(&name(text), tag).as_bytes().to_vec()).expect("ASCII"))
+        self.root.join(
+            String::from_utf8(temp_name(&name(text), tag, number(text)).as_bytes().to_vec()).expect("ASCII"),
+        )
     }
     pub(in crate::storage::sink) fn ls(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(&self.root)
@@ -175,8 +177,13 @@ impl Drop for Bench {
     }
 }
 
+/// A number for a file's temporary, another one for each name.
+pub(in crate::storage::sink) fn number(text: &str) -> u64 {
+    u64::from_le_bytes(blake3::hash(text.as_bytes()).as_bytes()[..8].try_into().expect("eight bytes"))
+}
+
 pub(in crate::storage::sink) fn file(id: u64, parent: DirId, text: &str, size: u64) -> SinkFile {
-    SinkFile { id: FileId(id), parent, name: name(text), size, map: None }
+    SinkFile { id: FileId(id), parent, name: name(text), number: number(text), size, map: None }
 }
 
 pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
@@ -489,6 +496,7 @@ fn long_and_odd_names_work() {
             id: FileId(id),
             parent: DirId::ROOT,
             name: Name::new(&bytes).expect("legal"),
+            number: 1,
             size: 1,
             map: None,
         };

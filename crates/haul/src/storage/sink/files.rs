@@ -36,6 +36,9 @@ use crate::storage::layout::layout_of;
 /// tmpfs.
 const LOCAL: [FsWord; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
+/// The number of temporaries that are no file's: those of files begin with 1.
+pub(super) const NO_FILE: u64 = 0;
+
 /// The open files of a session.
 pub(super) struct Files {
     pub(super) tree: Arc<SinkTree>,
@@ -140,9 +143,9 @@ impl Files {
         }
     }
 
-    /// The temporary's name for `name` in this session.
-    pub(super) fn temp_name(&self, name: &Name) -> Name {
-        temp_name(name, self.tag)
+    /// The file's temporary in this session.
+    pub(super) fn temp_name(&self, file: &SinkFile) -> Name {
+        temp_name(&file.name, self.tag, file.number)
     }
 
     /// The file's temporary, made at the first call.
@@ -301,7 +304,7 @@ impl Files {
         Arc::new(OpenFile {
             parent: file.parent,
             name: file.name.clone(),
-            temp: self.temp_name(&file.name),
+            temp: self.temp_name(file),
             size: file.size,
             data_len: data_len(file),
             map: file.map.clone(),
@@ -457,7 +460,7 @@ impl Files {
     /// what we left: a regular file with one name.
     fn adopt(&self, file: &SinkFile, dir: &OwnedFd, tag: u32) -> Result<bool, Failure> {
         let jail = self.tree.jail();
-        let (old, new) = (temp_name(&file.name, tag), self.temp_name(&file.name));
+        let (old, new) = (temp_name(&file.name, tag, file.number), self.temp_name(file));
         let fail = |what, errno| fault::os(Stage::Open, what, &self.tree.path_of(file.parent, &old), errno);
         let ours = |stat: &Stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1
@@ -503,7 +506,7 @@ impl Files {
 
     fn probe_grain(&self) -> Option<u32> {
         let (root, jail) = (self.tree.root(), self.tree.jail());
-        let name = self.temp_name(&Name::new(b"haul~grain").ok()?);
+        let name = temp_name(&Name::new(b"haul~grain").ok()?, self.tag, NO_FILE);
         let fd = jail.create_temp(root, &name).ok()?;
         let set = Timestamp { secs: 1_000_000_001, nanos: 123_456_789 };
         let read = set_mtime(&fd, set).and_then(|()| rustix::fs::fstat(&fd));

@@ -1,17 +1,22 @@
 //! The names that haul gives to what is not yet, or not, the user's data.
 //!
-//! A temporary lies beside its final name: `.NAME.hXXXXXX`, so that file systems which place files by name
-//! (GlusterFS) put it where the final one belongs; or `.haul~HASH.hXXXXXX` when that would be too long. A
-//! job's journal is `.haul~KEY`, its owner files `.haul~KEY.own.N`.
-//! Invariant: both forms of a temporary end in their tag, and no journal or owner file looks like one.
+//! A temporary lies beside its final name: `.NAME.haul~TAGNUMBER`, so that file systems which place files by name
+//! (GlusterFS: `^\.(.+)\.[^.]+$`) put it where the final one belongs; or `.haul~HASH.haul~TAGNUMBER` when that would be too
+//! long. The tag is the run's, the number the file's alone in that run. A job's journal is `.haul~KEY`, its owner
+//! files `.haul~KEY.own.N`.
+//! Invariant: both forms of a temporary end in tag and number, and no journal or owner file looks like one. A form proves
+//! nothing: a user's file may have it ([`super::here`] says whose it is).
 
 use haul_core::entry::{NAME_LEN_MAX, Name};
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Characters of a tag: 30 bits.
 const TAG_LEN: usize = 6;
-/// `.h` and the tag.
-const SUFFIX_LEN: usize = 2 + TAG_LEN;
+/// Characters of a number: 40 bits. More files than that in one run would have to share.
+const NUMBER_LEN: usize = 8;
+/// What stands before the tag, in a last component of the name of its own.
+const MARK: &[u8] = b".haul~";
+const SUFFIX_LEN: usize = MARK.len() + TAG_LEN + NUMBER_LEN;
 /// Characters of a job's key: 80 bits.
 const KEY_LEN: usize = 16;
 const PREFIX: &[u8] = b".haul~";
@@ -31,12 +36,24 @@ fn base32(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The low bits of `value` in so many characters.
+fn digits(value: u64, len: usize, out: &mut Vec<u8>) {
+    out.extend((0..len).rev().map(|i| ALPHABET[(value >> (5 * i) & 31) as usize]));
+}
+
+fn value(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |value, c| {
+        let digit = ALPHABET.iter().position(|a| a == c)?;
+        Some(value << 5 | digit as u64)
+    })
+}
+
 fn legal(bytes: &[u8]) -> Name {
     Name::new(bytes).expect("names made here are legal: short, no '/', no NUL")
 }
 
-/// The temporary of the file `name` in a run with this tag, of which the low 30 bits count.
-pub fn temp_name(name: &Name, tag: u32) -> Name {
+/// The temporary with this number, of the file `name`, in a run with this tag, of which the low 30 bits count.
+pub fn temp_name(name: &Name, tag: u32, number: u64) -> Name {
     let mut bytes = Vec::with_capacity(NAME_LEN_MAX);
     if 1 + name.as_bytes().len() + SUFFIX_LEN <= NAME_LEN_MAX {
         bytes.push(b'.');
@@ -45,25 +62,27 @@ pub fn temp_name(name: &Name, tag: u32) -> Name {
         bytes.extend_from_slice(PREFIX);
         base32(&blake3::hash(name.as_bytes()).as_bytes()[..16], &mut bytes);
     }
-    bytes.extend_from_slice(b".h");
-    for i in (0..TAG_LEN).rev() {
-        bytes.push(ALPHABET[(tag >> (5 * i) & 31) as usize]);
-    }
+    bytes.extend_from_slice(MARK);
+    digits(tag.into(), TAG_LEN, &mut bytes);
+    digits(number, NUMBER_LEN, &mut bytes);
     legal(&bytes)
 }
 
 /// The tag in the name of a temporary; `None` if it cannot be one. A user's own name may look like a
-/// temporary (`.vimrc.hbackup`), so nothing is removed for its form alone.
+/// temporary, so nothing is removed or left out for its form alone.
 pub fn tag_of(name: &[u8]) -> Option<u32> {
     if name.len() <= 1 + SUFFIX_LEN || name[0] != b'.' {
         return None;
     }
-    let suffix = &name[name.len() - SUFFIX_LEN..];
-    let digits = suffix.strip_prefix(b".h")?;
-    digits.iter().try_fold(0u32, |tag, c| {
-        let digit = ALPHABET.iter().position(|a| a == c)?;
-        Some(tag << 5 | digit as u32)
-    })
+    let tail = name[name.len() - SUFFIX_LEN..].strip_prefix(MARK)?;
+    let (tag, number) = tail.split_at(TAG_LEN);
+    value(number)?;
+    u32::try_from(value(tag)?).ok()
+}
+
+/// Whether a job may own a file of this name: all names that haul gives have one of these forms.
+pub fn may_be_ours(name: &[u8]) -> bool {
+    tag_of(name).is_some() || job_file(name).is_some()
 }
 
 /// The low 30 bits, which are what a name can say of a tag.
@@ -136,25 +155,41 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Goal: a temporary's name is legal for names of every length, differs by name and by tag, and tells
-    /// its tag.
-    /// Method: all lengths from 1 to 255 with three tags.
+    /// Goal: a temporary's name is legal for names of every length, differs by name, by tag and by number, and tells
+    /// its tag; GlusterFS finds the final name in it.
+    /// Method: all lengths from 1 to 255 with three tags and numbers; GlusterFS takes what stands between the first dot
+    /// and the last.
     #[test]
     fn temporaries_carry_their_tag() {
         let mut seen = HashSet::new();
         for len in 1..=NAME_LEN_MAX {
             for tag in [0, 1, 0x3fff_ffff] {
-                let name = Name::new(&vec![0xff; len]).expect("legal");
-                let temp = temp_name(&name, tag);
-                assert_eq!(tag_of(temp.as_bytes()), Some(tag));
-                assert!(job_file(temp.as_bytes()).is_none());
-                assert!(seen.insert(temp));
+                for number in [0, 1, 0xff_ffff_ffff] {
+                    let name = Name::new(&vec![0xff; len]).expect("legal");
+                    let temp = temp_name(&name, tag, number);
+                    assert_eq!(tag_of(temp.as_bytes()), Some(tag));
+                    assert!(job_file(temp.as_bytes()).is_none() && may_be_ours(temp.as_bytes()));
+                    let last = temp.as_bytes().iter().rposition(|b| *b == b'.').expect("a dot");
+                    let placed_as = &temp.as_bytes()[1..last];
+                    assert!(placed_as == name.as_bytes() || len > NAME_LEN_MAX - 1 - SUFFIX_LEN);
+                    assert!(seen.insert(temp));
+                }
             }
         }
-        assert_eq!(temp_name(&legal(b"f"), 33).as_bytes(), b".f.haaaabb");
-        assert_eq!(tag_of(b".h.habcde"), None);
-        assert_eq!(tag_of(b"f.haaaaaa"), None);
-        assert_eq!(tag_of(b".f.haaaaa1"), None);
+        assert_eq!(temp_name(&legal(b"f"), 33, 1).as_bytes(), b".f.haul~aaaabbaaaaaaab");
+        for no in [
+            "f.haul~aaaaaaaaaaaaaa",
+            ".haul~aaaaaaaaaaaaaa",
+            ".f.haul~aaaaaaaaaaaaa",
+            ".f.haul~aaaaaaaaaaaaa1",
+        ] {
+            assert_eq!(tag_of(no.as_bytes()), None, "{no}");
+        }
+        for users in
+            [".zsh.history", ".app.headers", ".x.hostkey", ".vimrc.habcdef", ".haul~notes", ".f.haul~x"]
+        {
+            assert!(!may_be_ours(users.as_bytes()), "{users}");
+        }
     }
 
     /// Goal: a job's files are recognised, and only those, and none looks like a temporary.

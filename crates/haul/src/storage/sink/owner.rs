@@ -47,6 +47,9 @@ pub struct OwnerInfo {
     /// When the process started, in clock ticks since boot.
     pub pid_start: u64,
     pub epoch: u32,
+    /// Inode of the directory in which this file was made: a copy of it elsewhere says nothing.
+    #[serde(default)]
+    pub dir_ino: u64,
     /// Counts up while the owner lives.
     pub beat: u64,
     /// When the job was taken, seconds since 1970.
@@ -265,6 +268,7 @@ impl JobDir {
         };
         let mut info =
             OwnerInfo { epoch, what: what.chars().take(WHAT_CHARS_MAX).collect(), ..(*self.here).clone() };
+        info.dir_ino = rustix::fs::fstat(&*self.fd).map_or(0, |stat| stat.st_ino);
         info.since =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         // Synced, for after a power cut an empty file would have to be watched until it looks dead.

@@ -14,6 +14,7 @@ use haul_core::entry::Name;
 use haul_core::ids::TargetId;
 use haul_core::layout::Layout;
 
+use super::files::NO_FILE;
 use super::names::temp_name;
 use super::tree::SinkTree;
 use crate::mounts::Mount;
@@ -78,7 +79,7 @@ impl Ground {
 
 /// How a new file lies in the root; `None`: none can be made there.
 fn new_file(tree: &SinkTree, tag: u32, provider: Provider) -> Option<Found> {
-    let name = temp_name(&Name::new(b"haul~layout").ok()?, tag);
+    let name = temp_name(&Name::new(b"haul~layout").ok()?, tag, NO_FILE);
     let file = tree.jail().create_temp(tree.root(), &name).ok()?;
     let found = layout_by(provider, file.as_fd(), 0);
     let _ = tree.jail().unlink(tree.root(), &name);

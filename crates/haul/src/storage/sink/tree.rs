@@ -6,7 +6,7 @@
 //! directory that could not be made answers every operation in it with the same failure.
 //! No lock is held over a system call but that of the directory concerned, so a slow one delays no other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,9 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use super::fault;
+use super::here::Jobs;
 use super::lock;
+use super::names::{may_be_ours, tag_bits, tag_of};
 use crate::storage::descriptors::budget;
 use crate::storage::io::Target;
 use crate::storage::jail::Jail;
@@ -38,6 +40,8 @@ pub struct SinkTree {
     root_target: Target,
     /// A directory lies on another file system than the root.
     several: AtomicBool,
+    /// Of temporaries of this job, in this run and before.
+    own_tags: OnceLock<HashSet<u32>>,
     nodes: Mutex<HashMap<DirId, Arc<Node>>>,
     recent: Mutex<Recent>,
 }
@@ -101,6 +105,7 @@ impl SinkTree {
             root_path: path.to_owned(),
             root_created: created,
             root_ino,
+            own_tags: OnceLock::new(),
             nodes: Mutex::default(),
             recent: Mutex::new(Recent {
                 fds_max: budget().sink_dirs,
@@ -131,6 +136,31 @@ impl SinkTree {
     /// Inode number of the destination root.
     pub fn root_ino(&self) -> u64 {
         self.root_ino
+    }
+
+    /// Says which tags stand in the names of this job's temporaries. The first word counts.
+    pub(super) fn set_own_tags(&self, tags: impl IntoIterator<Item = u32>) {
+        let _ = self.own_tags.set(tags.into_iter().map(tag_bits).collect());
+    }
+
+    /// Whether an entry of this name may be made in the directory: what a job here owns is not for a source to name, this
+    /// job's least of all.
+    ///
+    /// # Errors
+    /// The name is that of a job's journal, owner file or temporary.
+    pub(super) fn may_take(&self, dir: &OwnedFd, parent: DirId, name: &Name) -> Result<(), Failure> {
+        let bytes = name.as_bytes();
+        if !may_be_ours(bytes) || haul_mutant::removed("job-names-are-refused") {
+            return Ok(());
+        }
+        let own = |tags: &HashSet<u32>| tag_of(bytes).is_some_and(|tag| tags.contains(&tag));
+        if !self.own_tags.get().is_some_and(own) && !Jobs::at(dir).own(bytes) {
+            return Ok(());
+        }
+        let path = self.path_of(parent, name);
+        let text =
+            format!("{path} is the name of a file of a copy into this destination; rename it at the source");
+        Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
     }
 
     /// Makes the directory known. The root is known already, and a second registration changes nothing.
@@ -276,13 +306,19 @@ impl SinkTree {
         let opened = match &slot.state {
             State::Failed(failure) => return Err(failure.clone()),
             State::There { .. } => self.open(parent, &node.name),
-            State::Unmade => match self.make(parent, &node.name) {
-                Ok((fd, created)) => {
-                    slot.state = State::There { created };
-                    Ok(fd)
+            State::Unmade => {
+                if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
+                    slot.state = State::Failed(failure.clone());
+                    return Err(failure);
                 }
-                Err(errno) => Err(errno),
-            },
+                match self.make(parent, &node.name) {
+                    Ok((fd, created)) => {
+                        slot.state = State::There { created };
+                        Ok(fd)
+                    }
+                    Err(errno) => Err(errno),
+                }
+            }
         };
         let fd = match opened {
             Ok(fd) => Arc::new(fd),

@@ -35,7 +35,7 @@ impl Sink {
     ) -> Result<(), Failure> {
         drop_pages(fd);
         let dir = self.tree.dirfd(file.parent)?;
-        let direct = self.tree.jail().open_direct(&dir, &self.files.temp_name(&file.name), fd);
+        let direct = self.tree.jail().open_direct(&dir, &self.files.temp_name(file), fd);
         let mut reader = Back { fd, direct: direct.ok(), room: vec![0; STEP + ALIGN] };
         let found = reader.digest(file, kind, || self.check_over());
         // What was read through the cache need not stay there.

@@ -6,18 +6,16 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_core::entry::{Name, NameError};
 use haul_core::wire::{ROOTS_MAX, SourceRoot};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, open, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
 use super::failure::{printable, strerror};
-use crate::storage::walk::{READ_DIR_LEN, is_own_debris};
 
 /// Most sources of one job: both ends keep the names of all.
 pub const SOURCES_MAX: usize = ROOTS_MAX;
@@ -153,52 +151,26 @@ fn expand(typed: &[u8], home: Option<&Path>) -> Result<PathBuf, SourceError> {
     Ok(PathBuf::from(OsString::from_vec(bytes)))
 }
 
-/// The source roots as the sink is told of them. Reads the names of each directory whose contents are
-/// copied; memory does not grow with their number.
+/// The source roots as the sink is told of them. A directory whose contents are copied is told by its own name, wherever it
+/// is reached from: what comes into it or goes must not make another job.
 pub fn source_roots(specs: &[RootSpec]) -> Result<Vec<SourceRoot>, SourceError> {
     specs
         .iter()
         .map(|spec| match &spec.target {
             RootTarget::Named(name) => Ok(SourceRoot::Named { name: name.clone(), is_dir: spec.is_dir }),
             RootTarget::Contents => {
-                let (names_hash, names) =
-                    hash_names(&spec.path).map_err(|errno| SourceError::Unreachable {
-                        path: printable(spec.path.as_os_str().as_bytes()),
-                        errno: errno.raw_os_error(),
-                        cause: strerror(errno.raw_os_error()),
-                        hint: "",
-                    })?;
-                Ok(SourceRoot::Contents { names_hash, names })
+                let path = std::fs::canonicalize(&spec.path).map_err(|e| SourceError::Unreachable {
+                    path: printable(spec.path.as_os_str().as_bytes()),
+                    errno: e.raw_os_error().unwrap_or(0),
+                    cause: e.raw_os_error().map_or_else(|| e.to_string(), strerror),
+                    hint: "",
+                })?;
+                // `/` has none.
+                let of = path.file_name().and_then(|last| Name::new(last.as_bytes()).ok());
+                Ok(SourceRoot::Contents { of })
             }
         })
         .collect()
-}
-
-/// The hash of a directory's names in any order, and their count: the sum of the names' BLAKE3 hashes as
-/// four 64-bit numbers. It recognises a job; it does not withstand somebody who chooses the names.
-fn hash_names(path: &Path) -> Result<([u8; 32], u64), Errno> {
-    let dir = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut buffer = vec![MaybeUninit::uninit(); READ_DIR_LEN];
-    let mut entries = RawDir::new(&dir, &mut buffer);
-    let mut sums = [0_u64; 4];
-    let mut count = 0;
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") || is_own_debris(name) {
-            continue;
-        }
-        count += 1;
-        let hash = *blake3::hash(name).as_bytes();
-        for (sum, part) in sums.iter_mut().zip(hash.as_chunks::<8>().0) {
-            *sum = sum.wrapping_add(u64::from_le_bytes(*part));
-        }
-    }
-    let mut hash = [0; 32];
-    for (part, sum) in hash.as_chunks_mut::<8>().0.iter_mut().zip(sums) {
-        *part = sum.to_le_bytes();
-    }
-    Ok((hash, count))
 }
 
 /// The index of the source root that `dir` is, or lies in. `dir`: the destination, or the deepest existing
@@ -229,6 +201,7 @@ pub fn is_inside(dir: BorrowedFd<'_>, specs: &[RootSpec]) -> Result<Option<usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::open;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -325,23 +298,25 @@ mod tests {
         assert!(matches!(no_home, Err(SourceError::NoHome { .. })));
     }
 
-    /// Goal: the hash of contents depends on the set of names, not on their order or on our own debris.
+    /// Goal: contents are told by the last component of the directory that they are in, however it is reached, and not by
+    /// what is in it.
+    /// Method: one directory by several paths, before and after a name came into it; another directory; the root.
     #[test]
-    fn contents_are_told_by_their_set_of_names() {
-        let names: Vec<String> = (0..3000).map(|i| format!("name {i}")).collect();
-        let root = |names: &mut dyn Iterator<Item = &String>, debris: bool| {
-            let temp = tempfile::tempdir().expect("tempdir");
-            names.for_each(|name| fs::write(temp.path().join(name), "").expect("write"));
-            if debris {
-                fs::write(temp.path().join(".haul~abc"), "").expect("write");
-            }
-            let specs = resolve_sources(&[bytes(temp.path(), "/")], true, None).expect("there");
-            source_roots(&specs).expect("readable").remove(0)
+    fn contents_are_told_by_their_directory() {
+        let temp = ground();
+        let root = |tail: &str| {
+            let specs = resolve_sources(&[bytes(temp.path(), tail)], true, None).expect("there");
+            source_roots(&specs).expect("reachable").remove(0)
         };
-        let forward = root(&mut names.iter(), false);
-        assert!(matches!(forward, SourceRoot::Contents { names: 3000, .. }));
-        assert_eq!(forward, root(&mut names.iter().rev(), true));
-        assert_ne!(forward, root(&mut names.iter().skip(1), false));
+        let data = SourceRoot::Contents { of: Some(Name::new(b"data").expect("legal")) };
+        for tail in ["/data/", "/data/.", "/data/sub/..", "/link/", "/other/data/"] {
+            assert_eq!(root(tail), data, "{tail}");
+        }
+        fs::write(temp.path().join("data/new"), "").expect("write");
+        assert_eq!(root("/data/"), data);
+        assert_ne!(root("/data/sub/"), data);
+        let slash = resolve_sources(&[b"/".to_vec()], true, None).expect("there");
+        assert_eq!(source_roots(&slash).expect("reachable"), [SourceRoot::Contents { of: None }]);
     }
 
     /// Goal: a destination in one of its sources is seen, also through a symlink to it; others are not.

@@ -7,7 +7,10 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType as Kind, mknodat};
 
+use haul_core::journal::{Record, Replayed, compact};
+
 use super::*;
+use crate::storage::sink::{JobDir, JobKey, Journal, Patience, temp_name};
 use crate::storage::source::roots::resolve_sources;
 
 /// A file system path below `root`, from bytes.
@@ -208,7 +211,7 @@ fn longest_names_come_whole() {
 }
 
 /// Goal: symlinks are copied and never followed; special files are skipped, without a hang, and said; files
-/// that lose something are said and copied; our own debris is skipped.
+/// that lose something are said and copied.
 #[test]
 fn what_is_not_kept_is_said() {
     let temp = tempfile::tempdir().expect("tempdir");
@@ -222,15 +225,10 @@ fn what_is_not_kept_is_said() {
     fs::write(at("in/one"), "x").expect("write");
     fs::hard_link(at("in/one"), at("in/two")).expect("link");
     fs::File::create(at("in/holes")).and_then(|f| f.set_len(1 << 30)).expect("truncate");
-    fs::write(at("in/.haul~0123"), "x").expect("write");
-    fs::write(at("in/.one.habc234"), "x").expect("write");
-    fs::write(at("in/.one.habc231"), "x").expect("write");
 
     let (items, tree) = walk(specs(temp.path(), &["/in"]));
     let lost = not_kept(&items);
     let expected = [
-        ("in/.haul~0123", NotKeptWhat::Debris),
-        ("in/.one.habc234", NotKeptWhat::Debris),
         ("in/fifo", NotKeptWhat::Fifo),
         ("in/one", NotKeptWhat::HardLink),
         ("in/socket", NotKeptWhat::Socket),
@@ -244,7 +242,7 @@ fn what_is_not_kept_is_said() {
         _ => None,
     });
     assert_eq!(sparse.collect::<Vec<_>>(), [b"in/holes"], "what may have holes is marked");
-    let paths: Vec<_> = ["in", "in/.one.habc231", "in/holes", "in/link", "in/one", "in/two"].into();
+    let paths: Vec<_> = ["in", "in/holes", "in/link", "in/one", "in/two"].into();
     assert_eq!(checked_paths(&items, &tree).into_iter().collect::<Vec<_>>(), paths.map_bytes());
 }
 
@@ -411,15 +409,58 @@ fn broken_walk_does_not_hang() {
     assert!(!items.iter().any(|item| matches!(item, WalkItem::End(_))));
 }
 
-/// Goal: only names that haul itself gives count as its debris.
+/// Goal: nothing is left out by its name: only what a job owns whose destination the source is, its journal, owner file and
+/// temporaries at any depth; and these are named.
+/// Method: a live job in the source, beside files that only look like a job's, one of them the copy of another's journal.
 #[test]
-fn debris_is_told_by_its_name() {
-    for name in [".haul~", ".haul~AB12", ".a.habcdef", ".a.h234567", "..h.hzzzzzz"] {
-        assert!(is_own_debris(name.as_bytes()), "{name}");
+fn only_what_a_job_here_owns_is_left_out() {
+    let temp = tempfile::tempdir().expect("tempdir");
+    let at = |name: &str| temp.path().join(name);
+    fs::create_dir_all(at("in/d")).expect("mkdir");
+    let (place, elsewhere) =
+        (|dir: &str| JobDir::open(&at(dir), JobKey::new(&[7; 16])).expect("a place"), at("copy"));
+    fs::create_dir(&elsewhere).expect("mkdir");
+    let begin = |dir: &str, tag| {
+        let owner = Arc::new(place(dir).acquire(0, "test", &Patience::default()).expect("ours"));
+        let mut journal = Journal::new(owner.clone());
+        let head = Record::Head { job: [7; 16], root_ino: fs::metadata(at(dir)).expect("stat").ino() };
+        let session = Record::Session { epoch: 1, tag, boot: [0; 16], durable: true };
+        let (bytes, ..) = compact(&Replayed::default(), head, session);
+        journal.replace(&bytes).expect("replaced");
+        (owner, journal)
+    };
+    let _live = begin("in", 5);
+    let _other = begin("copy", 9);
+    let key = format!(".haul~{}", JobKey::new(&[7; 16]).as_str());
+    fs::create_dir(at("in/saved")).expect("mkdir");
+    for name in [key.clone(), format!("{key}.own.1")] {
+        fs::copy(elsewhere.join(&name), at("in/saved").join(&name)).expect("copy");
     }
-    for name in ["", ".", "haul~", ".haul", ".habcdef", "..habcdef", "a.habcdef", ".a.habcde1", ".a.hABCDEF"]
-    {
-        assert!(!is_own_debris(name.as_bytes()), "{name}");
+    let temporary = |tag| {
+        String::from_utf8(temp_name(&Name::new(b"f").expect("legal"), tag, 1).as_bytes().to_vec())
+            .expect("ASCII")
+    };
+    let (live, users) = (temporary(5), temporary(9));
+    let plain = [".zsh.history", ".app.headers", ".x.hostkey", ".haul~notes", ".a.habcdef", &users];
+    for name in plain.iter().copied().chain([&*live]) {
+        fs::write(at("in").join(name), "x").expect("write");
+        fs::write(at("in/d").join(name), "x").expect("write");
     }
-    assert!(!is_own_debris(b".a.gabcdef") && !is_own_debris(b".a.habcdefg"));
+    let (items, tree) = walk(specs(temp.path(), &["/in"]));
+    let owned =
+        [format!("in/{key}"), format!("in/{key}.own.1"), format!("in/{live}"), format!("in/d/{live}")];
+    let owned = owned.map(|path| (path.into_bytes(), NotKeptWhat::Debris));
+    assert_eq!(not_kept(&items), owned.into());
+    let found = checked_paths(&items, &tree);
+    for name in plain {
+        for dir in ["in", "in/d"] {
+            assert!(found.contains(format!("{dir}/{name}").as_bytes()), "{dir}/{name}");
+        }
+    }
+    for name in [key.clone(), format!("{key}.own.1")] {
+        assert!(
+            found.contains(format!("in/saved/{name}").as_bytes()),
+            "a copy of another's {name} is the user's"
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! What belongs to the job: its journal, its owner, its temporaries.
 
 use super::*;
+use haul_core::journal::{Record, Replayed, compact};
 
 /// Goal: a run that lost its job publishes nothing, removes nothing, and finishes nothing.
 /// Method: ownership is lost between write and commit.
@@ -70,6 +71,58 @@ fn lookup_tells_and_adopts() {
         bench.publish(&f).expect("published");
     }
     assert_eq!(fs::read(bench.root.join("victim")).expect("read"), b"precious");
+}
+
+/// Goal: an entry that takes the name of a file of a job here fails alone: of this job's temporaries, and of the journal,
+/// owner file or temporaries of another; the same names elsewhere are the user's.
+/// Method: files, links and directories of such names beside a live job, and beside none.
+#[test]
+fn names_of_jobs_here_are_refused() {
+    let mut bench = Bench::with(|config| config.old_tags = vec![5]);
+    let other = JobDir::open(&bench.root, JobKey::new(&[9; 16])).expect("a place");
+    let owner = Arc::new(other.acquire(0, "another", &Patience::default()).expect("ours"));
+    let mut journal = Journal::new(owner.clone());
+    let root_ino = fs::metadata(&bench.root).expect("stat").ino();
+    let session = Record::Session { epoch: 1, tag: 6, boot: [0; 16], durable: true };
+    let (bytes, ..) = compact(&Replayed::default(), Record::Head { job: [9; 16], root_ino }, session);
+    journal.replace(&bytes).expect("replaced");
+    let key = format!(".haul~{}", JobKey::new(&[9; 16]).as_str());
+    let temp = |tag| String::from_utf8(temp_name(&name("f"), tag, 1).as_bytes().to_vec()).expect("ASCII");
+    let refused = [key.clone(), format!("{key}.own.2"), format!("{key}.new.1"), temp(TAG), temp(5), temp(6)];
+    let taken =
+        [".haul~notes".to_owned(), temp(7), format!(".haul~{}.own.2", JobKey::new(&[8; 16]).as_str())];
+    let before = bench.ls();
+    for (i, text) in refused.iter().chain(&taken).enumerate() {
+        let id = 10 * i as u64 + 100;
+        let wanted = taken.contains(text);
+        let f = file(id, DirId::ROOT, text, 1);
+        bench.write(&f, 0, b"x").expect("written");
+        let published = bench.publish(&f);
+        assert_eq!(published.is_ok(), wanted, "{text}: {published:?}");
+        if wanted {
+            fs::remove_file(bench.root.join(text)).expect("rm");
+        }
+        let target = b"x"[..].into();
+        let file = file(id + 1, DirId::ROOT, text, 0);
+        let link = LinkItem { file, target, meta: META, owner: false, no_replace: false };
+        match bench.run(SinkOp::MakeLinks { items: vec![link] }, b"") {
+            SinkDone::MakeLinks { results } => assert_eq!(results[0].1.is_ok(), wanted, "{text}"),
+            other => panic!("{other:?}"),
+        }
+        if wanted {
+            fs::remove_file(bench.root.join(text)).expect("rm");
+        }
+        let dir = bench.dir(id + 2, DirId::ROOT, text);
+        match bench.run(SinkOp::MakeDirs { dirs: vec![dir] }, b"") {
+            SinkDone::MakeDirs { results } => assert_eq!(results[0].1.is_ok(), wanted, "{text}"),
+            other => panic!("{other:?}"),
+        }
+        if wanted {
+            fs::remove_dir(bench.root.join(text)).expect("rmdir");
+        }
+    }
+    assert_eq!(bench.ls(), before);
+    owner.still_owner().expect("undisturbed");
 }
 
 /// Goal: leftovers of dead runs go when their directory is finished, and the root's with the journal; a
