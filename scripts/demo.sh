@@ -89,5 +89,4 @@ near "${copy[@]}" --json >"$LAB/third.json"
 summary=$(tail -n 1 "$LAB/third.json")
 awk -v b="$bytes" -v f="$files" -v s="$(field seconds)" \
     'BEGIN { printf "   %.1f MB/s, %.0f files/s, %.1f s, durable\n", b / s / 1e6, f / s, s }'
-echo "   $summary"
 say "done: killed half-way, resumed, every byte right"

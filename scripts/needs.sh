@@ -96,10 +96,25 @@ if [ ! -e "$policy" ]; then
     "${as_root[@]}" chmod 755 "$policy"
 fi
 
-echo "needs.sh: installing ${packages[*]}"
+# Whoever else installs (unattended-upgrades on a fresh machine) is waited for: dpkg's lock by apt itself, and the lock
+# of the lists, for which apt never waits, here. After that time the error stands.
+LOCK_WAITS=300
+apt() {
+    local waited=0
+    while ! "${as_root[@]}" apt-get -o DPkg::Lock::Timeout="$LOCK_WAITS" "$@" >>"$log" 2>&1; do
+        if ! tail -n 5 "$log" | grep -qi 'could not get lock\|unable to lock\|unable to acquire' || [ "$waited" -ge "$LOCK_WAITS" ]; then
+            return 1
+        fi
+        [ "$waited" -gt 0 ] || echo "needs.sh: waiting for another installation to end: $(grep -i 'lock' "$log" | tail -n 1)"
+        sleep 5
+        waited=$((waited + 5))
+    done
+}
+
+echo "needs.sh: installing ${packages[*]} (another installation is waited for, up to $LOCK_WAITS s)"
 log=$(mktemp)
 export DEBIAN_FRONTEND=noninteractive
-if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1; then
+if ! { apt update && apt install -y --no-install-recommends "${packages[@]}"; }; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     echo "needs.sh: could not install ${packages[*]}" >&2

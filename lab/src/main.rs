@@ -42,7 +42,18 @@ enum Command {
     Wan(wan::Wan),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        // In one line: a stack says nothing to whoever runs it, and would come with RUST_BACKTRACE.
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Kernel(kernel) => kernel::run(kernel),
         Command::Peers(peers) => peers::run(peers),

@@ -18,6 +18,7 @@ pub mod path;
 pub mod probe;
 pub mod protect;
 mod rate;
+pub mod rsync;
 pub mod storage;
 pub mod top;
 
@@ -65,7 +66,7 @@ pub enum Command {
     Probe(probe::Probe),
     /// Print the manual page, or write all pages into a directory
     Man {
-        /// Directory to write haul.1, haul-cp.1, ... into [default: print haul.1]
+        /// Directory to write haul.1, haul-cp.1, ... into; made if it is not there [default: print haul.1]
         dir: Option<PathBuf>,
     },
     /// Print a completion script for a shell
@@ -284,7 +285,7 @@ pub struct Cp {
 
 const CP_AFTER: &str = "\
 Exit codes: 0 complete; 1 failed; 2 wrong usage; 3 some entries failed, the others are complete;
-130 or 143 interrupted. After any of them, running the same command again moves only what is missing.";
+4 the same, and all of them had vanished from the source; 130 or 143 interrupted. After any of them, running the same command again moves only what is missing.";
 
 #[derive(ClapArgs, Debug)]
 pub struct Clean {

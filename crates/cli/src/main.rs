@@ -15,6 +15,8 @@ mod report;
 mod signals;
 mod table;
 
+use std::io::Write;
+
 use clap::Parser;
 
 /// glibc trims its heap between large allocations, which costs the TLS path most of its rate.
@@ -22,7 +24,14 @@ use clap::Parser;
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    let args = args::Args::parse();
+    let argv = args::rsync::without_human(std::env::args_os());
+    let args = args::Args::try_parse_from(argv).unwrap_or_else(|error| {
+        if let Some(hint) = args::rsync::hint(&error) {
+            let _ = writeln!(std::io::stderr(), "haul: {hint}");
+            std::process::exit(error.exit_code());
+        }
+        error.exit()
+    });
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();
     std::process::exit(command::run(args.command));

@@ -3,15 +3,18 @@
 //! In: [`Progress`] as the engine sends it. Out: one line of text that fits a width. No clock and no
 //! terminal in here: time is `Progress::elapsed`.
 //! Invariants: what is shown never moves back; an ETA is shown only when the total is known (the walk has
-//! ended) and there is data of at least [`ETA_AFTER`].
+//! ended), there is data of at least [`ETA_AFTER`], and the copy neither waits nor is paused.
 
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::time::Duration;
 
 use haul::api::Progress;
 
-/// Time constant of the smoothed rates: a pause of a second hardly shows, a lasting change shows soon.
-const SMOOTHING: f64 = 8.0;
+/// Rates are those of the last seconds: what came before, fast or slow, says nothing of now.
+const WINDOW: f64 = 12.0;
+/// Samples in that time, at most; older ones go earlier if they come closer than that.
+const SAMPLES_MAX: usize = 128;
 /// Data of less time than this says nothing about the end.
 const ETA_AFTER: Duration = Duration::from_secs(2);
 /// Shortest time between two samples; closer ones would only add noise.
@@ -29,22 +32,31 @@ pub struct Tracker {
     moving_since: Option<Duration>,
 }
 
-/// A rate per second, averaged with weights that fall by e each [`SMOOTHING`] seconds.
+/// A rate per second over the last [`WINDOW`] seconds of samples.
 #[derive(Default)]
 struct Rate {
-    sum: f64,
-    weight: f64,
+    /// Amounts and seconds, the newest last.
+    samples: VecDeque<(u64, f64)>,
 }
 
 impl Rate {
     fn add(&mut self, amount: u64, seconds: f64) {
-        let keep = (-seconds / SMOOTHING).exp();
-        self.sum = self.sum * keep + amount as f64 / seconds * (1.0 - keep);
-        self.weight = self.weight * keep + (1.0 - keep);
+        self.samples.push_back((amount, seconds));
+        let mut held: f64 = self.samples.iter().map(|(_, seconds)| seconds).sum();
+        // The oldest goes when the others fill the window.
+        while self.samples.len() > 1
+            && (held - self.samples[0].1 >= WINDOW || self.samples.len() > SAMPLES_MAX)
+        {
+            held -= self.samples.pop_front().map_or(0.0, |(_, seconds)| seconds);
+        }
     }
-    /// Corrected for the start, where only few seconds are known; zero before the first sample.
+    /// Zero before the first sample.
     fn per_second(&self) -> f64 {
-        if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
+        let (amount, seconds) = self
+            .samples
+            .iter()
+            .fold((0.0, 0.0), |(a, s), (amount, seconds)| (a + *amount as f64, s + seconds));
+        if seconds > 0.0 { amount / seconds } else { 0.0 }
     }
 }
 
@@ -91,7 +103,7 @@ impl Tracker {
         &self.shown
     }
 
-    /// Payload per second, smoothed.
+    /// Payload per second, over the last [`WINDOW`] seconds.
     pub fn bytes_per_second(&self) -> f64 {
         self.bytes.per_second()
     }
@@ -100,21 +112,22 @@ impl Tracker {
     /// small files ends with its files. `None` when that cannot be known honestly.
     pub fn eta(&self) -> Option<f64> {
         let p = &self.shown;
-        if p.counting || p.paused || p.elapsed.saturating_sub(self.moving_since?) < ETA_AFTER {
+        if p.counting
+            || p.paused
+            || p.waiting.is_some()
+            || p.elapsed.saturating_sub(self.moving_since?) < ETA_AFTER
+        {
             return None;
         }
-        let left = |total: u64, done: u64, rate: &Rate| match total - done {
+        let left = |total: u64, done: u64, rate: f64| match total - done {
             0 => 0.0,
-            left => left as f64 / rate.per_second(),
+            left => left as f64 / rate,
         };
-        let bytes = left(p.bytes_total, p.bytes_done, &self.bytes);
-        let files = left(p.files_total, p.files_done, &self.files);
-        // A single large file makes no progress in files; its bytes say when it ends.
-        let eta = if p.files_done == 0 || self.files.per_second() == 0.0 {
-            bytes
-        } else {
-            bytes.max(files.min(ETA_MAX))
-        };
+        let bytes = left(p.bytes_total, p.bytes_done, self.bytes.per_second());
+        let per_second = self.files.per_second();
+        let files = left(p.files_total, p.files_done, per_second);
+        // While none ends, as during a large file, its bytes say when it does.
+        let eta = if per_second == 0.0 { bytes } else { bytes.max(files) };
         (eta.is_finite() && eta <= ETA_MAX).then_some(eta)
     }
 
@@ -310,6 +323,77 @@ mod tests {
             young.update(&at(ms, ms * 1000, false));
             assert_eq!(young.eta(), None, "data of less than two seconds");
         }
+    }
+
+    /// Goal: the rate and the ETA are those of the last seconds, whatever came before.
+    /// Method: 100 GB that stood there already are done in the first second, then 100 MB/s for 14 seconds; and a
+    /// slow start before the same.
+    #[test]
+    fn rate_and_eta_are_of_the_last_seconds() {
+        for before in [100_000_000_000, 0] {
+            let mut tracker = Tracker::default();
+            let total = before + 2_400_000_000;
+            let at = |ms: u64, done: u64| Progress {
+                bytes_done: done,
+                bytes_total: total,
+                files_done: 1,
+                files_total: 2,
+                elapsed: Duration::from_millis(ms),
+                ..Progress::default()
+            };
+            for ms in (200..=1000).step_by(200) {
+                tracker.update(&at(ms, before / 1000 * ms));
+            }
+            for ms in (200..=14_000).step_by(200) {
+                tracker.update(&at(1000 + ms, before + ms * 100_000));
+            }
+            let (rate, eta) = (tracker.bytes_per_second(), tracker.eta().unwrap());
+            assert!((rate - 100e6).abs() < 1e6, "{rate}");
+            assert!((eta - 10.0).abs() < 0.2, "{eta}");
+        }
+    }
+
+    /// Goal: of bytes and files the slower decides, also where files end more seldom than the window is long.
+    /// Method: small files whose bytes are nearly done; and large files of 20 s each, seen in the middle of one.
+    #[test]
+    fn the_slower_of_bytes_and_files_decides() {
+        let run = |bytes: fn(u64) -> u64, files: fn(u64) -> u64, totals: (u64, u64), until: u64| {
+            let mut tracker = Tracker::default();
+            for ms in (200..=until).step_by(200) {
+                tracker.update(&Progress {
+                    bytes_done: bytes(ms),
+                    bytes_total: totals.0,
+                    files_done: files(ms),
+                    files_total: totals.1,
+                    elapsed: Duration::from_millis(ms),
+                    ..Progress::default()
+                });
+            }
+            tracker.eta().unwrap()
+        };
+        // 1,000 files/s, and 50,000 left; the bytes would be there in a second.
+        let small = run(|ms| ms * 1000, |ms| ms, (21_000_000, 70_000), 20_000);
+        assert!((small - 50.0).abs() < 1.0, "{small}");
+        // A file each 20 s, 97 of 100 left, the bytes as slow.
+        let large = run(|ms| ms * 100_000, |ms| ms / 20_000, (200_000_000_000, 100), 70_000);
+        assert!((1900.0..2300.0).contains(&large), "{large}");
+    }
+
+    /// Goal: what waits promises no end, and says what it waits for.
+    #[test]
+    fn waiting_has_no_eta() {
+        let mut tracker = Tracker::default();
+        for ms in (200..=5000).step_by(200) {
+            tracker.update(&at(ms, ms * 100_000, false));
+        }
+        assert!(tracker.eta().is_some());
+        let waiting = Some("waiting 12 s for the network".to_owned());
+        tracker.update(&Progress { waiting, ..at(5200, 500_000_000, false) });
+        assert_eq!(tracker.eta(), None);
+        let line = tracker.line(200);
+        assert!(line.contains("for the network") && !line.contains("left"), "{line}");
+        tracker.update(&at(5400, 520_000_000, false));
+        assert!(tracker.eta().is_some());
     }
 
     /// Goal: a stall makes the ETA grow and, when nothing moves at all, never divides by zero.

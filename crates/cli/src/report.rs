@@ -205,7 +205,9 @@ fn spawn<T: Send + 'static>(
 fn exit_code(summary: &Summary, interrupted_code: i32) -> i32 {
     match summary.status {
         Status::Complete => 0,
+        Status::Failed if summary.usage => 2,
         Status::Failed => 1,
+        Status::Partial if summary.failed > 0 && summary.vanished == summary.failed => 4,
         Status::Partial => 3,
         Status::Interrupted => interrupted_code,
     }

@@ -154,6 +154,10 @@ pub struct Summary {
     pub unchanged: u64,
     pub skipped: u64,
     pub failed: u64,
+    /// Of these, entries that were gone from the source when they were to be read.
+    pub vanished: u64,
+    /// The command makes no sense as it stands, and nothing was done.
+    pub usage: bool,
     /// Content of the files that were copied, bytes.
     pub bytes: u64,
     /// Payload on the wire, what was sent again included.
@@ -212,6 +216,8 @@ impl Default for Summary {
             unchanged: 0,
             skipped: 0,
             failed: 0,
+            vanished: 0,
+            usage: false,
             bytes: 0,
             bytes_sent: 0,
             objects_resent: 0,

@@ -27,7 +27,7 @@ use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::null::{self, Made};
-use crate::storage::source::roots::{is_inside, resolve_sources};
+use crate::storage::source::roots::{SourceError, is_inside, resolve_sources};
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::pace::Pacer;
 use crate::transport::path::{self, EndFacts, Plan};
@@ -58,16 +58,16 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then_some(policy::FORBIDDEN).or(request.options.check().err());
     if let Some(error) = refused {
-        return Summary { error: Some(error.into()), ..Summary::default() };
+        return Summary { error: Some(error.into()), usage: true, ..Summary::default() };
     }
     raise_nofile();
     let (request, adopted) = &passport::adopt_local(request);
     let joined = match join(request, &observer, &control) {
         Ok(joined) => joined,
-        Err(error) => {
+        Err(Refused { usage, text }) => {
             let status = if control.stopped() { Status::Interrupted } else { Status::Failed };
             let seconds = start.elapsed().as_secs_f64();
-            return Summary { status, error: Some(error), seconds, ..Summary::default() };
+            return Summary { status, usage, error: Some(text), seconds, ..Summary::default() };
         }
     };
     let mut summary = summarise(request, joined, start);
@@ -75,10 +75,29 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
     summary
 }
 
+/// Why a copy did not begin.
+struct Refused {
+    /// The command makes no sense.
+    usage: bool,
+    text: String,
+}
+
+impl Refused {
+    fn usage(text: impl Into<String>) -> Refused {
+        Refused { usage: true, text: text.into() }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(text: String) -> Refused {
+        Refused { usage: false, text }
+    }
+}
+
 /// Data streams of a copy within one process.
 const LOCAL_STREAMS: u16 = 2;
 
-fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, String> {
+fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, Refused> {
     let (manifest, hasher) = match request.options.manifest && !request.dry_run {
         true => {
             let (sender, paths) = unbounded();
@@ -104,7 +123,7 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
     joined
 }
 
-fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, String> {
+fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, Refused> {
     let sources: Vec<PathBytes> =
         request.sources.iter().map(|source| PathBytes(path_of(source).to_vec())).collect();
     let destination = PathBytes(path_of(&request.destination).to_vec());
@@ -188,7 +207,9 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             let limited = rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64);
             Ok(remote.joined(near, limited))
         }
-        (Some(_), Some(_)) => Err("copying from one remote host to another is not supported yet".into()),
+        (Some(_), Some(_)) => {
+            Err(Refused::usage("copying from one remote host to another is not supported yet"))
+        }
     }
 }
 
@@ -441,14 +462,15 @@ fn display_destination(request: &CopyRequest) -> Vec<u8> {
 }
 
 /// Refuses a local destination that lies inside a local source: such a copy would never end.
-fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String> {
+fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), Refused> {
     let options = &request.options;
     let paths: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
     if destination == null::SINK || paths.iter().any(|path| Made::parse(path).is_some()) {
         return Ok(());
     }
     let recursive = options.recursive || options.archive;
-    let specs = resolve_sources(&paths, recursive, None).map_err(|e| e.to_string())?;
+    let refused = |e: SourceError| Refused { usage: e.is_usage(), text: e.to_string() };
+    let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {
         match File::open(above) {
@@ -461,11 +483,11 @@ fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), String
         }
     };
     match is_inside(dir.as_fd(), &specs) {
-        Ok(Some(index)) => Err(format!(
+        Ok(Some(index)) => Err(Refused::usage(format!(
             "the destination {} lies inside the source {}: the copy would copy itself",
             String::from_utf8_lossy(destination),
             specs[index].path.display()
-        )),
+        ))),
         // A loop of directories or one that cannot be looked at will be named by the walk.
         Ok(None) | Err(_) => Ok(()),
     }

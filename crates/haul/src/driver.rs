@@ -170,6 +170,8 @@ pub(crate) struct Tally {
     pub(crate) unchanged: u64,
     pub(crate) skipped: u64,
     pub(crate) failed: u64,
+    /// Of these, what was gone from the source when it was to be read.
+    pub(crate) vanished: u64,
     /// Content of the files that were copied.
     pub(crate) bytes: u64,
     /// How often a file came back wrong from the sink's storage.
@@ -240,6 +242,7 @@ impl Tally {
     /// Counts a failure, and tells the observer.
     pub(crate) fn fail(&mut self, watch: &Watch, path: Vec<u8>, failure: &Failure) {
         self.failed += 1;
+        self.vanished += u64::from(failure.stage == Stage::Vanished);
         let stage = failure.stage.name().to_owned();
         let text = failure.text.to_string();
         watch.tell(Event::Failed { path, stage, errno: failure.errno, text });

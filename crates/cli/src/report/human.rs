@@ -64,7 +64,12 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
         lines.push(manner.error(&escape::text(error)));
     }
     if s.status == Status::Partial || s.failed > 0 {
-        lines.push(manner.error(&format!("{} not copied", entries(s.failed))));
+        let why = match s.vanished {
+            0 => String::new(),
+            n if n == s.failed => ": vanished from the source meanwhile".into(),
+            n => format!(", {} of them vanished from the source meanwhile", count(n)),
+        };
+        lines.push(manner.error(&format!("{} not copied{why}", entries(s.failed))));
     }
     lines.extend(ending.lists.errors.iter().map(|error| manner.error(&escape::text(error))));
     if s.status == Status::Failed && s.error.is_none() {
@@ -80,6 +85,7 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
         Status::Failed if s.bytes_sent > 0 || s.files > 0 => {
             lines.push("to resume, run the same command again: what is finished is not moved again".into());
         }
+        Status::Partial if s.vanished == s.failed && s.failed > 0 => {}
         Status::Partial => lines.push("to try those again, run the same command again".into()),
         _ => {}
     }

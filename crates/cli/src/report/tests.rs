@@ -506,6 +506,17 @@ fn exit_codes_say_how_it_ended() {
         let reporter = Reporter::start(&Settings { quiet: true, ..Settings::default() }, &request()).unwrap();
         assert_eq!(reporter.finish(Summary { status, ..Summary::default() }, 143), code);
     }
+    // What the command cannot mean; and what was gone alone, which wrappers may let pass.
+    for (summary, code) in [
+        (Summary { usage: true, ..Summary::default() }, 2),
+        (Summary { status: Status::Partial, failed: 3, vanished: 3, ..Summary::default() }, 4),
+        (Summary { status: Status::Partial, failed: 3, vanished: 2, ..Summary::default() }, 3),
+        (Summary { status: Status::Interrupted, failed: 3, vanished: 3, ..Summary::default() }, 143),
+        (Summary { status: Status::Failed, failed: 3, vanished: 3, ..Summary::default() }, 1),
+    ] {
+        let reporter = Reporter::start(&Settings { quiet: true, ..Settings::default() }, &request()).unwrap();
+        assert_eq!(reporter.finish(summary, 143), code);
+    }
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
     let nowhere = Settings { manifest: Some(dir.path().join("no/list")), ..Settings::default() };

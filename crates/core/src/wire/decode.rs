@@ -443,6 +443,8 @@ fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
         9 => Stage::Metadata,
         10 => Stage::Digest,
         11 => Stage::Protocol,
+        12 => Stage::Usage,
+        13 => Stage::Vanished,
         other => return Err(WireError::BadValue { what: "stage of a failure", value: other.into() }),
     };
     Ok(Failure { stage, errno: r.i32("errno")?, text: r.text("text of a failure")? })

@@ -567,6 +567,8 @@ fn write_failure(w: &mut Writer<'_>, failure: &Failure) {
         Stage::Metadata => 9,
         Stage::Digest => 10,
         Stage::Protocol => 11,
+        Stage::Usage => 12,
+        Stage::Vanished => 13,
     });
     w.i32(failure.errno);
     w.text(&failure.text);

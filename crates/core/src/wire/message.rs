@@ -121,6 +121,10 @@ pub enum Stage {
     Metadata,
     Digest,
     Protocol,
+    /// The command makes no sense, and nothing was done.
+    Usage,
+    /// It was there when its directory was read, and is there no more.
+    Vanished,
 }
 
 /// A failure as it crosses the wire. `errno` 0: not from the operating system.
@@ -574,6 +578,8 @@ impl Stage {
             Stage::Metadata => "metadata",
             Stage::Digest => "digest",
             Stage::Protocol => "protocol",
+            Stage::Usage => "usage",
+            Stage::Vanished => "vanished",
         }
     }
 }

@@ -117,6 +117,8 @@ pub fn failure(r: &mut Rng) -> Failure {
         Stage::Metadata,
         Stage::Digest,
         Stage::Protocol,
+        Stage::Usage,
+        Stage::Vanished,
     ];
     Failure { stage: stages[r.usize(..stages.len())], errno: r.i32(..), text: text(r) }
 }

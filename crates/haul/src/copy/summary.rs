@@ -6,7 +6,7 @@ use haul_core::schedule::table::{Unwell, UnwellTargets};
 use haul_core::stage::verdict;
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
-use haul_core::wire::{EndReport, NotKept};
+use haul_core::wire::{EndReport, NotKept, Stage};
 
 use super::{LOCAL_STREAMS, path_of};
 use crate::api::{CopyRequest, Endpoint, SlowTarget, Status, Summary};
@@ -67,6 +67,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
         (end, _) => end.clone(),
     };
+    let usage = matches!(&end, SessionEnd::Failed(failure) if failure.stage == Stage::Usage);
     let (status, error) = match end {
         SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
         SessionEnd::Complete => (Status::Complete, None),
@@ -93,6 +94,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         unchanged: tally.unchanged,
         skipped: tally.skipped,
         failed: tally.failed,
+        vanished: tally.vanished,
+        usage,
         bytes: tally.bytes,
         bytes_sent: near.own.payload.max(far.payload),
         objects_resent: near.own.objects_resent.max(far.objects_resent),

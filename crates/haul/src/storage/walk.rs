@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use crate::storage::sink::Jobs;
 use crate::storage::sink::names::may_be_ours;
-use crate::storage::source::failure::{os_failure, own_failure};
+use crate::storage::source::failure::{named_failure, os_failure, own_failure};
 use crate::storage::source::roots::{RootSpec, RootTarget};
 use crate::storage::source::tree::{Place, SourceTree};
 use probe::{Probe, Probed};
@@ -288,7 +288,9 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                     read: false,
                 });
             }
-            Err(errno) => self.fail("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree),
+            Err(errno) => {
+                self.fail_named("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree);
+            }
         }
     }
 
@@ -305,7 +307,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let fd = match open(parent, flags, Mode::empty()) {
                     Ok(fd) => fd,
-                    Err(errno) => return self.fail("open directory", parent, errno, CountsAs::Entry),
+                    Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
                 };
                 let place = self.tree.add_base(Arc::new(fd));
                 *last_base = Some((parent.to_vec(), place));
@@ -314,9 +316,12 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         };
         let fd = match self.tree.dir_fd(base) {
             Ok(fd) => fd,
-            Err(errno) => return self.fail("open directory", parent, errno, CountsAs::Entry),
+            Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
         };
         let probed = probe::probe(fd.as_fd(), name);
+        if let Err(errno) = probed {
+            return self.fail_named("stat", bytes, errno, CountsAs::Entry);
+        }
         let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
         if !root.is_dir {
             let failure = own_failure(Stage::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
@@ -542,6 +547,12 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn fail(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
         let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
         let failure = os_failure(Stage::Walk, op, path, errno);
+        self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
+    }
+
+    /// A source that the command names could not be begun.
+    fn fail_named(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
+        let failure = named_failure(Stage::Walk, op, path, errno);
         self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
     }
 

@@ -207,7 +207,7 @@ impl Asked<'_> {
 
 /// The destination root, and the new name of a single file.
 ///
-/// One file and a destination that is no directory and ends in no slash: the destination is the file.
+/// One file and a destination that is no directory and ends in no slash and no dots: the destination is the file.
 pub(crate) fn destination(
     path: &[u8],
     roots: &[SourceRoot],
@@ -220,8 +220,17 @@ pub(crate) fn destination(
         _ => PathBuf::from(OsStr::from_bytes(path)),
     };
     let single = matches!(roots, [SourceRoot::Named { is_dir: false, .. }]);
-    let ends_in_slash = path.as_os_str().as_bytes().ends_with(b"/");
-    if !single || ends_in_slash || path.is_dir() {
+    let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if last == b".." && !path.is_dir() {
+        // Above what is not there is nothing that could be made.
+        let text = format!("destination {}: there is no such directory", path.display());
+        return Err(Failure { stage: FailureStage::Create, errno: 2, text: text.into() });
+    }
+    // `new/.` names a directory as `new/` does. What is made is `new`, for nobody can make the dot.
+    if last == b"." {
+        return Ok((path.components().collect(), None));
+    }
+    if !single || last.is_empty() || path.is_dir() {
         return Ok((path, None));
     }
     let Some(name) = path.file_name() else { return Ok((path, None)) };

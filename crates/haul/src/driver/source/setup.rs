@@ -34,25 +34,33 @@ pub(super) enum Origin {
 
 impl Origin {
     /// What the sources as typed mean.
-    fn of(request: &SourceRequest) -> Result<Origin, String> {
+    fn of(request: &SourceRequest) -> Result<Origin, Failure> {
         let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
         match (&paths[..], paths.iter().find_map(|path| Made::parse(path))) {
-            ([_], Some(made)) => return made.map(Origin::Made),
-            (_, Some(_)) => return Err("null:// and zero:// are copied alone, without other sources".into()),
+            ([_], Some(made)) => return made.map(Origin::Made).map_err(|text| refused(true, text)),
+            (_, Some(_)) => {
+                return Err(refused(true, "null:// and zero:// are copied alone, without other sources"));
+            }
             (_, None) => {}
         }
         let recursive = request.options.recursive || request.options.archive;
-        let roots = resolve_sources(&paths, recursive, request.home.as_deref()).map_err(|e| e.to_string())?;
-        Ok(Origin::Files(roots))
+        let roots = resolve_sources(&paths, recursive, request.home.as_deref());
+        roots.map(Origin::Files).map_err(|e| refused(e.is_usage(), e.to_string()))
     }
 
     /// What the sink is told of them.
-    fn announced(&self) -> Result<Vec<SourceRoot>, String> {
+    fn announced(&self) -> Result<Vec<SourceRoot>, Failure> {
         match self {
-            Origin::Files(roots) => source_roots(roots).map_err(|e| e.to_string()),
+            Origin::Files(roots) => source_roots(roots).map_err(|e| refused(e.is_usage(), e.to_string())),
             Origin::Made(made) => Ok(vec![made.root()]),
         }
     }
+}
+
+/// Sources that cannot be taken; `usage`: for the command says so, and not what lies there.
+fn refused(usage: bool, text: impl Into<Box<str>>) -> Failure {
+    let stage = if usage { FailureStage::Usage } else { FailureStage::Walk };
+    Failure { stage, errno: 0, text: text.into() }
 }
 
 /// What was agreed before the first entry.
@@ -102,11 +110,10 @@ pub(super) fn set_up(
         ours.capabilities.push(Capability { kind, required: true, value });
     }
     control.send(Message::Hello(ours.clone()));
-    let walk_failure = |text: String| Failure { stage: FailureStage::Walk, errno: 0, text: text.into() };
     let options = &request.options;
     let policy = policy(options);
     // Neither depends on the sink's hello, so neither waits for it.
-    let told = Origin::of(request).and_then(|origin| Ok((origin.announced()?, origin))).map_err(walk_failure);
+    let told = Origin::of(request).and_then(|origin| Ok((origin.announced()?, origin)));
     if let Ok((roots, _)) = &told {
         let sources = Message::Sources { roots: roots.clone(), policy };
         sources.split().into_iter().for_each(|message| control.send(message));

@@ -36,19 +36,19 @@ pub fn strerror(errno: i32) -> String {
     }
 }
 
-/// A failure that the operating system reported: "open data/x: Permission denied".
+/// A failure that the operating system reported of an entry that was found in its directory: "open data/x: Permission
+/// denied".
 pub(in crate::storage) fn os_failure(stage: Stage, op: &str, path: &[u8], errno: Errno) -> Failure {
-    let cause = strerror(errno.raw_os_error());
     if errno == Errno::NOENT {
-        return make(
-            stage,
-            errno.raw_os_error(),
-            op,
-            path,
-            "vanished (it was there when its directory was read)",
-        );
+        let cause = "vanished (it was there when its directory was read)";
+        return make(Stage::Vanished, errno.raw_os_error(), op, path, cause);
     }
-    make(stage, errno.raw_os_error(), op, path, &cause)
+    named_failure(stage, op, path, errno)
+}
+
+/// The same of a source that the command names: one that is not there is no entry that vanished.
+pub(in crate::storage) fn named_failure(stage: Stage, op: &str, path: &[u8], errno: Errno) -> Failure {
+    make(stage, errno.raw_os_error(), op, path, &strerror(errno.raw_os_error()))
 }
 
 /// A failure that we found ourselves: "read data/x: the file is shorter than it was".

@@ -62,6 +62,21 @@ pub enum SourceError {
     SameName { first: String, second: String, name: String },
 }
 
+impl SourceError {
+    /// The command cannot be meant as it stands, whatever lies at the source.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            SourceError::NoSource
+            | SourceError::TooMany(_)
+            | SourceError::Empty
+            | SourceError::IsDirectory { .. }
+            | SourceError::Name { .. }
+            | SourceError::SameName { .. } => true,
+            SourceError::Unreachable { .. } | SourceError::NoHome { .. } => false,
+        }
+    }
+}
+
 const HINT: &str = " (globs, variables and '~user' are literal on this side of the colon; name the files, or their directory with -r)";
 
 /// Maps the sources as typed to source roots. `home`: what `~` stands for, where the shell did not expand it
