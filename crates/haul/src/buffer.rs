@@ -12,8 +12,10 @@
 //!
 //! The page that alignment costs per buffer is not counted (at most a sixteenth; of large ones it is never touched).
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -91,18 +93,24 @@ struct Memory {
     cost: u64,
 }
 
-/// Memory from the system: `len` bytes from `address` on, a page's multiple, zeroed when made.
+/// Memory from the system: `slab.len` bytes from `address` on, a page's multiple, zeroed when made.
+///
+/// It is a raw allocation, not a `Box` or `Vec`: those assert, each time that they are moved or touched, that nobody else
+/// has a pointer to what they own, and everything here goes by such a pointer.
 struct Block {
-    /// Owns the bytes; never touched but through `address`.
-    _owner: Box<[u8]>,
+    /// What the allocator gave, and how it was asked. All pointers to the bytes are made of this one.
+    owner: NonNull<u8>,
+    layout: Layout,
+    /// The first byte that is used: `owner`, moved on to the alignment, with its provenance.
+    address: NonNull<u8>,
     slab: Slab,
-    address: *mut u8,
 }
 
-// SAFETY: `address` points into the heap memory that `_owner` owns, and is used by whoever holds the bytes alone.
+// SAFETY: a `Block` owns its allocation alone, and the allocator takes it back from any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Block {}
-// SAFETY: as above; a shared `Block` gives nothing away but numbers.
+// SAFETY: a shared `Block` gives away its pointer and numbers only. The bytes behind the pointer are touched by
+// `Memory::bytes` and `Memory::bytes_mut`, whose callers promise that they hold those bytes alone.
 #[allow(unsafe_code)]
 unsafe impl Sync for Block {}
 
@@ -124,6 +132,10 @@ impl Pool {
             return Err(Exhausted { limit });
         }
         let cost = credit_cost(len as u64);
+        // A limit that is no limit would let lengths pass that no memory has.
+        let Some(size) = usize::try_from(cost).ok().filter(|size| layout_of(*size).is_some()) else {
+            return Err(Exhausted { limit });
+        };
         let mut evicted = Vec::new();
         let recycled = {
             let mut state = self.shared.lock();
@@ -143,7 +155,7 @@ impl Pool {
         };
         // Giving memory back and making it takes time: not under the lock.
         drop(evicted);
-        let block = recycled.unwrap_or_else(|| Block::new(cost as usize));
+        let block = recycled.unwrap_or_else(|| Block::new(size));
         let memory = Memory { shared: self.shared.clone(), id: live_ids().take(), block: Some(block), cost };
         Ok(Buffer { memory: Arc::new(memory), len })
     }
@@ -155,17 +167,57 @@ impl Pool {
     }
 }
 
+/// How memory for `len` bytes, from an aligned one on, is asked for; `None` if there is no such memory.
+///
+/// The room for alignment is asked for, not the alignment itself: the system's allocator writes to all of aligned zeroed
+/// memory, which would touch pages that nobody needs, and before they could be huge.
+fn layout_of(len: usize) -> Option<(Layout, usize)> {
+    let align = if len >= HUGE { HUGE } else { ALIGN };
+    let layout = Layout::array::<u8>(len.checked_add(align)?).ok()?;
+    Some((layout, align))
+}
+
 impl Block {
+    #[allow(unsafe_code)]
     fn new(len: usize) -> Block {
-        let align = if len >= HUGE { HUGE } else { ALIGN };
-        let mut owner = vec![0; len + align].into_boxed_slice();
-        let skip = owner.as_ptr().addr().wrapping_neg() % align;
-        let address = owner[skip..].as_mut_ptr();
+        let (layout, align) = layout_of(len).expect("the pool takes no length without a layout");
+        // SAFETY: the layout is not empty, for the alignment is part of it.
+        let owner = unsafe { alloc_zeroed(layout) };
+        let Some(owner) = NonNull::new(owner) else { handle_alloc_error(layout) };
+        let skip = owner.addr().get().wrapping_neg() % align;
+        // SAFETY: `skip` is less than `align`, and the allocation is `len + align` bytes long: `skip + len` is in it.
+        let address = unsafe { owner.add(skip) };
         if len >= HUGE {
-            crate::sys::want_huge_pages(&mut owner[skip..skip + len]);
+            // SAFETY: `len` bytes from there on are in the allocation (above), which was zeroed, and nobody else has a
+            // pointer to it yet. The slice is gone before any other is made, so that it invalidates none.
+            crate::sys::want_huge_pages(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), len) });
         }
         let id = SLABS.fetch_add(1, Ordering::Relaxed);
-        Block { _owner: owner, slab: Slab { id, address: address.addr(), len }, address }
+        // Exposed, for the ring makes a pointer of the number, which the kernel alone follows.
+        let slab = Slab { id, address: address.as_ptr().expose_provenance(), len };
+        Block { owner, layout, address, slab }
+    }
+
+    /// Where `len` bytes from `start` on begin.
+    ///
+    /// # Panics
+    /// If they are not in the block: what is unsafe below relies on it, so it is looked at in every build.
+    #[allow(unsafe_code)]
+    fn at(&self, start: usize, len: usize) -> NonNull<u8> {
+        let fits = start.checked_add(len).is_some_and(|end| end <= self.slab.len);
+        assert!(fits, "{len} bytes at {start} of {}", self.slab.len);
+        // SAFETY: `start` is at most `slab.len`, as was just seen, and that many bytes from `address` on are in the
+        // allocation.
+        unsafe { self.address.add(start) }
+    }
+}
+
+impl Drop for Block {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: `owner` came from this allocator with this layout and is given back once. Who holds bytes of a block
+        // holds its `Memory` too, so nobody has any now.
+        unsafe { dealloc(self.owner.as_ptr(), self.layout) };
     }
 }
 
@@ -175,12 +227,14 @@ impl Memory {
     }
 
     /// # Safety
-    /// The caller alone holds `start..start + len`, and that lies in the block.
+    /// The caller alone holds `start..start + len`.
     #[allow(unsafe_code)]
     unsafe fn bytes(&self, start: usize, len: usize) -> &[u8] {
-        debug_assert!(start + len <= self.block().slab.len);
-        // SAFETY: the caller's promise; the memory was initialised when it was made.
-        unsafe { std::slice::from_raw_parts(self.block().address.add(start), len) }
+        let first = self.block().at(start, len);
+        // SAFETY: the range is in the block (`at` panics else), was initialised when the block was made, and by the
+        // caller's promise nobody writes to it while the slice lives: slices of other ranges do not overlap it, and are
+        // made of the allocation's own pointer as this one is, so that neither invalidates the other.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
     }
 
     /// # Safety
@@ -188,9 +242,10 @@ impl Memory {
     #[allow(unsafe_code)]
     #[allow(clippy::mut_from_ref)]
     unsafe fn bytes_mut(&self, start: usize, len: usize) -> &mut [u8] {
-        debug_assert!(start + len <= self.block().slab.len);
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.block().address.add(start), len) }
+        let first = self.block().at(start, len);
+        // SAFETY: as in `bytes`, and the caller alone reads them. The pointer does not come from `&self`: the bytes are
+        // behind a raw pointer, of which a shared reference to the `Memory` says nothing.
+        unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), len) }
     }
 }
 
@@ -228,7 +283,8 @@ impl Buffer {
     }
     #[allow(unsafe_code)]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: a buffer holds all of its memory, for it has no parts while it is one.
+        // SAFETY: a buffer holds all of its memory, for it has no parts while it is one (`split` takes it, `join` looks that
+        // none is left).
         unsafe { self.memory.bytes(0, self.len) }
     }
     #[allow(unsafe_code)]
@@ -254,8 +310,9 @@ impl Buffer {
         let count = len.div_ceil(part_len).max(1);
         (0..count)
             .map(|i| {
+                // `i * part_len` is less than `len`.
                 let from = start + i * part_len;
-                let to = (from + part_len).min(end);
+                let to = from.saturating_add(part_len).min(end);
                 let room = if i + 1 == count { capacity - from } else { to - from };
                 Part { memory: self.memory.clone(), start: from, len: to - from, room }
             })
@@ -267,12 +324,13 @@ impl Buffer {
     /// # Panics
     /// If a part is missing or of another buffer, or `len` is more than the memory: a mistake of ours that
     /// would let two owners write the same bytes.
-    pub fn join(parts: Vec<Part>, len: usize) -> Buffer {
-        let memory = parts.first().expect("a buffer has at least one part").memory.clone();
+    pub fn join(mut parts: Vec<Part>, len: usize) -> Buffer {
+        let mut memory = parts.pop().expect("a buffer has at least one part").memory;
         assert!(parts.iter().all(|part| Arc::ptr_eq(&part.memory, &memory)), "parts of one buffer");
         drop(parts);
-        assert!(Arc::strong_count(&memory) == 1, "all parts came back");
-        assert!(len <= memory.block().slab.len);
+        // Not the count alone: only this waits for what the thread that dropped the last other part did with its bytes.
+        assert!(Arc::get_mut(&mut memory).is_some(), "all parts came back");
+        assert!(len <= memory.block().slab.len, "a buffer is as long as its memory at most");
         Buffer { memory, len }
     }
 }
@@ -409,7 +467,7 @@ mod tests {
                 scope.spawn(move || {
                     let mut rng = fastrand::Rng::with_seed(seed);
                     let mut held: Vec<Buffer> = Vec::new();
-                    for _ in 0..2000 {
+                    for _ in 0..if cfg!(miri) { 40 } else { 2000 } {
                         if rng.bool() || held.is_empty() {
                             if let Ok(buffer) = pool.take(rng.usize(0..8 * SLOT)) {
                                 assert!(ids.lock().unwrap().insert(buffer.id()));
@@ -479,7 +537,7 @@ mod tests {
     fn parts_tile_the_buffer() {
         let pool = Pool::new(SLOT as u64 * 8);
         let mut rng = fastrand::Rng::with_seed(3);
-        for _ in 0..300 {
+        for _ in 0..if cfg!(miri) { 3 } else { 300 } {
             let len = rng.usize(0..4 * SLOT);
             let start = rng.usize(0..=len);
             let cut = rng.usize(0..=len - start);
@@ -513,6 +571,69 @@ mod tests {
             }
         }
         assert_eq!(pool.in_use().0, 0);
+    }
+
+    /// Goal: parts of any length are what was asked for, and never reach beyond the payload.
+    /// Method: part lengths up to the largest number, from every place; sums that wrapped made the part before.
+    #[test]
+    fn no_part_length_wraps() {
+        let pool = Pool::new(SLOT as u64);
+        for part_len in [1 << 20, usize::MAX - 5, usize::MAX] {
+            for start in [0, 3, 10] {
+                let parts = pool.take(10).unwrap().split(start, 10 - start, part_len);
+                let found: Vec<_> =
+                    parts.iter().map(|part| (part.start(), part.len(), part.room())).collect();
+                assert_eq!(found, [(start, 10 - start, SLOT - start)]);
+            }
+        }
+    }
+
+    /// Goal: bytes beyond the memory are never given away, in any build.
+    /// Method: ranges that end behind it, or nowhere, asked of the memory itself.
+    #[test]
+    fn ranges_beyond_the_memory_are_refused() {
+        let block = Block::new(SLOT);
+        for (start, len) in [(0, SLOT + 1), (SLOT, 1), (SLOT + 1, 0), (usize::MAX, 2), (1, usize::MAX)] {
+            let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block.at(start, len)));
+            assert!(asked.is_err(), "{len} bytes at {start}");
+        }
+        assert_eq!(block.at(SLOT, 0).addr().get(), block.slab.address + SLOT);
+    }
+
+    /// Goal: lengths that no memory has are refused, not made.
+    #[test]
+    fn absurd_lengths_are_exhausted() {
+        let pool = Pool::new(u64::MAX);
+        for len in [usize::MAX, usize::MAX - SLOT, isize::MAX as usize] {
+            assert!(pool.take(len).is_err(), "{len}");
+        }
+    }
+
+    /// Goal: what the threads that filled the parts wrote is there when the buffer is whole again, and their memory is
+    /// nobody else's before.
+    /// Method: parts filled and dropped by threads, but for one that comes back; whoever joins waits for it alone.
+    /// (Under Miri a join that does not synchronise is a data race.)
+    #[test]
+    fn a_join_waits_for_who_dropped_the_others() {
+        let pool = Pool::new(4 * SLOT as u64);
+        for round in 0..if cfg!(miri) { 8 } else { 200 } {
+            let mut parts = pool.take(4096).unwrap().split(0, 4096, 1024);
+            let mut mine = parts.pop().unwrap();
+            let others: Vec<_> = parts
+                .into_iter()
+                .map(|mut part| std::thread::spawn(move || part.as_mut_slice().fill(round as u8)))
+                .collect();
+            mine.as_mut_slice().fill(round as u8);
+            // No join of the threads: what they did is ordered by the parts that they dropped, or by nothing.
+            while Arc::strong_count(&mine.memory) > 1 {
+                std::hint::spin_loop();
+            }
+            let mut buffer = Buffer::join(vec![mine], 4096);
+            assert!(buffer.as_slice().iter().all(|byte| *byte == round as u8));
+            buffer.as_mut_slice().fill(0);
+            drop(buffer);
+            others.into_iter().for_each(|other| other.join().unwrap());
+        }
     }
 
     /// Goal: a buffer is not made again while a part of it is out.

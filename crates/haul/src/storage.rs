@@ -16,6 +16,7 @@ pub mod jail;
 mod knobs;
 pub mod layout;
 pub mod null;
+pub(crate) mod owed;
 pub mod sink;
 pub mod source;
 pub mod spill;
@@ -59,6 +60,15 @@ pub struct Stuck {
     /// Bytes from the start of the file.
     pub offset: u64,
     pub since: Duration,
+}
+
+impl Stuck {
+    /// For people.
+    pub(crate) fn in_words(&self) -> String {
+        let Stuck { what, name, offset, since } = self;
+        let at = if *offset > 0 { format!(" at byte {offset}") } else { String::new() };
+        format!("{what} of {name}{at} hangs for {} s", since.as_secs())
+    }
 }
 
 /// What hangs in two places, the oldest first.

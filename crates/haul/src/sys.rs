@@ -94,6 +94,10 @@ pub fn resident(fd: impl AsFd, offset: u64, resident: &mut [bool]) -> Result<(),
 /// Asks for huge pages behind this memory. Where there are none it stays as it is.
 #[allow(unsafe_code)]
 pub fn want_huge_pages(memory: &mut [u8]) {
+    if cfg!(miri) {
+        // It knows no such advice.
+        return;
+    }
     // SAFETY: the advice changes what is behind the range, which is ours alone, and never its content. A range that
     // begins within a page is refused.
     unsafe { libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_HUGEPAGE) };

@@ -509,7 +509,7 @@ impl DataHeader {
 
 /// Credit that a payload of `len` bytes costs: whole slots, at least one.
 pub fn credit_cost(len: u64) -> u64 {
-    len.max(1).div_ceil(SLOT_LEN) * SLOT_LEN
+    len.max(1).div_ceil(SLOT_LEN).saturating_mul(SLOT_LEN)
 }
 
 /// Buffers are handed out in slots of this many bytes.

@@ -149,7 +149,11 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         session.complete = false;
         control.send(Message::Complete);
     }
-    let ended = session.engine.join();
+    let left = session.engine.join();
+    let ended = left.is_empty();
+    if !ended {
+        chosen.push(("sink left behind".into(), left.join("; ")));
+    }
     // What hangs may still act when it comes back. Until then the job stays ours.
     if let Some(place) = session.place.as_ref().filter(|_| ended && session.complete) {
         place.owner.release();

@@ -10,6 +10,7 @@ use haul_core::transfer::source::{SPILL_STALL, Source, SpillConfig, SpillCounts,
 use haul_core::tune::show_size;
 use haul_core::wire::{Failure, Stage};
 
+use super::protocol;
 use crate::buffer::{Buffer, Pool};
 use crate::job::Options;
 use crate::storage::spill::{SpillDone, SpillFile, SpillOp};
@@ -71,6 +72,16 @@ impl Spill {
     /// Hands a completion to the machine, and its buffer to those that the machine knows.
     pub(crate) fn handle(done: SpillDone, machine: &mut Source, buffers: &mut HashMap<BufferId, Buffer>) {
         let SpillDone { slot, op, buffer, result } = done;
+        let Some(buffer) = buffer else {
+            let failure = result.err().unwrap_or_else(|| protocol("a spilled frame's buffer was lost"));
+            return match op {
+                // The frame is not here any more, so that it cannot be sent from here. Fetched from a slot that was
+                // never filled it comes as a failure, or with bytes that do not fit its digests: either way it is
+                // read again.
+                SpillOp::Store => machine.handle_stored(slot, Ok(())),
+                SpillOp::Fetch => machine.handle_fetched(slot, Err(failure)),
+            };
+        };
         let id = buffer.id();
         match op {
             SpillOp::Store => {

@@ -26,6 +26,7 @@ use super::io::lanes::{LaneConfig, Lanes, Transfer, TransferDone};
 use super::io::null::Null;
 use super::io::{IoFile, IoKind, Target};
 use super::knobs::{depth_of, lanes_of};
+use super::owed::Owed;
 use super::source::READERS_MAX;
 use super::walk::WalkItem;
 use super::{Post, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceEngine, SourceJob, Stuck};
@@ -98,6 +99,7 @@ impl Made {
 
 /// What a read has to be answered with.
 struct ReadTag {
+    owed: Owed<SourceCompletion>,
     id: FileId,
     generation: Generation,
     offset: u64,
@@ -132,10 +134,11 @@ impl MadeEngine {
     ) -> std::io::Result<MadeEngine> {
         let depth = config.engine.depth;
         let started = (config.lanes, config.depth);
-        let (hashing, done) = (meter.clone(), post.clone());
+        let hashing = meter.clone();
         let on_done = Arc::new(move |end: TransferDone<ReadTag>| {
-            let completion = hashing.busy(haul_core::stage::Stage::SourceHost, || completion(kind, end));
-            done(completion);
+            let (owed, completion) =
+                hashing.busy(haul_core::stage::Stage::SourceHost, || completion(kind, end));
+            owed.settle(Ok(completion));
         });
         let engine = move || Ok(Box::new(Null::new(made.fill, depth)) as Box<dyn super::io::Engine>);
         let lanes = Lanes::start_with(config, meter, on_done, engine)?;
@@ -165,9 +168,9 @@ impl MadeEngine {
     }
 }
 
-fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> SourceCompletion {
+fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> (Owed<SourceCompletion>, SourceCompletion) {
     let TransferDone { tag, buffer, error, service, .. } = end;
-    let ReadTag { id, generation, offset, len, tail, whole, target } = tag;
+    let ReadTag { owed, id, generation, offset, len, tail, whole, target } = tag;
     let result = match error {
         Some((errno, at)) => Err(Failure {
             stage: Stage::Read,
@@ -186,7 +189,18 @@ fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> SourceCompletion 
     };
     let service = Some(service);
     let done = SourceDone::Read { id, generation, offset, len, target, service, result };
-    SourceCompletion { done, buffer: Some(buffer) }
+    (owed, SourceCompletion { done, buffer: Some(buffer) })
+}
+
+/// The answer to a read, until it is settled or given up.
+fn owed(
+    post: &Post<SourceCompletion>,
+    failed: impl FnOnce(Failure) -> SourceDone + Send + 'static,
+) -> Owed<SourceCompletion> {
+    let post = post.clone();
+    Owed::new(Stage::Read, move |answer: Result<SourceCompletion, Failure>| {
+        post(answer.unwrap_or_else(|failure| SourceCompletion { done: failed(failure), buffer: None }));
+    })
 }
 
 impl SourceEngine for MadeEngine {
@@ -195,8 +209,12 @@ impl SourceEngine for MadeEngine {
         let done = match op {
             SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
                 let buffer = buffer.take().expect("a read brings its buffer");
+                let owed = owed(&self.post, move |failure| {
+                    let (service, result) = (None, Err(failure));
+                    SourceDone::Read { id, generation, offset, len, target, service, result }
+                });
                 self.lanes.submit(Transfer {
-                    tag: ReadTag { id, generation, offset, len, tail, whole, target },
+                    tag: ReadTag { owed, id, generation, offset, len, tail, whole, target },
                     file: self.file.clone(),
                     target: self.file.target,
                     kind: IoKind::Read,

@@ -3,7 +3,7 @@
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
 //! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
-//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
+//! into its file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers), [`here`] (whose a name is),
 //! [`clean`] (debris of dead jobs).
 //!
@@ -30,6 +30,7 @@ pub mod owner;
 pub mod places;
 pub mod space;
 pub mod stripes;
+mod syncs;
 pub mod tree;
 mod verify;
 

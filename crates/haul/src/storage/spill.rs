@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use super::Post;
 use super::io::lanes::{LaneConfig, Lanes, OnDone, Transfer, TransferDone};
 use super::io::{EngineConfig, IoFile, IoKind, Target};
+use super::owed::Owed;
 use super::source::failure::{os_failure, own_failure};
 use crate::buffer::Buffer;
 use crate::job::EngineName;
@@ -48,8 +49,9 @@ pub enum SpillOp {
 pub struct SpillDone {
     pub slot: u32,
     pub op: SpillOp,
-    /// The buffer that was given; of a fetch that went well it holds the frame's payload.
-    pub buffer: Buffer,
+    /// The buffer that was given; of a fetch that went well it holds the frame's payload. `None`: it is lost, for a thread
+    /// panicked over it.
+    pub buffer: Option<Buffer>,
     pub result: Result<(), Failure>,
 }
 
@@ -65,6 +67,7 @@ pub enum SpillError {
 /// The spill file of one source; gone when it is dropped.
 pub struct SpillFile {
     lanes: Lanes<Tag>,
+    post: Post<SpillDone>,
     file: Arc<IoFile>,
     slots: u32,
     slot_len: u64,
@@ -73,6 +76,7 @@ pub struct SpillFile {
 }
 
 struct Tag {
+    owed: Owed<SpillDone>,
     slot: u32,
     op: SpillOp,
 }
@@ -140,7 +144,7 @@ impl SpillFile {
         let mode = if direct { IoMode::Direct } else { IoMode::Buffered };
         let name = format!("spill file in {}", dir.display()).into();
         let file = Arc::new(IoFile { fd: Some(fd), mode, target, one_writer: false, name });
-        let on_done: OnDone<Tag> = Arc::new(move |done| post(finished(done)));
+        let on_done: OnDone<Tag> = Arc::new(finished);
         let config = LaneConfig {
             engine: EngineConfig { name: EngineName::Auto, depth: DEPTH, registered_max: 0 },
             lanes: LANES,
@@ -155,7 +159,7 @@ impl SpillFile {
         let lanes = Lanes::start(config, Arc::new(Meter::default()), on_done).map_err(|source| {
             SpillError::Io { path: path(), what: "starting its threads", source, remedy: "" }
         })?;
-        Ok(SpillFile { lanes, file, slots, slot_len, direct })
+        Ok(SpillFile { lanes, post, file, slots, slot_len, direct })
     }
 
     /// Frames that it holds, and the longest that each may be, bytes.
@@ -187,8 +191,12 @@ impl SpillFile {
     fn submit(&self, op: SpillOp, kind: IoKind, slot: u32, buffer: Buffer, len: usize) {
         debug_assert!(slot < self.slots && len as u64 <= self.slot_len);
         let pad = if self.direct { len.next_multiple_of(ALIGN as usize) - len } else { 0 };
+        let post = self.post.clone();
+        let owed = Owed::new(wire::Stage::Read, move |answer: Result<SpillDone, Failure>| {
+            post(answer.unwrap_or_else(|failure| SpillDone { slot, op, buffer: None, result: Err(failure) }));
+        });
         self.lanes.submit(Transfer {
-            tag: Tag { slot, op },
+            tag: Tag { owed, slot, op },
             file: self.file.clone(),
             target: self.file.target,
             kind,
@@ -202,8 +210,8 @@ impl SpillFile {
     }
 }
 
-fn finished(done: TransferDone<Tag>) -> SpillDone {
-    let TransferDone { tag: Tag { slot, op }, file, buffer, len, moved, error, .. } = done;
+fn finished(done: TransferDone<Tag>) {
+    let TransferDone { tag: Tag { owed, slot, op }, file, buffer, len, moved, error, .. } = done;
     let name = file.name.as_bytes();
     let (stage, verb) = match op {
         SpillOp::Store => (wire::Stage::Write, "write to"),
@@ -214,7 +222,7 @@ fn finished(done: TransferDone<Tag>) -> SpillDone {
         None if moved < len => Err(own_failure(stage, verb, name, "it is shorter than it was made")),
         None => Ok(()),
     };
-    SpillDone { slot, op, buffer, result }
+    owed.settle(Ok(SpillDone { slot, op, buffer: Some(buffer), result }));
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ fn slots_give_back_what_they_got() {
                 buffer.as_mut_slice().fill(0xee);
                 file.fetch(slot, buffer);
                 let SpillDone { slot: told, op, buffer, result } = done.recv_timeout(PATIENCE).unwrap();
+                let buffer = buffer.unwrap();
                 assert_eq!((told, op, result), (slot, SpillOp::Fetch, Ok(())), "round {round}");
                 assert!(buffer.as_slice() == bytes, "round {round}: other bytes");
                 continue;

@@ -49,11 +49,11 @@ impl Engine {
         }
     }
 
-    /// False: threads hang and were left.
-    pub(super) fn join(self) -> bool {
+    /// Ends it; what hangs and was left, in words.
+    pub(super) fn join(self) -> Vec<String> {
         match self {
             Engine::Files(engine) => engine.join(),
-            Engine::Null(_) => true,
+            Engine::Null(_) => Vec::new(),
         }
     }
 }

@@ -10,8 +10,9 @@
 //! object whose buffer others hold. The slots of `haul_core::io::slots` decide how many are in flight at each
 //! target; a request past its deadline loses its slot.
 //!
-//! What must hold: a transfer is answered once, with its buffer whole; no byte is told as moved that was not;
-//! an errno is told of the transfers that have it, with the byte, and of no others.
+//! What must hold: a transfer is answered once, with its buffer whole, or its tag is dropped; no byte is told as moved
+//! that was not; an errno is told of the transfers that have it, with the byte, and of no others. A lane that panics ends
+//! all of them: every tag is dropped, now and from then on. (A tag that owes an answer gives it when it is dropped.)
 //!
 //! Reading order: the words here, then [`request`] (one request, whatever becomes of it), [`dispatch`] (who gets
 //! which), [`lane`] (a thread). Left out: a bound of what waits; who submits holds a buffer for it.
@@ -65,7 +66,10 @@ pub struct LaneConfig {
 }
 
 /// One object to read or write.
+///
+/// The buffer stands before the tag: dropped together, the buffer is back in its pool before the tag tells of it.
 pub struct Transfer<T> {
+    pub buffer: Buffer,
     /// The caller's; comes back with the completion.
     pub tag: T,
     pub file: Arc<IoFile>,
@@ -74,7 +78,6 @@ pub struct Transfer<T> {
     /// [`IoKind::Read`] or [`IoKind::Write`].
     pub kind: IoKind,
     pub offset: u64,
-    pub buffer: Buffer,
     /// The payload's range in the buffer.
     pub start: usize,
     pub len: usize,
@@ -84,12 +87,12 @@ pub struct Transfer<T> {
     pub uncached: bool,
 }
 
-/// How a transfer ended.
+/// How a transfer ended. The buffer stands first, as in [`Transfer`].
 pub struct TransferDone<T> {
+    pub buffer: Buffer,
     pub tag: T,
     pub file: Arc<IoFile>,
     pub offset: u64,
-    pub buffer: Buffer,
     pub start: usize,
     pub len: usize,
     /// Payload bytes moved from the beginning without a gap, pad not counted; fewer than `len` without an errno:
@@ -134,9 +137,6 @@ type MakeEngine = dyn Fn() -> std::io::Result<Box<dyn Engine>> + Send + Sync;
 /// What the lanes' threads and their owner share.
 struct Shared<T> {
     dispatch: Mutex<Dispatch<T>>,
-    /// Held from taking requests to submitting them where they have to be issued in order. Taken under the
-    /// lock of `dispatch`, never the other way round.
-    issue: Mutex<()>,
     facts: Mutex<EngineFacts>,
     on_done: OnDone<T>,
     meter: Arc<Meter>,
@@ -171,7 +171,6 @@ impl<T: Send + 'static> Lanes<T> {
         let dispatch = Dispatch::new(config.depth.max(1), request_size, config.order, config.deadline);
         let shared = Arc::new(Shared {
             dispatch: Mutex::new(dispatch),
-            issue: Mutex::new(()),
             facts: Mutex::new(EngineFacts { name: "none", remarks: Vec::new() }),
             on_done,
             meter,
@@ -211,10 +210,16 @@ impl<T: Send + 'static> Lanes<T> {
         }
     }
 
-    /// Takes a transfer; never blocks. It is answered exactly once, unless the lanes are dropped first, or an
-    /// engine breaks that has a part of it (it is listed by [`Lanes::stuck`] then).
+    /// Takes a transfer; never blocks. It is answered exactly once, unless the lanes are dropped first or end by a
+    /// panic (its tag is dropped then), or an engine breaks that has a part of it (it is listed by [`Lanes::stuck`] then).
     pub fn submit(&self, transfer: Transfer<T>) {
-        self.with(|dispatch| dispatch.submit(transfer));
+        let mut refused = None;
+        self.with(|dispatch| match dispatch.is_closed() {
+            true => refused = Some(transfer),
+            false => dispatch.submit(transfer),
+        });
+        // Its tag may tell somebody: not under the lock.
+        drop(refused);
     }
 
     /// What the engines turned out to be.
@@ -322,6 +327,8 @@ fn clamp_request_size(request_size: u32) -> u32 {
 
 /// A transfer under way: what of it is settled, and how much is not.
 struct Assembly<T> {
+    /// Before the tag, as the buffer is in [`Transfer`].
+    settled: Vec<Settled>,
     tag: T,
     file: Arc<IoFile>,
     /// See `dispatch`.
@@ -330,7 +337,6 @@ struct Assembly<T> {
     start: usize,
     len: usize,
     buffer_len: usize,
-    settled: Vec<Settled>,
     /// Pieces that are not settled.
     left: usize,
     begun: Option<Instant>,

@@ -57,6 +57,8 @@ enum Fate {
     Fail(Errno),
     /// Nothing until [`World::release`].
     Hang,
+    /// Handing it over blocks until [`World::release`], as FUSE may have it.
+    Block,
 }
 
 #[derive(Clone, Debug)]
@@ -80,6 +82,7 @@ struct World {
     engines: AtomicUsize,
     wakes: AtomicUsize,
     released: Mutex<bool>,
+    unblocked: Condvar,
     wakers: Mutex<Vec<Waker>>,
     /// Completions come when they come; else all at once.
     dawdle: bool,
@@ -98,6 +101,7 @@ impl World {
             engines: AtomicUsize::new(0),
             wakes: AtomicUsize::new(0),
             released: Mutex::new(false),
+            unblocked: Condvar::new(),
             wakers: Mutex::default(),
             dawdle: false,
             deaf: false,
@@ -114,6 +118,7 @@ impl World {
 
     fn release(&self) {
         *self.released.lock().unwrap() = true;
+        self.unblocked.notify_all();
         self.wakers.lock().unwrap().iter().for_each(|wake| wake());
     }
 
@@ -187,6 +192,10 @@ impl Engine for Scripted {
             std::thread::sleep(Duration::from_micros(pause));
         }
         self.record(true, &op);
+        if matches!(fate, Fate::Block) {
+            let released = self.world.released.lock().unwrap();
+            drop(self.world.unblocked.wait_while(released, |released| !*released).unwrap());
+        }
         self.pending.push((op, fate, Instant::now()));
         Ok(())
     }
@@ -217,7 +226,7 @@ impl Engine for Scripted {
         for i in ready.into_iter().rev() {
             let (mut op, fate, submitted) = self.pending.remove(i);
             let result = match fate {
-                Fate::Whole | Fate::Hang => carry_out(&mut op, usize::MAX),
+                Fate::Whole | Fate::Hang | Fate::Block => carry_out(&mut op, usize::MAX),
                 Fate::Short(most) => carry_out(&mut op, most),
                 Fate::Fail(errno) => Err(errno),
             };

@@ -3,8 +3,8 @@
 //! In: operations, each one entry of the submission queue, handed to the kernel at once. Out: completions.
 //!
 //! Invariants: the memory of an operation and the array that describes it stay where they are until the kernel
-//! says that it is done; if the engine goes before that, they are leaked rather than given back, for the kernel
-//! may still write to them. The queues are made for every operation, the waker and their cancellations at once,
+//! says that it is done; if the engine goes before that, however it goes, they are leaked rather than given back, for the
+//! kernel may still write to them: their type does that ([`Lent`]), and only a completion takes them out of it. The queues are made for every operation, the waker and their cancellations at once,
 //! so no completion is lost. A file that nobody else holds is not kept open by its registration for longer than
 //! [`SWEEP_INTERVAL`]. The ring is restricted to the calls that it needs before it takes the first.
 //!
@@ -20,6 +20,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,7 @@ use rustix::io::Errno;
 
 use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, Full, IoDone, IoKind, IoOp, RWF_DONTCACHE, Waker};
 
+use crate::buffer::Part;
 use table::{BUFFERS_MAX, Buffers, FILES_MAX, Files};
 
 mod table;
@@ -91,17 +93,38 @@ pub struct Uring {
 
 /// Where an operation lives while the kernel has it.
 struct Slot {
+    /// The operation but for its parts, which are in `lent`.
     op: Option<IoOp>,
+    lent: Option<Lent>,
     submitted: Instant,
-    /// Describes several parts. Only the kernel looks at it, so it does not move before the completion.
-    iovecs: Vec<libc::iovec>,
     /// Registered memory that the operation uses.
     buffer: Option<u16>,
 }
 
-// SAFETY: the pointers in `iovecs` lead into the parts of `op`, which are `Send` and travel with them.
+/// What the kernel uses until it says that it is done. Dropped, it leaks: whoever goes without a completion (a panic, a
+/// request that hangs in a device) must not give back memory that may still be written to.
+struct Lent {
+    parts: ManuallyDrop<Vec<Part>>,
+    /// Describes several parts. Only the kernel looks at it, so it does not move before the completion.
+    iovecs: ManuallyDrop<Vec<libc::iovec>>,
+}
+
+impl Lent {
+    fn new(parts: Vec<Part>, iovecs: Vec<libc::iovec>) -> Lent {
+        Lent { parts: ManuallyDrop::new(parts), iovecs: ManuallyDrop::new(iovecs) }
+    }
+
+    /// The kernel is done with it.
+    fn back(self) -> Vec<Part> {
+        drop(ManuallyDrop::into_inner(self.iovecs));
+        ManuallyDrop::into_inner(self.parts)
+    }
+}
+
+// SAFETY: the pointers in `iovecs` lead into `parts`, which are `Send` and travel with them, and are followed by the
+// kernel alone.
 #[allow(unsafe_code)]
-unsafe impl Send for Slot {}
+unsafe impl Send for Lent {}
 
 /// Wakes the engine from other threads.
 struct Bell {
@@ -144,8 +167,8 @@ impl Uring {
             buffers.on = false;
             remarks.push(format!("buffers are not registered: {error} (needs Linux 5.19)"));
         }
-        // A ring that is more open than it need be works as well.
-        let _ = submitter.register_restrictions(&mut restrictions());
+        // A ring that is more open than it need be works as well, and says so.
+        restrict(&submitter, &mut remarks);
         submitter.register_enable_rings().map_err(fail("io_uring_register"))?;
 
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -181,8 +204,9 @@ impl Uring {
     /// Puts an entry into the submission queue; what it points to must be in a slot.
     #[allow(unsafe_code)]
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: an operation's memory, array and file are in its slot, which is not touched until its completion
-        // (and leaked if that never comes); other entries point to nothing.
+        // SAFETY: an operation's memory and array are lent to the kernel in its slot (`Lent`), where they stay until its
+        // completion and leak if that never comes; its file is in the slot too, or registered, and the kernel holds it
+        // open once it has the entry; other entries point to nothing.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.expect("the queue is as long as all that can be in it");
     }
@@ -205,8 +229,16 @@ impl Uring {
         }
     }
 
-    /// The entry of an operation, with its slot filled but for the operation itself.
+    /// The entry of an operation, whose parts are lent to the kernel with it. The slot is filled but for the operation.
     fn entry(&mut self, op: &mut IoOp, index: usize) -> squeue::Entry {
+        let mut iovecs = Vec::new();
+        let entry = self.describe(op, index, &mut iovecs);
+        // Both keep their memory where it is: what moves is the vectors' own words.
+        self.slots[index].lent = Some(Lent::new(std::mem::take(&mut op.parts), iovecs));
+        entry
+    }
+
+    fn describe(&mut self, op: &mut IoOp, index: usize, iovecs: &mut Vec<libc::iovec>) -> squeue::Entry {
         let submitter = self.ring.submitter();
         let raw = op.file.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let fixed = self.files.index_of(&submitter, &op.file, raw);
@@ -235,17 +267,16 @@ impl Uring {
                 };
             }
         }
-        slot.iovecs.clear();
-        slot.iovecs.extend(
+        iovecs.extend(
             op.parts.iter_mut().map(|part| libc::iovec {
                 iov_len: part.len(),
                 iov_base: part.room_mut().as_mut_ptr().cast(),
             }),
         );
-        if let Some(last) = slot.iovecs.last_mut() {
+        if let Some(last) = iovecs.last_mut() {
             last.iov_len += pad;
         }
-        let (iovecs, count) = (slot.iovecs.as_ptr(), slot.iovecs.len() as u32);
+        let (iovecs, count) = (iovecs.as_ptr(), iovecs.len() as u32);
         match op.kind {
             IoKind::Read => build!(Readv(iovecs, count).offset(offset).rw_flags(rw_flags)),
             _ => build!(Writev(iovecs, count).offset(offset).rw_flags(rw_flags)),
@@ -273,7 +304,10 @@ impl Uring {
                 CANCEL | NOP => {}
                 index => {
                     let slot = &mut self.slots[index as usize];
-                    let op = slot.op.take().expect("an operation completes once");
+                    let mut op = slot.op.take().expect("an operation completes once");
+                    if let Some(lent) = slot.lent.take() {
+                        op.parts = lent.back();
+                    }
                     if let Some(buffer) = slot.buffer.take() {
                         self.buffers.give_back(buffer);
                     }
@@ -322,11 +356,12 @@ impl Engine for Uring {
             return Ok(());
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { op: None, submitted, iovecs: Vec::new(), buffer: None });
+            self.slots.push(Slot { op: None, lent: None, submitted, buffer: None });
             self.slots.len() - 1
         });
+        let wanted = op.wanted();
         let mut entry = self.entry(&mut op, index).user_data(index as u64);
-        if op.kind == IoKind::Read && op.wanted() > inline_max(op.file.mode) {
+        if op.kind == IoKind::Read && wanted > inline_max(op.file.mode) {
             entry = entry.flags(Flags::ASYNC);
         }
         let slot = &mut self.slots[index];
@@ -404,12 +439,7 @@ impl Drop for Uring {
                 self.collect(&mut done);
             }
         }
-        for slot in &mut self.slots {
-            if let Some(op) = slot.op.take() {
-                std::mem::forget(op.parts);
-                std::mem::forget(std::mem::take(&mut slot.iovecs));
-            }
-        }
+        // What is still lent leaks with its slot.
         // The kernel takes a closed ring apart later, and a file that was just written must not be held open
         // until then: whoever runs it would hear that it is busy.
         self.files.clear(&self.ring.submitter());
@@ -452,6 +482,13 @@ fn new_ring(depth: usize) -> io::Result<IoUring> {
         Some(Errno::INVAL) => IoUring::builder().setup_r_disabled().build(entries),
         _ => Err(error),
     })
+}
+
+/// Has the ring refuse what haul never asks of it.
+fn restrict(submitter: &Submitter<'_>, remarks: &mut Vec<String>) {
+    if let Err(error) = submitter.register_restrictions(&mut restrictions()) {
+        remarks.push(format!("the ring is not restricted to the calls that haul needs: {error}"));
+    }
 }
 
 fn restrictions() -> Vec<Restriction> {

@@ -174,3 +174,28 @@ fn a_forbidden_ring_falls_back_with_a_word() {
         assert!(facts.remarks.len() == 1 && facts.remarks[0].contains(word), "{facts:?}");
     }
 }
+
+/// Goal: what the kernel may still write to is never given back by dropping it, only by a completion.
+/// Method: memory lent as an operation's is, dropped with its slot; and taken back.
+#[test]
+fn what_is_lent_leaks() {
+    let pool = Pool::new(1 << 20);
+    let lend =
+        || Lent::new(part(&pool, 10), vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }]);
+    drop(lend().back());
+    assert_eq!(pool.in_use().0, 0);
+    drop(Slot { op: None, lent: Some(lend()), submitted: Instant::now(), buffer: None });
+    assert!(pool.in_use().0 > 0, "it was given back");
+}
+
+/// Goal: a ring that could not be restricted says so.
+/// Method: one that runs already takes no restrictions.
+#[test]
+fn failed_restrictions_are_said() {
+    let Some(mut uring) = ring(0) else { return };
+    let mut remarks = Vec::new();
+    restrict(&uring.ring.submitter(), &mut remarks);
+    assert!(remarks.iter().any(|remark| remark.contains("not restricted")), "{remarks:?}");
+    uring.remarks = remarks;
+    assert!(uring.facts().remarks.iter().any(|remark| remark.contains("not restricted")));
+}

@@ -18,6 +18,7 @@ use super::cache::drop_pages;
 use super::clean::remove_tagged_in;
 use super::engine::Sink;
 use super::files::{data_len, descriptor, set_mtime, times};
+use super::syncs::Extent;
 use super::{fault, lock, tree};
 
 const SETUID_SETGID: u32 = 0o6000;
@@ -145,7 +146,8 @@ impl Sink {
             .map_err(|(what, errno)| fail(Stage::Metadata, what, errno))?;
         if durable {
             self.synced(&open, || {
-                retry_on_intr(|| rustix::fs::fsync(fd)).map_err(|errno| unsynced(&path(), errno, fd))
+                retry_on_intr(|| self.data.sync(fd, Extent::All))
+                    .map_err(|errno| unsynced(&path(), errno, fd))
             })?;
             drop_pages(fd);
         }

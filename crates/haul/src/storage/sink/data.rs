@@ -5,16 +5,17 @@
 //! temporary yet goes to a thread of the engine first, which makes it and its space.
 //!
 //! What must hold: the buffer is back in its pool before the completion is posted; every write completes once,
-//! also when its file fails; a file is written in one mode at a time (`gate`), and what is beyond the end of a
+//! also when its file fails or a thread panics over it ([`Owed`]); a file is written in one mode at a time (`gate`), and what is beyond the end of a
 //! file in a padded write is zeros, never older payload.
 //!
 //! Left out: bundles. Their files are written whole by the engine's threads, for making them costs more than
 //! writing them.
 
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_core::ids::{BufferId, FileId};
 use haul_core::io::IoMode;
 use haul_core::schedule::Limits;
 use haul_core::transfer::SMALL_LEN_MAX;
@@ -27,13 +28,16 @@ use super::commit::unsynced;
 use super::engine::{Sink, guard, slice};
 use super::files::{OpenFile, descriptor};
 use super::gate::{Admit, Gate};
+use super::gather::Place;
 use super::mode::{Alignment, Choice, DirectSlot, Shape};
 use super::space::Spaces;
+use super::syncs::{self, Extent, SyncCall, Syncs};
 use super::{fault, lock};
 use crate::buffer::Buffer;
 use crate::storage::io::lanes::{Lanes, Transfer, TransferDone};
 use crate::storage::io::{EngineFacts, IoFile, IoKind};
 use crate::storage::knobs::{Knobs, depth_of, lanes_of};
+use crate::storage::owed::{Owed, panic_point, words_of};
 use crate::storage::{SinkCompletion, SinkJob};
 
 /// For so many targets there may be writes in flight at a time.
@@ -52,6 +56,7 @@ pub(super) struct Path {
     alignment: Option<Alignment>,
     /// Written and not on its way to media: from, to. Somebody is about to see to it.
     write_back: Option<(u64, u64)>,
+    syncs: Arc<Syncs>,
 }
 
 /// The way that a write takes, as it is when the gate lets it through.
@@ -61,20 +66,23 @@ struct Way {
     alignment: Option<Alignment>,
 }
 
-/// A write as its completion will name it.
-#[derive(Clone, Copy)]
-struct Written {
-    id: FileId,
+/// A write as it came, and its answer. The buffer stands first: it is back in its pool before the answer is given up.
+pub(super) struct NewWrite {
+    buffer: Option<Buffer>,
+    file: SinkFile,
     offset: u64,
     len: u32,
-    buffer: BufferId,
+    start: u32,
+    owed: Owed<Took>,
 }
 
 /// A write with its payload.
 pub(super) struct Pending {
-    written: Written,
     buffer: Buffer,
     start: usize,
+    offset: u64,
+    len: u32,
+    owed: Owed<Took>,
 }
 
 /// A descriptor for direct I/O.
@@ -85,7 +93,7 @@ struct DirectFile {
 
 /// What a lane brings back.
 pub(super) struct Tag {
-    written: Written,
+    owed: Owed<Took>,
     mode: IoMode,
     open: Arc<OpenFile>,
 }
@@ -97,6 +105,7 @@ pub(super) struct Data {
     pub(super) choice: Choice,
     pub(super) cache: Cache,
     knobs: Knobs,
+    sync_call: Mutex<SyncCall>,
     /// Writes that were submitted and not completed.
     open: Mutex<usize>,
     none_open: Condvar,
@@ -109,9 +118,21 @@ impl Data {
             choice,
             cache: Cache::default(),
             knobs,
+            sync_call: Mutex::new(syncs::kernel()),
             open: Mutex::default(),
             none_open: Condvar::new(),
         }
+    }
+
+    /// One sync. Only what runs in a file's [`Syncs`] calls it.
+    pub(super) fn sync(&self, fd: BorrowedFd<'_>, extent: Extent) -> rustix::io::Result<()> {
+        let call = lock(&self.sync_call).clone();
+        call(fd, extent)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_sync(&self, call: SyncCall) {
+        *lock(&self.sync_call) = call;
     }
 
     pub(super) fn set_lanes(&self, lanes: Lanes<Tag>) {
@@ -154,10 +175,9 @@ impl Data {
         *lock(&self.open) > 0
     }
 
-    /// Waits until every write has completed, or something hangs (in the lanes or, as `hangs` tells, elsewhere) and
-    /// nothing else has ended for long; then ends the lanes. False: writes are left that hang.
-    pub(super) fn drain(&self, hangs: impl Fn() -> bool) -> bool {
-        let mut drained = true;
+    /// Waits until every write has completed, or none has for twice the deadline, however that comes; then ends the lanes.
+    /// Says what is left: writes that hang, and complete as failures if they ever come back.
+    pub(super) fn drain(&self) -> Vec<String> {
         let mut open = lock(&self.open);
         let mut last = (*open, Instant::now());
         while *open > 0 {
@@ -165,17 +185,25 @@ impl Data {
             if *open != last.0 {
                 last = (*open, Instant::now());
             } else if last.1.elapsed() > 2 * self.knobs.lanes.deadline {
-                drop(open);
-                if self.lanes().is_none_or(|lanes| !lanes.stuck().is_empty()) || hangs() {
-                    drained = false;
-                    break;
-                }
-                open = lock(&self.open);
+                break;
             }
         }
+        let count = *open;
+        drop(open);
         let lanes = lock(&self.lanes).take();
-        drop(lanes);
-        drained
+        if count == 0 {
+            return Vec::new();
+        }
+        let mut left = vec![format!("{count} writes did not come back")];
+        left.extend(lanes.iter().flat_map(|lanes| lanes.stuck()).map(|stuck| stuck.in_words()));
+        left
+    }
+}
+
+impl NewWrite {
+    /// Where its file lies.
+    pub(super) fn place(&self) -> Place {
+        Place(self.file.parent, Some(self.file.name.clone()))
     }
 }
 
@@ -215,73 +243,116 @@ impl Sink {
         }
     }
 
+    /// A write comes in; whatever becomes of it, it is answered.
+    pub(super) fn new_write(self: &Arc<Self>, job: SinkJob) -> NewWrite {
+        let SinkJob { op: SinkOp::Write { file, offset, len, buffer: id, start }, buffer } = job else {
+            unreachable!("writes alone come here");
+        };
+        *lock(&self.data.open) += 1;
+        let (sink, file_id) = (self.clone(), file.id);
+        let owed = Owed::new(Stage::Write, move |result: Result<Took, Failure>| {
+            let (took, result) = match result {
+                Ok(took) => (Some(took), Ok(())),
+                Err(failure) => (None, Err(failure)),
+            };
+            let done = SinkDone::Write { id: file_id, offset, len, buffer: id, took, result };
+            (sink.post)(SinkCompletion { done });
+            let mut open = lock(&sink.data.open);
+            *open -= 1;
+            if *open == 0 {
+                sink.data.none_open.notify_all();
+            }
+        });
+        NewWrite { buffer, file, offset, len, start, owed }
+    }
+
     /// Takes a write, if its file is ready; else gives it back for [`Sink::write_first`]. Never waits for
     /// storage.
-    pub(super) fn write_if_ready(self: &Arc<Self>, job: SinkJob) -> Option<SinkJob> {
-        let SinkOp::Write { file, .. } = &job.op else { return Some(job) };
-        let Some(open) = self.files.if_ready(file) else { return Some(job) };
-        match take(job, |file| self.tree.path_of(file.parent, &file.name)) {
-            Ok((_, pending)) => self.route(&open, pending),
-            Err((written, failure)) => self.complete(written, Err(failure)),
+    pub(super) fn write_if_ready(self: &Arc<Self>, write: NewWrite) -> Option<NewWrite> {
+        let Some(open) = self.files.if_ready(&write.file) else { return Some(write) };
+        if let Some((_, pending)) = self.take(write) {
+            self.route(&open, pending);
         }
         None
     }
 
     /// Makes the file ready and takes the write.
-    pub(super) fn write_first(self: &Arc<Self>, job: SinkJob) {
-        let (file, pending) = match take(job, |file| self.tree.path_of(file.parent, &file.name)) {
-            Ok(taken) => taken,
-            Err((written, failure)) => return self.complete(written, Err(failure)),
-        };
+    pub(super) fn write_first(self: &Arc<Self>, write: NewWrite) {
+        let Some((file, pending)) = self.take(write) else { return };
+        panic_point("panic~write_first", &fault::show(file.name.as_bytes()));
         let ready = guard(Stage::Write, || self.files.ready(&file, |open, file| self.begin_path(open, file)));
         match ready {
             Ok(open) => self.route(&open, pending),
-            Err(failure) => {
-                let Pending { written, buffer, .. } = pending;
+            Err(failure) => pending.fail(failure),
+        }
+    }
+
+    /// The write, held against its file and its payload; a bad one is answered.
+    fn take(&self, write: NewWrite) -> Option<(SinkFile, Pending)> {
+        let NewWrite { owed, file, offset, len, start, buffer } = write;
+        let payload = buffer.as_ref().map(Buffer::as_slice).unwrap_or_default();
+        let fits = match slice(payload, start, u64::from(len)) {
+            Err(failure) => Err(failure),
+            Ok(_) if offset.checked_add(u64::from(len)).is_none_or(|end| end > file.size) => {
+                let path = self.tree.path_of(file.parent, &file.name);
+                let text = format!("{len} bytes at {offset} do not fit into the {} of {path}", file.size);
+                Err(fault::failure(Stage::Protocol, 0, text))
+            }
+            Ok(_) => Ok(()),
+        };
+        match (buffer, fits) {
+            (Some(buffer), Ok(())) => {
+                Some((file, Pending { buffer, start: start as usize, offset, len, owed }))
+            }
+            (buffer, fits) => {
                 drop(buffer);
-                self.complete(written, Err(failure));
+                let none = || fault::failure(Stage::Protocol, 0, "a write without payload");
+                owed.settle(Err(fits.err().unwrap_or_else(none)));
+                None
             }
         }
     }
 
-    /// A write was submitted; it ends in [`Sink::complete`].
-    pub(super) fn begin_write(&self) {
-        *lock(&self.data.open) += 1;
-    }
-
-    fn complete(&self, written: Written, result: Result<Took, Failure>) {
-        let Written { id, offset, len, buffer } = written;
-        let (took, result) = match result {
-            Ok(took) => (Some(took), Ok(())),
-            Err(failure) => (None, Err(failure)),
-        };
-        (self.post)(SinkCompletion { done: SinkDone::Write { id, offset, len, buffer, took, result } });
-        let mut open = lock(&self.data.open);
-        *open -= 1;
-        if *open == 0 {
-            self.data.none_open.notify_all();
+    /// Does `work` on a file's way. A panic in it leaves the books of the file in doubt: the file fails, and with it
+    /// every write that is held; what was under way has its own answer.
+    fn watched(&self, open: &OpenFile, work: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            let text = format!("internal error: {}", words_of(&*panic));
+            self.fail_held(open, &fault::failure(Stage::Write, 0, text));
         }
     }
 
     /// Sends a write to the lanes, or holds it while its file changes its mode.
     fn route(self: &Arc<Self>, open: &Arc<OpenFile>, pending: Pending) {
-        let mut path = lock(&open.path);
-        let shape = self.shape(open, &pending);
-        if path.alignment.is_some_and(|alignment| alignment.pad(&shape).is_none()) {
-            path.alignment = None;
-        }
-        let wish = match path.alignment {
-            Some(_) => self.data.choice.mode_under_way(path.gate.mode()),
-            None => IoMode::Buffered,
-        };
-        let admitted = path.gate.admit(wish, pending);
-        let way = path.way();
-        drop(path);
-        match admitted {
-            Admit::Go(pending) => self.launch(open, &way, pending),
-            Admit::Held => {}
-            Admit::Change => self.spawn_change(open, &way.file),
-        }
+        self.watched(open, || {
+            panic_point("panic~route", &fault::show(open.name.as_bytes()));
+            let mut path = lock(&open.path);
+            let shape = self.shape(open, &pending);
+            if path.alignment.is_some_and(|alignment| alignment.pad(&shape).is_none()) {
+                path.alignment = None;
+            }
+            let wish = match path.alignment {
+                Some(_) => self.data.choice.mode_under_way(path.gate.mode()),
+                None => IoMode::Buffered,
+            };
+            let admitted = path.gate.admit(wish, pending);
+            let way = path.way();
+            drop(path);
+            match admitted {
+                Admit::Go(pending) => self.launch(open, &way, pending),
+                Admit::Held => {}
+                Admit::Change => self.spawn_change(open, &way.file),
+                Admit::Over(pending) => pending.fail(self.why_over(open)),
+            }
+        });
+    }
+
+    /// Why nothing more is written to a file that was given up.
+    fn why_over(&self, open: &OpenFile) -> Failure {
+        self.files.failure_of(open).unwrap_or_else(|| {
+            let path = self.tree.path_of(open.parent, &open.name);
+            fault::failure(Stage::Write, 0, format!("{path} was given up before this"))
+        })
     }
 
     fn shape(&self, open: &OpenFile, pending: &Pending) -> Shape {
@@ -290,8 +361,8 @@ impl Sink {
             address: payload.as_ptr().addr() + pending.start,
             // What a buffer of this length has at least.
             room: credit_cost(payload.len() as u64) as usize - pending.start,
-            offset: pending.written.offset,
-            len: pending.written.len as usize,
+            offset: pending.offset,
+            len: pending.len as usize,
             size: open.size,
             request_size: self.data.knobs.lanes.request_size,
         }
@@ -301,8 +372,12 @@ impl Sink {
     fn launch(&self, open: &Arc<OpenFile>, way: &Way, pending: Pending) {
         let mode = way.mode;
         let shape = self.shape(open, &pending);
-        let Pending { written, mut buffer, start } = pending;
-        let len = written.len as usize;
+        let Some(lanes) = self.data.lanes() else {
+            // Storage hung until the engine had ended, and comes back now.
+            return pending.fail(fault::failure(Stage::Write, 0, "the session ended while the storage hung"));
+        };
+        let Pending { owed, start, offset, len, mut buffer } = pending;
+        let len = len as usize;
         let mut pad = 0;
         if let (IoMode::Direct, Some(alignment)) = (mode, way.alignment) {
             pad = alignment.pad(&shape).unwrap_or(0);
@@ -310,18 +385,33 @@ impl Sink {
         }
         let uncached = mode == IoMode::Buffered && self.data.cache.asks_uncached();
         self.data.choice.begin(mode);
-        let tag = Tag { written, mode, open: open.clone() };
-        let (file, kind, offset) = (way.file.clone(), IoKind::Write, written.offset);
-        let lanes = self.data.lanes().expect("lanes live until every write has completed");
+        let tag = Tag { owed, mode, open: open.clone() };
+        let (file, kind) = (way.file.clone(), IoKind::Write);
         let target = open.target_at(offset).unwrap_or(file.target);
-        lanes.submit(Transfer { tag, file, target, kind, offset, buffer, start, len, pad, uncached });
+        lanes.submit(Transfer { buffer, tag, file, target, kind, offset, start, len, pad, uncached });
     }
 
     /// A lane's answer.
     pub(super) fn on_written(self: &Arc<Self>, done: TransferDone<Tag>) {
-        let TransferDone { tag, file, buffer, start, len, moved, error, service, refused_uncached, .. } =
-            done;
-        let Tag { written, mode, open } = tag;
+        let open = done.tag.open.clone();
+        self.watched(&open, || self.take_written(done));
+    }
+
+    fn take_written(self: &Arc<Self>, done: TransferDone<Tag>) {
+        // In this order: what is named later is dropped first, and the buffer must be back before the answer is given up.
+        let TransferDone {
+            tag: Tag { owed, mode, open },
+            file,
+            offset,
+            start,
+            len,
+            moved,
+            error,
+            service,
+            refused_uncached,
+            buffer,
+        } = done;
+        panic_point("panic~on_written", &fault::show(open.name.as_bytes()));
         if refused_uncached {
             self.data.cache.on_refused();
         }
@@ -333,10 +423,12 @@ impl Sink {
             self.data.choice.on_refused(errno);
             let mut path = lock(&open.path);
             path.alignment = None;
-            let due = path.gate.refused(Pending { written, buffer, start });
+            let refused = path.gate.refused(Pending { buffer, start, offset, len: len as u32, owed });
             drop(path);
-            if due {
-                self.spawn_change(&open, &file);
+            match refused {
+                Ok(true) => self.spawn_change(&open, &file),
+                Ok(false) => {}
+                Err(pending) => pending.fail(self.why_over(&open)),
             }
             return;
         }
@@ -349,8 +441,7 @@ impl Sink {
             None if !good => {
                 let path = self.tree.path_of(open.parent, &open.name);
                 let text = format!(
-                    "write {path} at byte {}: the storage took {moved} of {len} bytes and gave no reason",
-                    written.offset
+                    "write {path} at byte {offset}: the storage took {moved} of {len} bytes and gave no reason"
                 );
                 Err(fault::failure(Stage::Write, Errno::IO.raw_os_error(), text))
             }
@@ -361,16 +452,16 @@ impl Sink {
             self.spawn_change(&open, &file);
         }
         if good && mode == IoMode::Buffered && !self.data.cache.asks_uncached() {
-            self.see_to_write_back(&open, &mut path, written.offset, len as u64);
+            self.see_to_write_back(&open, &mut path, offset, len as u64);
         }
         drop(path);
-        self.complete(written, result);
+        owed.settle(result);
     }
 
     /// Starts write-back of what was written, on a thread of the engine: it can wait for the device's queue,
     /// and a lane must not. One thread at a time for each file, so what waits for it is bounded.
     fn see_to_write_back(self: &Arc<Self>, open: &Arc<OpenFile>, path: &mut Path, offset: u64, len: u64) {
-        let end = offset + len;
+        let end = offset.saturating_add(len);
         if let Some((from, to)) = &mut path.write_back {
             (*from, *to) = ((*from).min(offset), (*to).max(end));
             return;
@@ -401,10 +492,7 @@ impl Sink {
     fn fail_held(&self, open: &OpenFile, failure: &Failure) {
         self.files.fail_open(open, failure, true);
         let held = lock(&open.path).gate.give_up();
-        for Pending { written, buffer, .. } in held {
-            drop(buffer);
-            self.complete(written, Err(failure.clone()));
-        }
+        held.into_iter().for_each(|pending| pending.fail(failure.clone()));
     }
 
     /// Nothing of the file is in flight: syncs what was written, changes the mode, and lets through what was
@@ -451,33 +539,45 @@ impl Sink {
     /// Makes what was written of the file durable.
     pub(super) fn sync_data(&self, open: &OpenFile, file: &IoFile) -> Result<(), Failure> {
         self.synced(open, || {
-            retry_on_intr(|| rustix::fs::fdatasync(descriptor(file)))
+            retry_on_intr(|| self.data.sync(descriptor(file), Extent::Data))
                 .map_err(|errno| unsynced(&fault::show(open.temp.as_bytes()), errno, descriptor(file)))
         })
     }
 
-    /// Keeps the books of a sync: the gate's, and of large files the choice's clock.
+    /// Has a file synced, alone ([`Syncs`]), and keeps the books of it: the gate's, and of large files the choice's clock.
     pub(super) fn synced(
         &self,
         open: &OpenFile,
         sync: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let (covered, mode) = {
-            let path = lock(&open.path);
-            (path.gate.sync_begins(), path.gate.mode())
-        };
-        let counts = open.size > SMALL_LEN_MAX;
-        if counts {
-            self.data.choice.begin(mode);
-        }
-        let result = sync();
-        if counts {
-            self.data.choice.end(mode, 0);
-        }
-        if result.is_ok() {
-            lock(&open.path).gate.synced(covered);
-        }
-        result
+        let syncs = lock(&open.path).syncs.clone();
+        syncs.run(|| {
+            let (covered, mode) = {
+                let path = lock(&open.path);
+                (path.gate.sync_begins(), path.gate.mode())
+            };
+            let counts = open.size > SMALL_LEN_MAX;
+            if counts {
+                self.data.choice.begin(mode);
+            }
+            let result = sync();
+            if counts {
+                self.data.choice.end(mode, 0);
+            }
+            if result.is_ok() {
+                lock(&open.path).gate.synced(covered);
+            }
+            result
+        })
+    }
+}
+
+impl Pending {
+    /// It is answered with a failure; its buffer is back before.
+    fn fail(self, failure: Failure) {
+        let Pending { buffer, owed, .. } = self;
+        drop(buffer);
+        owed.settle(Err(failure));
     }
 }
 
@@ -496,26 +596,6 @@ impl Path {
         };
         let file = file.expect("a file has the descriptor of its mode").clone();
         Way { mode, file, alignment: self.alignment }
-    }
-}
-
-/// The parts of a write, held against its file and its payload; the buffer of a bad one is dropped.
-fn take(job: SinkJob, path: impl Fn(&SinkFile) -> String) -> Result<(SinkFile, Pending), (Written, Failure)> {
-    let SinkJob { op: SinkOp::Write { file, offset, len, buffer: id, start }, buffer } = job else {
-        unreachable!("writes alone come here");
-    };
-    let written = Written { id: file.id, offset, len, buffer: id };
-    let payload = buffer.as_ref().map(Buffer::as_slice).unwrap_or_default();
-    if let Err(failure) = slice(payload, start, u64::from(len)) {
-        return Err((written, failure));
-    }
-    if offset.checked_add(u64::from(len)).is_none_or(|end| end > file.size) {
-        let text = format!("{len} bytes at {offset} do not fit into the {} of {}", file.size, path(&file));
-        return Err((written, fault::failure(Stage::Protocol, 0, text)));
-    }
-    match buffer {
-        Some(buffer) => Ok((file, Pending { written, buffer, start: start as usize })),
-        None => Err((written, fault::failure(Stage::Protocol, 0, "a write without payload"))),
     }
 }
 

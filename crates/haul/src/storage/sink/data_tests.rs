@@ -5,7 +5,7 @@ use crate::storage::io::pread::Pread;
 use crate::storage::sink::engine::WriteEngine;
 use crate::storage::sink::engine::tests::{Bench, META, TAG, Unmount, file, whole};
 use crate::sys::cached_and_dirty;
-use haul_core::ids::DirId;
+use haul_core::ids::{BufferId, DirId};
 use haul_core::io::IoPolicy;
 use haul_core::transfer::op::{BundleWrite, CommitItem, LookupItem};
 use std::fs;
@@ -480,9 +480,7 @@ fn failed_files_fail_what_is_held() {
     let open = sink.files.if_ready(&f).expect("ready");
     let mut buffer = bench.pool.take(MIB).expect("a buffer");
     buffer.as_mut_slice().copy_from_slice(&data[MIB..]);
-    let written = Written { id: f.id, offset: MIB as u64, len: MIB as u32, buffer: BufferId(0) };
-    sink.begin_write();
-    let admitted = lock(&open.path).gate.admit(IoMode::Direct, Pending { written, buffer, start: 0 });
+    let admitted = lock(&open.path).gate.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
     assert!(matches!(admitted, Admit::Change));
     let failure = fault::failure(Stage::Sync, Errno::IO.raw_os_error(), "sync: no");
     sink.fail_held(&open, &failure);
@@ -491,4 +489,77 @@ fn failed_files_fail_what_is_held() {
     assert!(bench.ls().is_empty());
     assert_eq!(bench.write(&f, 0, b"late").expect_err("failed"), failure);
     assert_eq!(bench.publish(&f).expect_err("failed"), failure);
+}
+
+/// A write of `buffer`, counted as submitted.
+fn pending(sink: &Arc<Sink>, file: &SinkFile, offset: u64, buffer: Buffer) -> Pending {
+    let len = buffer.as_slice().len() as u32;
+    let op = SinkOp::Write { file: file.clone(), offset, len, buffer: BufferId(0), start: 0 };
+    let write = sink.new_write(SinkJob { op, buffer: Some(buffer) });
+    sink.take(write).expect("it fits").1
+}
+
+/// Goal: a commit does not call durable what a sync for another purpose, at the same time, heard the error of.
+/// Method: a kernel that tells an error once, to the sync before a change of mode; a commit that is asked for while that
+/// runs, and again after.
+#[test]
+fn a_commit_hears_of_another_syncs_error() {
+    let mut bench = Bench::new();
+    let f = file(1, DirId::ROOT, "f", 2 * MIB as u64);
+    submit(&mut bench, &f, 0, &bytes(MIB, 1));
+    reap(&mut bench, 1).remove(0).expect("written");
+    let sink = sink(&bench).clone();
+    let open = sink.files.if_ready(&f).expect("ready");
+    let (entered, enters) = crossbeam_channel::unbounded();
+    let (go, may_go) = crossbeam_channel::unbounded::<()>();
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    sink.data.set_sync(Arc::new(move |_, _| {
+        if calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0 {
+            return Ok(());
+        }
+        entered.send(()).expect("the test waits");
+        let _ = may_go.recv();
+        Err(Errno::IO)
+    }));
+    let buffer = bench.pool.take(MIB).expect("a buffer");
+    let admitted = lock(&open.path).gate.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
+    assert!(matches!(admitted, Admit::Change));
+    let path = lock(&open.path).buffered.clone().expect("open");
+    sink.spawn_change(&open, &path);
+    enters.recv_timeout(Duration::from_secs(60)).expect("the first sync runs");
+    let part = || vec![CommitItem { id: f.id, publish: None }];
+    bench.submit(SinkOp::Commit { durable: true, items: part() }, b"");
+    drop(go);
+    let mut failed = 0;
+    for _ in 0..2 {
+        match bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0 {
+            SinkDone::Commit { results } => failed += usize::from(results[0].1.is_err()),
+            SinkDone::Write { result, .. } => failed += usize::from(result.is_err()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(failed, 2, "the commit, and the write that waited");
+    assert!(bench.commit(part()).remove(0).is_err());
+    assert!(bench.ls().is_empty(), "nothing of it is believed, so nothing is kept");
+}
+
+/// Goal: storage that hangs until the engine has ended, and then comes back, finds nothing to write to and says so.
+/// Method: a write that waits for a change of mode; the engine is ended, then the change is made.
+#[test]
+fn what_comes_back_after_the_end_fails_in_words() {
+    let mut bench = Bench::with(|config| config.storage.deadline_ms = Some(20));
+    let f = file(1, DirId::ROOT, "f", 2 * MIB as u64);
+    submit(&mut bench, &f, 0, &bytes(MIB, 1));
+    reap(&mut bench, 1).remove(0).expect("written");
+    let sink = sink(&bench).clone();
+    let open = sink.files.if_ready(&f).expect("ready");
+    let buffer = bench.pool.take(MIB).expect("a buffer");
+    let admitted = lock(&open.path).gate.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
+    assert!(matches!(admitted, Admit::Change));
+    let left = bench.engine.take().expect("running").join();
+    assert_eq!(left, ["1 writes did not come back"]);
+    sink.change_mode(&open).expect("the sync is good");
+    let failure = reap(&mut bench, 1).remove(0).expect_err("nobody writes it");
+    assert!(failure.text.contains("the session ended"), "{failure:?}");
+    assert_eq!(bench.pool.in_use().0, 0);
 }

@@ -7,7 +7,8 @@
 //! them side by side. The journal has a thread of its own, so that its records keep their order.
 //!
 //! What must hold: a buffer is given back before its completion is posted; every operation completes, also
-//! if executing it panics, but for those that hang when the engine ends. Order between operations that run at once
+//! if executing it panics or its thread does ([`Owed`]), but for those that hang when the engine ends; the engine ends
+//! within what its deadlines allow, and says what it left. Order between operations that run at once
 //! is the session's: it must not discard a file while writes of it are under way.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,7 +25,7 @@ use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
 use super::commit::NotKeptCounters;
-use super::data::{Data, Tag};
+use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
 use super::gather::{Place, no_target, pair, whole};
 use super::journal::Journal;
@@ -44,6 +45,7 @@ use crate::storage::descriptors::budget;
 use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::storage::io::{IoFile, Target};
 use crate::storage::knobs::Knobs;
+use crate::storage::owed::{Owed, panic_point, words_of};
 use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 
 /// Most threads of an engine for one storage target.
@@ -84,6 +86,9 @@ pub struct EngineConfig {
 /// Something to do for a thread of the crew.
 pub(super) struct Task(pub(super) Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 
+/// What an engine left when it ended, in words; empty if all its threads ended.
+pub type Left = Vec<String>;
+
 /// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
 pub struct WriteEngine {
     crew: Arc<Crew<Task>>,
@@ -91,8 +96,8 @@ pub struct WriteEngine {
     deadline: Duration,
     /// Threads for a target at the start.
     started: usize,
-    /// Whether all threads ended, once that was asked of them.
-    ended: Option<bool>,
+    /// Once the threads were asked to end: what was left of them.
+    ended: Option<Left>,
     pub(super) sink: Arc<Sink>,
 }
 
@@ -214,30 +219,33 @@ impl WriteEngine {
         self.sink.not_kept.clone()
     }
 
-    /// Ends the threads after all that was submitted, and waits for them. False: some hang, and were left.
-    pub fn join(mut self) -> bool {
+    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left.
+    pub fn join(mut self) -> Left {
         self.end()
     }
 
-    fn end(&mut self) -> bool {
-        if let Some(ended) = self.ended {
-            return ended;
+    fn end(&mut self) -> Left {
+        if let Some(left) = &self.ended {
+            return left.clone();
         }
         // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
         // last write has completed.
-        let mut ended = self.sink.data.drain(|| !self.crew.stuck().is_empty());
+        let mut left = self.sink.data.drain();
         while !self.crew.finish(END_TICK) {
             if self.crew.hangs() {
-                ended = false;
+                left.extend(self.crew.stuck().iter().map(Stuck::in_words));
+                left.extend((left.is_empty()).then(|| "threads that did not end".into()));
                 break;
             }
         }
-        ended &= self.keeper.end(END_TICK, self.deadline);
-        if !ended {
+        if !self.keeper.end(END_TICK, self.deadline) {
+            left.extend(self.keeper.stuck(self.deadline).iter().map(Stuck::in_words));
+        }
+        if !left.is_empty() {
             self.sink.over.store(true, Ordering::Relaxed);
         }
-        self.ended = Some(ended);
-        ended
+        self.ended = Some(left.clone());
+        left
     }
 }
 
@@ -249,20 +257,16 @@ impl Drop for WriteEngine {
 
 impl SinkEngine for WriteEngine {
     fn submit(&mut self, job: SinkJob) {
-        let SinkJob { op, buffer } = match job.op {
+        match job.op {
             SinkOp::Write { .. } => {
-                self.sink.begin_write();
-                match self.sink.write_if_ready(job) {
-                    None => return,
-                    Some(first) => first,
+                let write = self.sink.new_write(job);
+                if let Some(first) = self.sink.write_if_ready(write) {
+                    self.sink.begin_first(first);
                 }
             }
-            SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
-                return self.keeper.submit(job);
-            }
-            _ => job,
-        };
-        self.sink.begin(op, buffer);
+            SinkOp::Journal { .. } | SinkOp::RemoveJournal => self.keeper.submit(&self.sink, job),
+            _ => self.sink.begin(job.op, job.buffer),
+        }
     }
 
     fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
@@ -358,24 +362,31 @@ impl Sink {
             SinkOp::FinishDirs { durable, dirs } => {
                 let target = dirs.first().map_or(Target::default(), |(id, _)| self.tree.target_of(*id));
                 let first = dirs.first().map_or(DirId::ROOT, |(id, _)| *id);
-                self.task(target, "metadata", Place(first, None), move |sink, turn| {
-                    let results = sink.finish_dirs(turn, durable, &dirs);
-                    (sink.post)(SinkCompletion { done: SinkDone::FinishDirs { results } });
+                let ids: Vec<DirId> = dirs.iter().map(|(id, _)| *id).collect();
+                let failed = move |failure: Failure| SinkDone::FinishDirs {
+                    results: ids.iter().map(|id| (*id, Err(failure.clone()))).collect(),
+                };
+                let owed = self.owed(Stage::Metadata, failed);
+                self.task(target, "metadata", Place(first, None), owed, move |sink, turn| {
+                    SinkDone::FinishDirs { results: sink.finish_dirs(turn, durable, &dirs) }
                 });
             }
             SinkOp::Discard { id } => {
                 let place = self.place_of(id, None);
-                self.task(self.tree.target_of(place.0), "remove", place, move |sink, _| {
-                    let _ = guard(Stage::Write, || {
-                        sink.files.close(id, true);
-                        Ok(())
-                    });
-                    (sink.post)(SinkCompletion { done: SinkDone::Discard { id } });
+                // It has no failure: what could not be removed is debris, which the journal knows.
+                let owed = self.owed(Stage::Write, move |_| SinkDone::Discard { id });
+                self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
+                    sink.files.close(id, true);
+                    SinkDone::Discard { id }
                 });
             }
             SinkOp::Create { file, striping } => {
                 let place = Place(file.parent, Some(file.name.clone()));
-                self.task(self.tree.target_of(place.0), "create", place, move |sink, _| {
+                let id = file.id;
+                let owed =
+                    self.owed(Stage::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
+                self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
+                    panic_point("panic~create", &fault::show(file.name.as_bytes()));
                     let result = guard(Stage::Create, || {
                         sink.files.want(&file, striping);
                         let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
@@ -384,18 +395,33 @@ impl Sink {
                         }
                         Ok(open.layout())
                     });
-                    (sink.post)(SinkCompletion { done: SinkDone::Create { id: file.id, result } });
+                    SinkDone::Create { id: file.id, result }
                 });
             }
-            SinkOp::Write { ref file, .. } => {
-                let place = Place(file.parent, Some(file.name.clone()));
-                let job = SinkJob { op, buffer };
-                self.task(self.tree.target_of(place.0), "create", place, |sink, _| sink.write_first(job));
-            }
-            SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
-                unreachable!("these go to the journal's thread")
+            SinkOp::Write { .. } | SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
+                unreachable!("these have ways of their own")
             }
         }
+    }
+
+    /// Has a thread make the file of a write, and then write.
+    fn begin_first(self: &Arc<Self>, write: NewWrite) {
+        let place = write.place();
+        let (target, sink) = (self.tree.target_of(place.0), self.clone());
+        let label = move || sink.doing("create", Place(place.0, place.1.clone()));
+        self.submit(target, label, Task(Box::new(|sink, _| sink.write_first(write))));
+    }
+
+    /// The answer to an operation of one thread; `failed` makes it of a failure.
+    fn owed(
+        self: &Arc<Self>,
+        stage: Stage,
+        failed: impl FnOnce(Failure) -> SinkDone + Send + 'static,
+    ) -> Owed<SinkDone> {
+        let sink = self.clone();
+        Owed::new(stage, move |result: Result<SinkDone, Failure>| {
+            (sink.post)(SinkCompletion { done: result.unwrap_or_else(failed) });
+        })
     }
 
     /// Writes small files whole, one after the other; those on different targets side by side.
@@ -426,7 +452,7 @@ impl Sink {
                 };
                 let results = group.iter().map(|i| write(*i)).collect();
                 drop(buffer);
-                gather.put(sink, &group, results);
+                gather.put(&group, results);
             }
         });
     }
@@ -493,11 +519,12 @@ impl Sink {
         target: Target,
         what: &'static str,
         place: Place,
-        work: impl FnOnce(&Arc<Sink>, &Turn<Task>) + Send + 'static,
+        owed: Owed<SinkDone>,
+        work: impl FnOnce(&Arc<Sink>, &Turn<Task>) -> SinkDone + Send + 'static,
     ) {
         let sink = self.clone();
         let label = move || sink.doing(what, Place(place.0, place.1.clone()));
-        self.submit(target, label, Task(Box::new(work)));
+        self.submit(target, label, Task(Box::new(move |sink, turn| owed.settle(Ok(work(sink, turn))))));
     }
 
     pub(super) fn submit(
@@ -506,7 +533,8 @@ impl Sink {
         label: impl Fn() -> Doing + Send + Sync + 'static,
         task: Task,
     ) {
-        // Without a crew the engine has ended, and this comes of a request that hung until then.
+        // Without a crew the engine has ended, and this comes of a request that hung until then: what the task owes is
+        // answered as it is dropped.
         if let Some(crew) = self.crew.get().and_then(Weak::upgrade) {
             crew.submit(target, label, task);
         }
@@ -525,9 +553,7 @@ pub(super) fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failu
 /// Runs `work`; a panic in it becomes a failure, so that nobody waits for ever.
 pub(super) fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let told = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-        let told = told.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(fault::failure(stage, 0, format!("internal error: {told}")))
+        Err(fault::failure(stage, 0, format!("internal error: {}", words_of(&*panic))))
     })
 }
 

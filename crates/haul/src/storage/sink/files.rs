@@ -280,6 +280,15 @@ impl Files {
         *state = State::Failed { failure: failure.clone(), temp };
     }
 
+    /// Why a file failed, if it did.
+    pub(super) fn failure_of(&self, open: &OpenFile) -> Option<Failure> {
+        // Never waits: who holds the lock may wait for storage.
+        match &*open.state.try_lock().ok()? {
+            State::Failed { failure, .. } => Some(failure.clone()),
+            _ => None,
+        }
+    }
+
     /// Removes the temporary's name. False if it is still there.
     fn remove(&self, open: &OpenFile) -> bool {
         let dir = self.tree.dirfd(open.parent).ok();

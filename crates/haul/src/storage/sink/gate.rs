@@ -25,6 +25,8 @@ pub(super) struct Gate<W> {
     /// The mode that the file is changing to.
     next: Option<IoMode>,
     held: Vec<W>,
+    /// The file failed: nothing goes any more.
+    over: bool,
 }
 
 /// What becomes of a write.
@@ -36,6 +38,8 @@ pub(super) enum Admit<W> {
     Held,
     /// As `Held`, and the change is to be made now, by who is told so.
     Change,
+    /// The file failed before, and nobody would ever let it go.
+    Over(W),
 }
 
 impl<W> Default for Gate<W> {
@@ -46,7 +50,16 @@ impl<W> Default for Gate<W> {
 
 impl<W> Gate<W> {
     pub(super) fn new(mode: IoMode) -> Gate<W> {
-        Gate { mode, in_flight: 0, begun: 0, synced: 0, written: 0, next: None, held: Vec::new() }
+        Gate {
+            mode,
+            in_flight: 0,
+            begun: 0,
+            synced: 0,
+            written: 0,
+            next: None,
+            held: Vec::new(),
+            over: false,
+        }
     }
 
     pub(super) fn mode(&self) -> IoMode {
@@ -64,6 +77,9 @@ impl<W> Gate<W> {
 
     /// A write wants to go, in the mode `wish`.
     pub(super) fn admit(&mut self, wish: IoMode, write: W) -> Admit<W> {
+        if self.over {
+            return Admit::Over(write);
+        }
         if self.next.is_none() && wish == self.mode {
             self.in_flight += 1;
             self.begun += 1;
@@ -80,16 +96,23 @@ impl<W> Gate<W> {
     /// A write ended, with so many bytes written. True: a change of mode is to be made now.
     pub(super) fn ended(&mut self, written: u64) -> bool {
         self.in_flight -= 1;
-        self.written += written;
+        self.written = self.written.saturating_add(written);
         self.in_flight == 0 && self.next.is_some()
     }
 
     /// A write ended because the file system refuses its mode: it goes again, buffered. True: the change is to
     /// be made now.
-    pub(super) fn refused(&mut self, write: W) -> bool {
+    ///
+    /// # Errors
+    /// The file failed meanwhile; the write comes back.
+    pub(super) fn refused(&mut self, write: W) -> Result<bool, W> {
+        if self.over {
+            self.ended(0);
+            return Err(write);
+        }
         self.held.push(write);
         self.next = Some(IoMode::Buffered);
-        self.ended(0)
+        Ok(self.ended(0))
     }
 
     /// What a sync that begins now will cover, to be told to [`Gate::synced`] if it is good.
@@ -119,8 +142,9 @@ impl<W> Gate<W> {
         held
     }
 
-    /// The file failed: nothing is held any longer.
+    /// The file failed: nothing is held any longer, and nothing goes.
     pub(super) fn give_up(&mut self) -> Vec<W> {
+        self.over = true;
         self.next = None;
         std::mem::take(&mut self.held)
     }
@@ -155,13 +179,14 @@ mod tests {
                             }
                             Admit::Held => {}
                             Admit::Change => due = true,
+                            Admit::Over(_) => unreachable!("the file did not fail"),
                         }
                         next_id += 1;
                     }
                     4..8 if !flying.is_empty() => {
                         let (id, how) = flying.swap_remove(rng.usize(..flying.len()));
                         let refused = how == IoMode::Direct && rng.u8(..4) == 0;
-                        due |= if refused { gate.refused(id) } else { gate.ended(1) };
+                        due |= if refused { gate.refused(id).expect("not over") } else { gate.ended(1) };
                         if !refused {
                             assert!(ended.insert(id), "twice");
                         }
@@ -192,5 +217,18 @@ mod tests {
             assert_eq!(gate.written(), 300);
             assert_eq!((gate.in_flight, gate.next), (0, None));
         }
+    }
+
+    /// Goal: a file that failed holds nothing, whatever comes and in whichever mode.
+    #[test]
+    fn nothing_is_held_once_it_is_over() {
+        let mut gate = Gate::new(IoMode::Direct);
+        assert_eq!(gate.admit(IoMode::Direct, 1), Admit::Go(1));
+        assert_eq!(gate.admit(IoMode::Buffered, 2), Admit::Held);
+        assert_eq!(gate.give_up(), [2]);
+        assert_eq!(gate.admit(IoMode::Buffered, 3), Admit::Over(3));
+        assert_eq!(gate.admit(IoMode::Direct, 4), Admit::Over(4));
+        assert_eq!(gate.refused(1), Err(1));
+        assert_eq!((gate.in_flight, gate.held.len()), (0, 0));
     }
 }

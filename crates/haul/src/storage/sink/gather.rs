@@ -2,7 +2,7 @@
 //!
 //! In: items, and where each lies. Out: one completion with the results in the items' order.
 //! Invariants: items of one target are one task, so that a target which hangs holds up its own alone; every item has a
-//! result, also where its work panicked.
+//! result, also where its work panicked, or its task was dropped before it began.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +16,7 @@ use super::{fault, lock};
 use crate::storage::SinkCompletion;
 use crate::storage::crew::Turn;
 use crate::storage::io::Target;
+use crate::storage::owed::panic_point;
 
 /// Where an item lies; without a name, the directory itself.
 pub(super) struct Place(pub(super) DirId, pub(super) Option<Name>);
@@ -44,13 +45,16 @@ impl Sink {
         self.gather(what, items, lies, own, done, |gather, group| {
             let work = work.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
+                if let Some(Place(_, Some(name))) = group.first().map(|i| lies(sink, &gather.items[*i])) {
+                    panic_point("panic~split", &fault::show(name.as_bytes()));
+                }
                 let group = Arc::new(group);
                 let (told, items) = (sink.clone(), gather.items.clone());
                 let label = move |i: &usize| told.doing(what, lies(&told, &items[*i]));
                 let (worker, items) = (sink.clone(), gather.items.clone());
                 let work = move |i: &usize| guard(stage, || work(&worker, &items[*i]));
                 let results = turn.share(group.clone(), label, work).into_iter().map(whole).collect();
-                gather.put(sink, &group, results);
+                gather.put(&group, results);
             }
         });
     }
@@ -91,6 +95,7 @@ impl Sink {
             items: Arc::new(items),
             results: Mutex::new(results),
             done: Mutex::new(Some(Box::new(done))),
+            sink: self.clone(),
         });
         for (target, group) in groups {
             let (sink, items, first) = (self.clone(), gather.items.clone(), group[0]);
@@ -106,13 +111,14 @@ pub(super) struct Gather<T, R> {
     /// Groups that are not done, and results.
     results: Mutex<(usize, Vec<Option<Result<R, Failure>>>)>,
     done: Mutex<Option<Done<T, R>>>,
+    sink: Arc<Sink>,
 }
 
 type Done<T, R> = Box<dyn FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send>;
 
 impl<T, R> Gather<T, R> {
     /// A group is done; with the last one, so is the operation.
-    pub(super) fn put(&self, sink: &Sink, group: &[usize], results: Vec<Result<R, Failure>>) {
+    pub(super) fn put(&self, group: &[usize], results: Vec<Result<R, Failure>>) {
         let mut all = lock(&self.results);
         for (i, result) in group.iter().zip(results) {
             all.1[*i] = Some(result);
@@ -123,8 +129,24 @@ impl<T, R> Gather<T, R> {
         }
         let results = std::mem::take(&mut all.1).into_iter().map(whole).collect();
         drop(all);
-        let done = lock(&self.done).take().expect("the last group is done once");
-        (sink.post)(SinkCompletion { done: done(sink, &self.items, results) });
+        self.tell(results);
+    }
+
+    fn tell(&self, results: Vec<Result<R, Failure>>) {
+        if let Some(done) = lock(&self.done).take() {
+            (self.sink.post)(SinkCompletion { done: done(&self.sink, &self.items, results) });
+        }
+    }
+}
+
+/// Groups that were never put, for their task was dropped or panicked, are told as failures of their items.
+impl<T, R> Drop for Gather<T, R> {
+    fn drop(&mut self) {
+        if haul_mutant::removed("owed-answers") {
+            return;
+        }
+        let results = std::mem::take(&mut lock(&self.results).1);
+        self.tell(results.into_iter().map(whole).collect());
     }
 }
 

@@ -16,12 +16,13 @@ use super::clean::remove_tagged_in;
 use super::engine::{Sink, guard};
 use super::journal::Journal;
 use super::{fault, lock, tree};
+use crate::storage::owed::Owed;
 use crate::storage::{SinkCompletion, SinkJob, Stuck};
 
 /// The journal's thread.
 pub(super) struct Keeper {
     /// Until the engine ends.
-    records: Option<Sender<SinkJob>>,
+    records: Option<Sender<(SinkJob, Owed<SinkDone>)>>,
     /// Nothing comes; it is closed when the thread has ended.
     over: Receiver<()>,
     /// Of the journal.
@@ -50,13 +51,20 @@ impl Keeper {
         Ok(Keeper { records: Some(records), over, path, since })
     }
 
-    /// A record, or the journal's removal, in its turn.
-    ///
-    /// # Panics
-    /// After [`Keeper::end`].
-    pub(super) fn submit(&self, job: SinkJob) {
-        let sent = self.records.as_ref().is_some_and(|records| records.send(job).is_ok());
-        assert!(sent, "the journal's thread lives as long as the engine");
+    /// A record, or the journal's removal, in its turn. Fails where the thread is gone.
+    pub(super) fn submit(&self, sink: &Arc<Sink>, job: SinkJob) {
+        let (sink, removes) = (sink.clone(), matches!(job.op, SinkOp::RemoveJournal));
+        let owed = Owed::new(Stage::Write, move |result: Result<SinkDone, Failure>| {
+            let done = result.unwrap_or_else(|failure| match removes {
+                true => SinkDone::RemoveJournal { result: Err(failure) },
+                false => SinkDone::Journal { result: Err(failure) },
+            });
+            (sink.post)(SinkCompletion { done });
+        });
+        // What cannot be sent is dropped, and answered so.
+        if let Some(records) = &self.records {
+            let _ = records.send((job, owed));
+        }
     }
 
     /// Nothing more comes. Waits until all is kept, in steps of `tick`; false: it hangs for longer than `deadline`.
@@ -81,10 +89,10 @@ impl Keeper {
 fn keep_journal(
     sink: &Sink,
     mut store: Option<Journal>,
-    records: &Receiver<SinkJob>,
+    records: &Receiver<(SinkJob, Owed<SinkDone>)>,
     begun: &Mutex<Option<Instant>>,
 ) {
-    for SinkJob { op, .. } in records {
+    for (SinkJob { op, .. }, owed) in records {
         *lock(begun) = Some(Instant::now());
         let done = match op {
             SinkOp::Journal { bytes, durable } => SinkDone::Journal {
@@ -118,7 +126,7 @@ fn keep_journal(
             },
         };
         *lock(begun) = None;
-        (sink.post)(SinkCompletion { done });
+        owed.settle(Ok(done));
     }
 }
 

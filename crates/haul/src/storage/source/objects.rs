@@ -1,8 +1,8 @@
 //! Objects: ranges of open files, read by the lanes and hashed on their threads.
 //!
 //! In: read operations of files that are open. Out: their completions, posted from a lane's thread with the
-//! payload hashed while it is in the processor's cache. Each is answered once, also when hashing panics; after
-//! the engine is dropped, none is.
+//! payload hashed while it is in the processor's cache. Each is answered once, also when a thread panics over it
+//! ([`Owed`]); after the engine is dropped, none is.
 //! Invariants: an object whose pages are cached is read from there, for direct I/O would flush and miss them. A
 //! direct read that is refused is made again through the cache. Pages that were absent before are absent after.
 
@@ -30,6 +30,7 @@ use crate::digest;
 use crate::meter::Meter;
 use crate::storage::io::lanes::{Lanes, OnDone, Transfer, TransferDone};
 use crate::storage::io::{IoKind, Target};
+use crate::storage::owed::{Owed, panic_point};
 use crate::storage::{Post, SourceCompletion, SourceJob};
 
 /// Files of this size on are read direct where that is chosen. Below, the second open costs more than it wins.
@@ -39,6 +40,7 @@ const _: () = assert!(ALIGN_MAX <= SLOT_LEN);
 
 /// What an object's read has to know when it comes back.
 pub(super) struct Tag {
+    owed: Owed<SourceCompletion>,
     id: FileId,
     generation: Generation,
     tail: bool,
@@ -100,6 +102,28 @@ impl Shared {
         Arc::new(Shared { tree, meter, post, stopped, pages, modes, digest, in_flight, objects })
     }
 
+    /// The answer to a read of `len` bytes at `offset`, until it is settled or given up.
+    fn owed(
+        self: &Arc<Self>,
+        (id, generation): (FileId, Generation),
+        (offset, len): (u64, u32),
+        target: TargetId,
+    ) -> Owed<SourceCompletion> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let shared = self.clone();
+        Owed::new(wire::Stage::Read, move |answer: Result<SourceCompletion, Failure>| {
+            shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+            let completion = answer.unwrap_or_else(|failure| {
+                let (service, result) = (None, Err(failure));
+                let done = SourceDone::Read { id, generation, offset, len, target, service, result };
+                SourceCompletion { done, buffer: None }
+            });
+            if !shared.stopped.load(Ordering::Relaxed) {
+                (shared.post)(completion);
+            }
+        })
+    }
+
     /// Whether the lanes have anything to do.
     pub(super) fn has_objects(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) > 0
@@ -132,7 +156,7 @@ impl Objects {
         {
             return Err(SourceJob { op: job.op, buffer: Some(buffer) });
         }
-        self.send(open, &job.op, buffer, choice);
+        self.send(open, &job.op, buffer, choice, None);
         Ok(())
     }
 
@@ -144,7 +168,7 @@ impl Objects {
         let Some(view) = shared.tree.file(id) else {
             // Forgotten this moment: nobody waits for more than an answer.
             let choice = Choice { mode: IoMode::Buffered, is_sample: false, cached: None };
-            return self.send(open, op, buffer, choice);
+            return self.send(open, op, buffer, choice, None);
         };
         let mut choice = self.choose(&open, view.fingerprint.size, op);
         if choice.mode == IoMode::Direct && open.is_direct_untried() {
@@ -154,7 +178,7 @@ impl Objects {
                 choice.mode = IoMode::Buffered;
             }
         }
-        self.send(open, op, buffer, choice);
+        self.send(open, op, buffer, choice, None);
     }
 
     /// Direct or buffered for one object.
@@ -173,7 +197,16 @@ impl Objects {
         Choice { mode: modes.mode(), is_sample, cached: Some(cached) }
     }
 
-    fn send(&self, open: Arc<OpenFile>, op: &SourceOp, buffer: Buffer, choice: Choice) {
+    /// Hands a read to the lanes. It is owed an answer from here on, and who calls this gives it none, not even if this
+    /// panics; `owed`: it was before.
+    fn send(
+        &self,
+        open: Arc<OpenFile>,
+        op: &SourceOp,
+        buffer: Buffer,
+        choice: Choice,
+        owed: Option<Owed<SourceCompletion>>,
+    ) {
         let SourceOp::Read { id, generation, offset, len, tail, whole, target } = *op else { return };
         let shared = &self.shared;
         let Choice { mut mode, mut is_sample, cached } = choice;
@@ -199,29 +232,24 @@ impl Objects {
         if is_sample {
             shared.modes.begin(mode);
         }
-        shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        let owed = owed.unwrap_or_else(|| shared.owed((id, generation), (offset, len), target));
         let len = buffer.as_slice().len();
-        let tag = Tag { id, generation, tail, whole, target, was_cached, open, mode, is_sample, absent };
-        self.lanes.submit(Transfer {
-            tag,
-            file,
-            target: Target(target.0.into()),
-            kind: IoKind::Read,
-            offset,
-            buffer,
-            start: 0,
-            len,
-            pad,
-            uncached,
-        });
+        let tag =
+            Tag { owed, id, generation, tail, whole, target, was_cached, open, mode, is_sample, absent };
+        let target = Target(target.0.into());
+        let kind = IoKind::Read;
+        let read = Transfer { buffer, tag, file, target, kind, offset, start: 0, len, pad, uncached };
+        // The hook has reported a panic, and the answer is given where it is dropped.
+        drop(catch_unwind(AssertUnwindSafe(|| self.lanes.submit(read))));
     }
 
     /// Once more, through the cache.
     fn again(&self, tag: Tag, offset: u64, buffer: Buffer) {
-        let Tag { id, generation, tail, whole, target, open, .. } = tag;
+        let Tag { owed, id, generation, tail, whole, target, open, .. } = tag;
         let len = buffer.as_slice().len() as u32;
         let op = SourceOp::Read { id, generation, offset, len, tail, whole, target };
-        self.send(open, &op, buffer, Choice { mode: IoMode::Buffered, is_sample: false, cached: None });
+        let choice = Choice { mode: IoMode::Buffered, is_sample: false, cached: None };
+        self.send(open, &op, buffer, choice, Some(owed));
     }
 }
 
@@ -250,7 +278,7 @@ impl Shared {
 
     fn take_up(&self, done: TransferDone<Tag>) {
         let TransferDone { tag, offset, buffer, len, moved, error, service, refused_uncached, .. } = done;
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        panic_point("panic~take_up", &String::from_utf8_lossy(&self.tree.path_of(tag.id)));
         let is_whole = error.is_none() && moved >= len;
         if tag.is_sample {
             self.modes.end(tag.mode, if is_whole { len as u64 } else { 0 });
@@ -259,6 +287,7 @@ impl Shared {
             self.pages.set_dontcache(tag.open.dev(), false);
         }
         if self.stopped.load(Ordering::Relaxed) {
+            // Given up, and told to nobody.
             return;
         }
         if let Some((errno @ (Errno::INVAL | Errno::OPNOTSUPP), at)) = error
@@ -292,7 +321,7 @@ impl Shared {
         let service = (!tag.was_cached).then_some(service);
         let (len, target) = (len as u32, tag.target);
         let done = SourceDone::Read { id, generation, offset, len, target, service, result };
-        (self.post)(SourceCompletion { done, buffer: Some(buffer) });
+        tag.owed.settle(Ok(SourceCompletion { done, buffer: Some(buffer) }));
     }
 
     /// Some file systems take direct reads and answer them through the page cache (btrfs, what it compressed).

@@ -28,6 +28,9 @@ use super::request::{Piece, Request, Settled};
 use super::{Assembly, ServiceStats, Transfer, TransferDone};
 use crate::storage::Stuck;
 
+/// For so long requests are kept in the order in which they are taken, behind a lane that is issuing. Who is longer at
+/// it hangs in the kernel (FUSE may block a request that is handed over), and order is not worth the wait.
+const ISSUE_MAX: Duration = Duration::from_millis(100);
 /// Most targets that are remembered: for their service, and for having refused uncached requests.
 const TARGETS_MAX: usize = 4096;
 
@@ -59,6 +62,10 @@ pub(super) struct Dispatch<T> {
     targets: HashMap<Target, usize>,
     refused: HashSet<Target>,
     service: BTreeMap<Target, ServiceStats>,
+    /// The lane that issues requests where their order counts, and since when.
+    issuing: Option<(usize, Instant)>,
+    /// Lanes that wait for it to be done.
+    held_up: Vec<usize>,
     closed: bool,
 }
 
@@ -134,6 +141,8 @@ impl<T> Dispatch<T> {
             targets: HashMap::new(),
             refused: HashSet::new(),
             service: BTreeMap::new(),
+            issuing: None,
+            held_up: Vec::new(),
             closed: false,
         }
     }
@@ -206,9 +215,37 @@ impl<T> Dispatch<T> {
         self.queue.set_join_max(request_size);
     }
 
-    /// Whether requests have to reach the engines in the order in which they are taken.
-    pub(super) fn is_issue_ordered(&self) -> bool {
-        self.queue.policy() == OrderPolicy::Loose
+    /// Whether a lane may take requests and issue them now. Where they have to reach the engines in the order in which
+    /// they are taken only one lane does at a time, from here to [`Dispatch::issued`]; nobody waits for it under a lock.
+    /// One that may not is woken when it may.
+    pub(super) fn may_issue(&mut self, lane: usize, now: Instant) -> bool {
+        if self.queue.policy() != OrderPolicy::Loose {
+            return true;
+        }
+        let in_time = |since: Instant| now.saturating_duration_since(since) < ISSUE_MAX;
+        if self.issuing.is_some_and(|(who, since)| who != lane && in_time(since)) {
+            if !self.held_up.contains(&lane) {
+                self.held_up.push(lane);
+            }
+            return false;
+        }
+        self.issuing = Some((lane, now));
+        true
+    }
+
+    /// A lane has issued what it took. Appends whom to wake.
+    pub(super) fn issued(&mut self, lane: usize, wakes: &mut Vec<Waker>) {
+        if self.issuing.is_some_and(|(who, _)| who == lane) {
+            self.issuing = None;
+        }
+        for lane in std::mem::take(&mut self.held_up) {
+            wakes.push(self.lanes[lane].waker.clone());
+        }
+    }
+
+    /// Whether [`Dispatch::issued`] is to be told of this lane.
+    pub(super) fn is_issuing(&self, lane: usize) -> bool {
+        self.issuing.is_some_and(|(who, _)| who == lane)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -286,6 +323,7 @@ impl<T> Dispatch<T> {
             let lane = idle[at];
             if self.release_one(lane, now) {
                 let state = &mut self.lanes[lane];
+                // One that was owed something before was woken then, or is when it may issue.
                 if state.owed == 1 {
                     wakes.push(state.waker.clone());
                 }
@@ -380,10 +418,11 @@ impl<T> Dispatch<T> {
         Some((id, request))
     }
 
-    /// A lane goes to wait in its engine, unless there is something for it.
+    /// A lane goes to wait in its engine, unless there is something for it that it may issue.
     pub(super) fn sleep(&mut self, lane: usize) -> bool {
+        let held_up = self.held_up.contains(&lane);
         let state = &mut self.lanes[lane];
-        state.asleep = state.owed == 0;
+        state.asleep = state.owed == 0 || held_up;
         state.asleep
     }
 
@@ -404,7 +443,7 @@ impl<T> Dispatch<T> {
             return;
         }
         for stuck in self.slots.stuck() {
-            let flying = self.flying.get_mut(&stuck.id).expect("what is stuck is in flight");
+            let Some(flying) = self.flying.get_mut(&stuck.id) else { continue };
             if std::mem::replace(&mut flying.stuck, true) {
                 continue;
             }
@@ -503,9 +542,10 @@ impl<T> Dispatch<T> {
     pub(super) fn stuck(&mut self, now: Instant) -> Vec<Stuck> {
         self.tick(now);
         let ids = self.slots.stuck().map(|stuck| stuck.id);
-        ids.map(|id| {
-            let flying = &self.flying[&id];
-            Stuck {
+        ids.filter_map(|id| {
+            // Those of a lane that panicked are gone.
+            let flying = self.flying.get(&id)?;
+            Some(Stuck {
                 what: match flying.kind {
                     IoKind::Read => "read",
                     IoKind::Write => "write",
@@ -514,7 +554,7 @@ impl<T> Dispatch<T> {
                 name: flying.file.name.to_string(),
                 offset: flying.offset,
                 since: now.saturating_duration_since(flying.since),
-            }
+            })
         })
         .collect()
     }
@@ -533,6 +573,20 @@ impl<T> Dispatch<T> {
     #[cfg(test)]
     pub(super) fn broken(&self) -> usize {
         self.lanes.iter().filter(|lane| lane.broken).count()
+    }
+
+    /// A lane panicked. What it left half done is no base to go on from: nothing is taken from now on, and nothing that is
+    /// here is ever answered. Returns all of it, to be dropped without the lock, and appends whom to wake.
+    pub(super) fn abandon(
+        &mut self,
+        lane: usize,
+        wakes: &mut Vec<Waker>,
+    ) -> (Vec<Request>, Vec<Assembly<T>>) {
+        let (requests, mut transfers) = self.close(wakes);
+        transfers.extend(self.transfers.drain().map(|(_, assembly)| assembly));
+        // Nobody brings these back.
+        self.flying.retain(|_, flying| flying.lane != Some(lane));
+        (requests, transfers)
     }
 
     /// Nothing is taken from now on. Returns what was not begun, to be dropped without the lock, and appends

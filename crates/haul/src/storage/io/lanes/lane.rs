@@ -4,10 +4,12 @@
 //!
 //! Invariants: new requests are issued before completions are told, so that storage is busy while the callback
 //! hashes. Requests that go again keep their place, their slot, and their lane. The lane sleeps only in its
-//! engine, at most [`WAIT_MAX`] at a time, and never while something is there that it may issue.
+//! engine, at most [`WAIT_MAX`] at a time, and never while something is there that it may issue. It waits for no other
+//! lane, and for nothing under the lock of `dispatch`: an engine that blocks holds up its own lane. A panic outside of a
+//! callback ends all lanes, and nothing that they have is left unanswered.
 
 use std::collections::{HashMap, VecDeque};
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +17,9 @@ use rustix::io::Errno;
 
 use super::super::{Engine, Full, IoDone};
 use super::request::{Next, Request, Settled};
-use super::{Shared, TransferDone, lock};
+use super::{Shared, TransferDone};
 use crate::buffer::Part;
+use crate::storage::owed::{panic_point, words_of};
 
 /// A waiting lane looks at the deadlines, and counts its time, this often.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -56,6 +59,21 @@ impl<T: Send + 'static> Lane<T> {
 
     /// The thread's life.
     pub(super) fn run(mut self) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.live())) else { return };
+        let (index, shared) = (self.index, self.shared.clone());
+        shared.remark(format!("lane {index} panicked, and all lanes ended: {}", words_of(&*panic)));
+        // What the engine has comes back to it, or is leaked: no memory goes that the kernel may still write to.
+        drop(catch_unwind(AssertUnwindSafe(move || drop(self))));
+        if haul_mutant::removed("lane-panics-end-lanes") {
+            return;
+        }
+        let mut wakes = Vec::new();
+        let dropped = shared.lock().abandon(index, &mut wakes);
+        wakes.iter().for_each(|wake| wake());
+        drop(dropped);
+    }
+
+    fn live(&mut self) {
         let mut answers: Vec<Answer> = Vec::new();
         let mut reaped: VecDeque<IoDone> = VecDeque::new();
         let mut closed_since: Option<Instant> = None;
@@ -116,20 +134,28 @@ impl<T: Send + 'static> Lane<T> {
         if self.broken {
             dispatch.on_broken(self.index);
         }
-        dispatch.release(Some(self.index), now, &mut wakes);
-        while let Some(taken) = dispatch.take(self.index) {
+        let may_issue = dispatch.may_issue(self.index, now);
+        dispatch.release(may_issue.then_some(self.index), now, &mut wakes);
+        while may_issue && let Some(taken) = dispatch.take(self.index) {
             batch.push(taken);
         }
         let due = self.take_due(now);
         let nothing = batch.is_empty() && due.is_empty() && finished.is_empty();
         let asleep = nothing && dispatch.sleep(self.index);
         let closed = dispatch.is_closed();
-        let issue = dispatch.is_issue_ordered().then(|| lock(&shared.issue));
-        drop(dispatch);
-        for (id, request) in due.into_iter().chain(batch) {
-            self.issue(id, request, answers);
+        let ordered = dispatch.is_issuing(self.index);
+        if ordered && batch.is_empty() && due.is_empty() {
+            dispatch.issued(self.index, &mut wakes);
         }
-        drop(issue);
+        drop(dispatch);
+        if !(due.is_empty() && batch.is_empty()) {
+            for (id, request) in due.into_iter().chain(batch) {
+                self.issue(id, request, answers);
+            }
+            if ordered {
+                shared.lock().issued(self.index, &mut wakes);
+            }
+        }
         wakes.iter().for_each(|wake| wake());
         (finished, asleep, closed)
     }
@@ -141,6 +167,7 @@ impl<T: Send + 'static> Lane<T> {
     }
 
     fn issue(&mut self, id: u64, mut request: Request, answers: &mut Vec<Answer>) {
+        panic_point("panic~lane", &request.file.name);
         let op = request.op(id);
         if self.broken {
             let now = Instant::now();
@@ -181,7 +208,7 @@ impl<T: Send + 'static> Lane<T> {
     fn tell(&self, done: TransferDone<T>) {
         let on_done = AssertUnwindSafe(|| (self.shared.on_done)(done));
         // The panic hook has said what there is to say.
-        drop(std::panic::catch_unwind(on_done));
+        drop(catch_unwind(on_done));
     }
 
     fn in_flight(&self) -> usize {

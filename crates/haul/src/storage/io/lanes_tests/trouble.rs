@@ -289,3 +289,75 @@ fn broken_engines_are_given_up() {
         }
     }
 }
+
+/// Goal: an engine that blocks where a request is handed over (as FUSE can have it) holds up its own lane: neither who
+/// submits nor the other lanes wait for it, in any order.
+/// Method: one such request; then others, and questions, from a thread that would wait with them.
+#[test]
+fn a_blocked_engine_holds_up_nobody_else() {
+    for order in [OrderPolicy::None, OrderPolicy::Loose] {
+        let (on_done, done) = listener();
+        let script = |op: &IoOp| if &*op.file.name == "bad" { Fate::Block } else { Fate::Whole };
+        let (lanes, world) = World::new(script).start(config(2, 2, 65536, order), on_done);
+        let pool = Pool::new(4 << 20);
+        lanes.submit(transfer(99, &nothing("bad", 1, false), IoKind::Write, 0, pool.take(100).unwrap()));
+        world.wait_for_issues(1);
+        let (told, hears) = channel();
+        let (given, asked) = (pool.clone(), lanes);
+        let asker = std::thread::spawn(move || {
+            for i in 0..20 {
+                let buffer = given.take(100).unwrap();
+                asked.submit(transfer(i, &nothing("good", 2, false), IoKind::Write, i * K64 as u64, buffer));
+                assert!(asked.stuck().is_empty());
+            }
+            told.send(asked).unwrap();
+        });
+        let free = hears.recv_timeout(PATIENCE);
+        let went: Vec<u64> = match free.is_ok() {
+            true => (0..20).map_while(|_| done.recv_timeout(PATIENCE).ok()).map(|done| done.tag).collect(),
+            false => Vec::new(),
+        };
+        world.release();
+        asker.join().unwrap();
+        assert!(free.is_ok(), "{order:?}: who submits waited");
+        assert_eq!(went.len(), 20, "{order:?}: the other lane waited");
+        assert_eq!(done.recv_timeout(PATIENCE).unwrap().tag, 99);
+    }
+}
+
+/// Goal: a lane that panics leaves nothing unanswered: what is told of nobody is dropped, in all lanes, then and later.
+/// Method: tags that tell when they are dropped; a panic in one of two lanes, by the name of a file.
+#[test]
+fn a_lane_that_panics_drops_what_it_owes() {
+    struct Told(u64, std::sync::mpsc::Sender<u64>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0);
+        }
+    }
+    let (on_done, done) = listener::<Told>();
+    let (told, hears) = channel();
+    let (lanes, world) = World::new(|_| Fate::Hang).start(config(2, 1, 65536, OrderPolicy::None), on_done);
+    let pool = Pool::new(1 << 20);
+    let submit = |i: u64, name: &str| {
+        let file = nothing(name, 1 + i, false);
+        let tag = Told(i, told.clone());
+        lanes.submit(transfer(tag, &file, IoKind::Write, 0, pool.take(100).unwrap()));
+    };
+    submit(0, "hangs");
+    world.wait_for_issues(1);
+    submit(1, "panic~lane");
+    let dropped = |count: usize| -> Vec<u64> {
+        let mut all: Vec<u64> = (0..count).map(|_| hears.recv_timeout(PATIENCE).unwrap()).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(dropped(2), [0, 1]);
+    submit(2, "late");
+    assert_eq!(dropped(1), [2]);
+    assert!(lanes.facts().remarks.iter().any(|remark| remark.contains("panicked")));
+    world.release();
+    drop(lanes);
+    wait_until(|| pool.in_use().0 == 0);
+    assert!(done.try_recv().is_err());
+}

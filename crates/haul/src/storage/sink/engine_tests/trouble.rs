@@ -121,7 +121,8 @@ fn an_engine_that_hangs_can_be_ended() {
     let f = file(1, DirId::ROOT, "f", 3);
     bench.write(&f, 0, b"abc").expect("written");
     bench.submit(SinkOp::Commit { durable: true, items: vec![whole(&f, META)] }, b"");
-    assert!(!bench.engine.take().expect("running").join());
+    let left = bench.engine.take().expect("running").join();
+    assert!(!left.is_empty() && left.iter().any(|what| what.contains("hangs for")), "{left:?}");
     drop(gate);
     came_back.recv_timeout(Duration::from_secs(60)).expect("it comes back");
     let done = bench.posted.recv_timeout(Duration::from_secs(60)).expect("it tells, to nobody").0;
@@ -134,5 +135,42 @@ fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(begin.elapsed() < Duration::from_secs(60), "it never came");
         std::thread::yield_now();
+    }
+}
+
+/// Goal: wherever a thread panics over an operation, it ends as a failure of its own entry, with its buffer back; the
+/// engine ends as always, and after all but a lane's panic others go on.
+/// Method: a panic at each point, by the name of the file.
+#[test]
+fn a_panic_is_a_failed_operation() {
+    let points = ["write_first", "route", "on_written", "split", "create", "lane"];
+    for point in points {
+        let mut bench = Bench::new();
+        let f = file(1, DirId::ROOT, &format!("panic~{point}"), 1 << 20);
+        let fails = |bench: &mut Bench| {
+            let op = match point {
+                "split" => SinkOp::Lookup { items: vec![LookupItem { file: f.clone(), adopt: None }] },
+                "create" => SinkOp::Create { file: f.clone(), striping: None },
+                _ => SinkOp::Write { file: f.clone(), offset: 0, len: 4, buffer: BufferId(0), start: 0 },
+            };
+            bench.submit(op, b"abcd");
+            let (done, out) = bench.posted.recv_timeout(Duration::from_secs(60)).expect("it is told");
+            let failure = match done {
+                SinkDone::Write { result, .. } => result.err(),
+                SinkDone::Create { result, .. } => result.err(),
+                SinkDone::Lookup { mut results } => results.remove(0).1.err(),
+                other => panic!("{point}: {other:?}"),
+            };
+            let text = failure.unwrap_or_else(|| panic!("{point}: it was good")).text;
+            assert!(text.contains("internal error"), "{point}: {text}");
+            assert_eq!(out, 0, "{point}: a buffer is out");
+        };
+        fails(&mut bench);
+        fails(&mut bench);
+        assert!(matches!(bench.run(SinkOp::Discard { id: f.id }, b""), SinkDone::Discard { .. }));
+        let other = file(2, DirId::ROOT, "other", 4);
+        assert_eq!(bench.write(&other, 0, b"abcd").is_ok(), point != "lane", "{point}");
+        let left = bench.engine.take().expect("running").join();
+        assert!(left.is_empty(), "{point}: {left:?}");
     }
 }

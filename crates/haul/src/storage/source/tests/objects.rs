@@ -448,3 +448,26 @@ fn the_report_names_each_choice() {
     assert_eq!(of("source request size"), Some("65536 bytes (as asked)"));
     assert_eq!(of("source order"), Some("none (nothing has to wait for another)"));
 }
+
+/// Goal: a read over which a lane's thread panics is answered with a failure, once, and others go on.
+/// Method: panics before the answer is made, and in the lane itself, by the name of the file.
+#[test]
+fn a_panic_is_a_failed_read() {
+    for (point, ends_all) in [("panic~take_up", false), ("panic~lane", true)] {
+        let (mut bench, _) = faulty(IoPolicy::Buffered, Vec::new());
+        let content = random(OBJECT as usize, 1);
+        let (bad, good) = (aged(&mut bench, point, &content), aged(&mut bench, "good", &content));
+        for _ in 0..2 {
+            let done = bench.read(bad, 0, OBJECT as u32, 2 * OBJECT);
+            let SourceDone::Read { result, .. } = done.done else { panic!() };
+            let failure = result.expect_err("it panicked");
+            assert!(failure.text.contains("internal error"), "{point}: {failure:?}");
+        }
+        let done = bench.read(good, 0, OBJECT as u32, 2 * OBJECT);
+        let SourceDone::Read { result, .. } = done.done else { panic!() };
+        assert_eq!(result.is_err(), ends_all, "{point}");
+        drop(done.buffer);
+        assert_eq!(bench.pool.in_use().0, 0);
+        assert!(bench.done.try_recv().is_err(), "{point}: answered twice");
+    }
+}
