@@ -32,3 +32,4 @@ mod storage;
 mod survive;
 mod top;
 mod trouble;
+mod young;

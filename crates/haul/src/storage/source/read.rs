@@ -283,7 +283,7 @@ impl Reader {
     fn must_be(&self, id: FileId, open: &OpenFile, seen: &Fingerprint) -> Result<(), Failure> {
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
         let now = self.storage(|| look_into(open.fd())).map_err(fail)?;
-        match now.fingerprint == *seen {
+        match now.fingerprint == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
             true => Ok(()),
             false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
         }
