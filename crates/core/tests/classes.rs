@@ -56,7 +56,7 @@ fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Sou
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
     };
-    source.handle_entry(entry, lies);
+    source.handle_entry(entry, lies, Time(0));
     source
 }
 

@@ -44,7 +44,7 @@ fn cut_off_with(patience: Duration) -> Source {
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse: false, striped: false },
     };
-    source.handle_entry(entry, Lies::At(TargetId(0)));
+    source.handle_entry(entry, Lies::At(TargetId(0)), Time(0));
     source.handle_tick(Time(5));
     source.handle_stream_lost(StreamId(1));
     source

@@ -13,6 +13,8 @@
 //! - no final name ever shows a part or a mixture;
 //! - the holes that a session was told of are holes when a file is published, and no write touches one;
 //! - what a journal promises is in the temporary that is taken over for it;
+//! - nothing of a file is read before its fingerprint is old enough, and what changed before that, and left the fingerprint as
+//!   it was, is copied as it is then;
 //! - a paused source reads no payload and sends none, and still ends when it is stopped;
 //! - buffers of either end stay within its memory, and each is freed once; entries stay within their limit;
 //! - blocks that were acknowledged are not read again, by any later session;
@@ -39,8 +41,7 @@
 //! 30,000. Not seen to fail: a file begun at once though its promised temporary
 //! is gone.
 //!
-//! Left out: policies other than the default, directories that cannot be made, a source file that changes
-//! within one grain of its clock, and two runs of one job at once.
+//! Left out: policies other than the default, directories that cannot be made, and two runs of one job at once.
 
 #[path = "sim/disk.rs"]
 mod disk;

@@ -262,6 +262,10 @@ impl Clock {
     pub(crate) fn now(&self) -> Time {
         Time(self.start.elapsed().as_nanos() as u64)
     }
+    /// A moment of this host's monotonic clock; of one before the session, its begin.
+    pub(crate) fn at(&self, moment: Instant) -> Time {
+        Time(moment.saturating_duration_since(self.start).as_nanos() as u64)
+    }
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }

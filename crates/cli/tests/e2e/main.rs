@@ -34,3 +34,4 @@ mod storage;
 mod survive;
 mod top;
 mod trouble;
+mod young;

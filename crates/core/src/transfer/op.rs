@@ -43,12 +43,12 @@ pub enum SourceOp {
     Look { id: FileId, generation: Generation },
     /// Hash these subtrees of the file and compare.
     Verify { id: FileId, generation: Generation, size: u64, subtrees: Vec<Subtree> },
-    /// Hash the whole file (ctime alone changed). With a `map` it is a sparse one: give its sparse root
-    /// ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what lies between the map's
-    /// extents is still zeros; where it is not, the file changed.
-    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap> },
+    /// Hash the whole file (ctime alone changed), which must be what was `seen` before and after that. With a `map` it is
+    /// a sparse one: give its sparse root ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what
+    /// lies between the map's extents is still zeros; where it is not, the file changed.
+    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Fingerprint },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
-    /// against it.
+    /// against it. What is read of it counts only if the read begins as long after the answer as that says.
     Refresh { id: FileId, generation: Generation },
     /// The file is over: close it and forget its id.
     Forget { id: FileId },
@@ -68,12 +68,12 @@ pub struct BundleFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Same,
-    /// Same, but ctime is so recent that a later change could hide in the clock's grain: look again then.
-    Recent {
-        wait: Duration,
+    /// Size and mtime agree, ctime or inode does not: a digest must decide. `seen`: what it is now. Hashing may begin after
+    /// `settle`, when no later change can hide in the grain of the ctime that was seen.
+    MetaOnly {
+        seen: Fingerprint,
+        settle: Duration,
     },
-    /// Size and mtime agree, ctime or inode does not: a digest must decide.
-    MetaOnly,
     Changed,
 }
 
@@ -123,7 +123,7 @@ pub enum SourceDone {
     Refresh {
         id: FileId,
         generation: Generation,
-        result: Result<(Fingerprint, Meta), Failure>,
+        result: Result<(Fingerprint, Meta, Duration), Failure>,
     },
 }
 

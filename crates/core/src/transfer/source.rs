@@ -32,6 +32,7 @@ mod read;
 mod seal;
 mod spill;
 mod streams;
+mod young;
 
 use classes::Classes;
 use file::{File, Phase, Queue};
@@ -145,7 +146,8 @@ pub struct Source {
     refreshing: u32,
     /// Files that are neither sealed nor waiting for a retry.
     unsealed: u64,
-    looks: BTreeMap<(Time, FileId), Generation>,
+    /// Files that wait for their ctime to be old enough, and until when.
+    young: BTreeMap<(Time, FileId), Generation>,
     /// The time of the last tick.
     now: Time,
     /// Every data stream is lost: when that is taken for the end. A sink that ended says why on control, and its streams
@@ -195,7 +197,7 @@ impl Source {
             maps: Maps::default(),
             refreshing: 0,
             unsealed: 0,
-            looks: BTreeMap::new(),
+            young: BTreeMap::new(),
             now: Time(0),
             lost_until: None,
             reads: 0,
@@ -244,9 +246,9 @@ impl Source {
 
     /// When [`Source::handle_tick`] is due, if nothing else happens before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let look = self.looks.keys().next().map(|(time, _)| *time);
+        let young = self.young.keys().next().map(|(time, _)| *time);
         let target = self.plan.schedule.next_deadline();
-        look.into_iter().chain(target).chain(self.lost_until).chain(self.spill.deadline()).min()
+        young.into_iter().chain(target).chain(self.lost_until).chain(self.spill.deadline()).min()
     }
 
     fn open_entries(&self) -> usize {
@@ -254,8 +256,9 @@ impl Source {
     }
 
     /// The walk found an entry. Its id was never used before and its parent was handed in before it.
-    /// `lies`: where a file lies; of other entries it means nothing.
-    pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies) {
+    /// `lies`: where a file lies; of other entries it means nothing. `not_before`: what is read of a file before this time
+    /// proves nothing, for a change could hide in the grain of the ctime that its fingerprint has.
+    pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies, not_before: Time) {
         if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
             *sparse &= self.config.holes && fingerprint.size > SMALL_LEN_MAX;
             *striped = self.config.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
@@ -279,6 +282,8 @@ impl Source {
                         name: entry.name.clone(),
                         meta: entry.meta,
                         fingerprint: *fingerprint,
+                        not_before,
+                        seen: *fingerprint,
                         object_size: *object_size,
                         object_size_max: *object_size,
                         striped: *striped,
@@ -303,6 +308,7 @@ impl Source {
                         durable: 0,
                         pass: 0,
                         tries: 1,
+                        hashes: 0,
                         queue: Queue::None,
                         resends: 0,
                     },
@@ -431,16 +437,7 @@ impl Source {
         if self.lost_until.is_some_and(|until| until <= now) {
             self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
         }
-        while let Some((&(time, id), &generation)) = self.looks.first_key_value() {
-            if time > now {
-                break;
-            }
-            self.looks.pop_first();
-            let waits = |f: &File| f.generation == generation && f.phase == Phase::Looking && !f.checking;
-            if self.files.get(&id).is_some_and(waits) {
-                self.look(id);
-            }
-        }
+        self.wake_young();
     }
 
     /// Someone pauses the session, or lets it go on. While it is paused no entry is taken in, no payload is read and

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use haul_core::digest::subtrees;
 use haul_core::entry::EntryKind;
-use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
+use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId, Time};
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, Source, SourceAction};
@@ -13,10 +13,11 @@ use haul_core::wire::{Announced, Failure, Message, Stage, Totals, credit_cost};
 
 use super::link::{Frame, Told};
 use super::model::{
-    BLOCK, GARBAGE, Kind, NOTHING, Version, ZERO, blocks_of, map_of, mixed_node, name_of, plain_root, root_of,
+    BLOCK, GARBAGE, KEYS, Kind, NOTHING, Version, ZERO, blocks_of, map_of, mixed_node, name_of, plain_root,
+    root_of,
 };
 use super::targets::Targets;
-use super::world::World;
+use super::world::{Hidden, World};
 
 pub enum Step {
     Entry(usize),
@@ -58,6 +59,8 @@ pub struct SourceEnd {
     open: usize,
     entries_max: u32,
     pub payload_reads: u64,
+    /// From when on what is read of a file counts.
+    ready: HashMap<(FileId, Generation), Time>,
     /// Someone paused the session: no payload may be read or sent.
     pub paused: bool,
 }
@@ -81,6 +84,7 @@ impl SourceEnd {
             open: 0,
             entries_max,
             payload_reads: 0,
+            ready: HashMap::new(),
             paused: false,
         }
     }
@@ -135,6 +139,10 @@ impl World {
                 let parent = self.tree.entries[entry].parent;
                 self.note(|| format!("walk: {entry} is {id}"));
                 let lies = self.targets.as_mut().map_or(Lies::At(TargetId(0)), Targets::lies);
+                let not_before = match &kind {
+                    EntryKind::File { .. } => self.settles(entry, id, Generation(0)),
+                    EntryKind::Dir | EntryKind::Symlink { .. } => Time(0),
+                };
                 let src = self.src();
                 src.ids.insert(entry, id);
                 let parent = dir_id(src, parent);
@@ -143,7 +151,7 @@ impl World {
                 assert!(src.open <= src.entries_max as usize, "more entries than agreed");
                 let generation = Generation(0);
                 let entry = Announced { id, generation, parent, name, meta, kind };
-                src.machine.handle_entry(entry, lies);
+                src.machine.handle_entry(entry, lies, not_before);
             }
             Some(Step::DirEnd(dir)) => {
                 let src = self.src();
@@ -247,10 +255,10 @@ impl World {
                 });
                 SourceDone::Verify { id, generation, result }
             }
-            SourceOp::HashFile { id, generation, map } => {
+            SourceOp::HashFile { id, generation, map, seen } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
                     let mut keys = now.keys();
-                    let mut same = now.same_content(&view);
+                    let mut same = now.same_content(&view) && now.fingerprint() == seen;
                     let mapped = map.is_some();
                     if let Some(map) = map.filter(|_| same) {
                         for (i, key) in keys.iter_mut().enumerate() {
@@ -271,7 +279,8 @@ impl World {
                     Some(now) => {
                         self.src().views.insert(id, (generation, now));
                         self.s.announced.insert((id, generation), now);
-                        Ok((now.fingerprint(), now.meta()))
+                        let not_before = self.settles(entry, id, generation);
+                        Ok((now.fingerprint(), now.meta(), not_before.since(self.now)))
                     }
                     None => Err(failure(Stage::Open, 2)),
                 };
@@ -348,15 +357,67 @@ impl World {
         Ok((view, self.tree.version(entry).expect("a file")))
     }
 
+    /// A look gives the fingerprint of a file. Before what time another change may leave that fingerprint as it is: of some
+    /// that were never looked at before. Such a change comes then, or does not.
+    fn settles(&mut self, entry: usize, id: FileId, generation: Generation) -> Time {
+        let version = self.tree.version(entry).expect("a file");
+        let is_first = self.looked_at.insert((entry, version.mtime));
+        let pending =
+            self.hidden.iter().filter(|hidden| hidden.entry == entry).map(|hidden| hidden.until).max();
+        let ready = match self.young.u8(..3) {
+            0 => Time(self.now.0 + self.young.u64(1..500_000_000)),
+            _ => Time(0),
+        };
+        let ready = pending.map_or(ready, |until| ready.max(until));
+        if is_first && self.hides && ready > self.now && self.young.bool() {
+            let key = self.young.u8(1..=KEYS);
+            self.hidden.push(Hidden { entry, version, until: ready, key });
+        }
+        self.src().ready.insert((id, generation), ready);
+        ready
+    }
+
+    /// Changes that no look can show happen: those whose time is over, and some others.
+    pub fn change_hidden(&mut self) {
+        let mut at = 0;
+        while at < self.hidden.len() {
+            let Hidden { entry, version, until, key } = self.hidden[at];
+            if until > self.now && self.young.u8(..20) != 0 {
+                at += 1;
+                continue;
+            }
+            self.hidden.swap_remove(at);
+            let Kind::File(versions) = &mut self.tree.entries[entry].kind else { continue };
+            let Some(last) = versions.last_mut().filter(|last| last.fingerprint() == version.fingerprint())
+            else {
+                continue;
+            };
+            last.key = key;
+            self.acks[entry] = None;
+            let new = *last;
+            self.note(|| format!("{entry} is changed unseen: {version:?} is {new:?}"));
+            let same = |known: &&mut Version| {
+                known.fingerprint() == version.fingerprint() && known.key == version.key
+            };
+            let ids: Vec<FileId> =
+                (1..=self.s.ids.len() as u64).map(FileId).filter(|id| self.entry(*id) == entry).collect();
+            for id in ids {
+                let announced = self.s.announced.iter_mut().filter(|((known, _), _)| *known == id);
+                announced.map(|(_, version)| version).filter(same).for_each(|known| *known = new);
+                let view = self.s.source.as_mut().and_then(|src| src.views.get_mut(&id));
+                view.map(|(_, version)| version).filter(same).into_iter().for_each(|known| *known = new);
+            }
+        }
+    }
+
     fn look(&mut self, id: FileId, view: &Version) -> Look {
         let entry = self.entry(id);
         let now = self.tree.version(entry).expect("a file");
         if !self.tree.entries[entry].alive || !now.same_content(view) {
             Look::Changed
         } else if now.ino != view.ino || now.ctime != view.ctime {
-            Look::MetaOnly
-        } else if self.rng.u8(..12) == 0 {
-            Look::Recent { wait: std::time::Duration::from_millis(self.rng.u64(1..400)) }
+            let settle = Duration::from_millis(if self.young.bool() { self.young.u64(1..400) } else { 0 });
+            Look::MetaOnly { seen: now.fingerprint(), settle }
         } else {
             Look::Same
         }
@@ -479,6 +540,19 @@ impl World {
                     let src = self.src();
                     let reads = matches!(op, SourceOp::Read { .. } | SourceOp::ReadBundle { .. });
                     assert!(!(src.paused && reads), "a paused source reads {op:?}");
+                    let files = match &op {
+                        SourceOp::Read { id, generation, .. }
+                        | SourceOp::Map { id, generation }
+                        | SourceOp::Verify { id, generation, .. } => vec![(*id, *generation)],
+                        SourceOp::ReadBundle { files } => {
+                            files.iter().map(|file| (file.id, file.generation)).collect()
+                        }
+                        _ => Vec::new(),
+                    };
+                    for file in files {
+                        let ready = self.src().ready[&file];
+                        assert!(ready <= self.now, "{op:?} comes too early");
+                    }
                     let len = match &op {
                         SourceOp::Read { len, .. } => Some(u64::from(*len)),
                         SourceOp::ReadBundle { files } => Some(files.iter().map(|f| u64::from(f.size)).sum()),

@@ -4,7 +4,7 @@
 //! completion or a message arrives, a stream moves or breaks, the source's tree changes, an end dies.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -114,7 +114,24 @@ pub struct World {
     pub sink_targets: Option<Rng>,
     /// Both ends know how striped files are cut.
     pub layouts: bool,
+    /// How young files are, and what happens to them unseen. Numbers of its own, too.
+    pub young: Rng,
+    /// Changes may leave a fingerprint as it is: no file stood at the destination before, which would count as unchanged.
+    pub hides: bool,
+    /// Files by mtime that were looked at.
+    pub looked_at: HashSet<(usize, i64)>,
+    pub hidden: Vec<Hidden>,
     pub s: Session,
+}
+
+/// A change that leaves the fingerprint as it is, for it comes in the same grain of the clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Hidden {
+    pub entry: usize,
+    pub version: Version,
+    /// It comes before this time.
+    pub until: Time,
+    pub key: u8,
 }
 
 const EVENTS: usize = 15;
@@ -211,6 +228,10 @@ pub fn run(seed: u64) -> u64 {
         targets: None,
         sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
         layouts: !seed.is_multiple_of(3),
+        young: Rng::with_seed(!seed),
+        hides: true,
+        looked_at: HashSet::new(),
+        hidden: Vec::new(),
         s: no_session(),
         rng,
     };
@@ -272,6 +293,7 @@ impl World {
         if self.rng.u8(..4) != 0 {
             return;
         }
+        self.hides = false;
         for entry in 0..self.tree.entries.len() {
             let parent = self.tree.entries[entry].parent;
             if !self.disk.has_dir(parent) || self.rng.bool() {
@@ -591,6 +613,7 @@ impl World {
     /// One thing happens.
     fn step(&mut self) {
         self.now = Time(self.now.0 + self.rng.u64(1..4_000_000));
+        self.change_hidden();
         let mut events = Vec::with_capacity(24);
         let walks = self.s.source.as_ref().is_some_and(|s| !s.walk_ended && s.machine.wants_entries());
         let mut push = |yes: bool, event: Event| {

@@ -459,9 +459,12 @@ impl Session {
                         entry.name = name.clone();
                     }
                     let mut lies = Lies::At(TargetId(0));
+                    let mut not_before = Time(0);
                     match entry.kind {
                         EntryKind::File { sparse, fingerprint, .. } => {
                             self.not_kept[NotKept::Sparse as usize] += u64::from(sparse && !self.holes);
+                            let ripe = self.tree.not_before(entry.id);
+                            not_before = ripe.map_or(not_before, |ripe| self.clock.at(ripe));
                             // Small ones travel in bundles, wherever they lie.
                             if fingerprint.size > SMALL_LEN_MAX {
                                 lies = self.tree.lies(entry.id);
@@ -470,7 +473,7 @@ impl Session {
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
                     }
-                    self.machine.handle_entry(entry, lies);
+                    self.machine.handle_entry(entry, lies, not_before);
                 }
                 WalkItem::DirEnd(dir) => self.machine.handle_dir_end(dir),
                 WalkItem::Failed { path, failure, .. } => {

@@ -24,20 +24,19 @@
 //!
 //! # What a change looks like
 //!
-//! A file is the same as long as size, mtime, ctime and inode are. A ctime younger than 2 s
-//! ([`CTIME_GRAIN`]) proves nothing yet: file systems keep it as coarsely as 2 s, so that a second change
-//! might not show. The clocks of this host and of a file server are taken to agree to within that. A network
-//! file system that caches attributes shows other hosts' changes as late as its cache does.
+//! A file is the same as long as size, mtime, ctime and inode are. What is read counts only if a change after the walk's
+//! look could not leave these as they are: a ctime that is too young for that is waited for before anything is read
+//! ([`age`]). The look after the last read asks the server of a network file system, whatever this host has cached.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_core::entry::Timestamp;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::SourceOp;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::meter::Meter;
 use crate::storage::crew::{self, Crew, CrewConfig, Turn};
@@ -50,6 +49,7 @@ use mode::Modes;
 use objects::{Objects, Shared};
 use read::Reader;
 
+pub mod age;
 mod cache;
 pub mod failure;
 mod holes;
@@ -64,24 +64,14 @@ pub mod tree;
 
 /// Most reading threads for one storage target.
 pub const READERS_MAX: usize = 256;
-/// How old a ctime must be before an unchanged one proves that nothing changed: as coarsely as any file
-/// system keeps it.
-pub const CTIME_GRAIN: Duration = Duration::from_secs(2);
-/// The same on file systems of this kernel: they take ctime from its tick, 10 ms at most.
-pub const CTIME_GRAIN_LOCAL: Duration = Duration::from_millis(50);
-
 /// Tells the time of day. Given from outside, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The time of day of this host.
+/// The time of day from which this kernel takes the times of files: as coarse as they are, and never ahead of them.
 pub fn wall_clock() -> WallClock {
-    Arc::new(|| match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => {
-            let secs = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-            Timestamp { secs, nanos: since.subsec_nanos() }
-        }
-        // A clock before 1970 is not set; no ctime will be held to be recent.
-        Err(_) => Timestamp::default(),
+    Arc::new(|| {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        Timestamp { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
     })
 }
 
@@ -133,8 +123,8 @@ impl ReadEngine {
         let objects = Objects::new(shared.clone(), lanes, config.knobs().lanes.request_size);
         let crew = {
             let crew_config = crew_config(&shared, &config);
-            let (reader_of, objects, clock) = (shared.clone(), objects.clone(), config.clock.clone());
-            let make = move || Reader::new(reader_of.clone(), objects.clone(), clock.clone());
+            let (reader_of, objects) = (shared.clone(), objects.clone());
+            let make = move || Reader::new(reader_of.clone(), objects.clone());
             let shared = shared.clone();
             Crew::start(crew_config, make, move |reader, turn, job| serve(reader, turn, job, &shared))?
         };

@@ -537,8 +537,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             EntryKind::Symlink { target }
         };
         let id = self.take_id();
-        let fingerprint = seen.is_file().then_some(seen.fingerprint);
-        self.tree.add_entry(id, place, name.clone(), fingerprint);
+        self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen));
         let generation = Generation(0);
         self.out.push(WalkItem::Entry(Announced { id, generation, parent, name, meta: seen.meta, kind }));
         None

@@ -23,6 +23,8 @@ const UNUSED_WITHIN: Duration = Duration::from_secs(60);
 pub enum Kind {
     Xfs,
     Ext4,
+    /// With inodes of 128 bytes, which keep times in whole seconds.
+    Ext4Old,
 }
 
 /// A mounted disk; gone on drop.
@@ -45,6 +47,7 @@ impl Disk {
         match kind {
             Kind::Xfs => run("mkfs.xfs", &["-q"], &image),
             Kind::Ext4 => run("mkfs.ext4", &["-q", "-F"], &image),
+            Kind::Ext4Old => run("mkfs.ext4", &["-q", "-F", "-I", "128"], &image),
         }
         let disk = Disk { at, image, kind, _backing };
         disk.mount();
@@ -83,7 +86,7 @@ impl Disk {
         let options = match self.kind {
             Kind::Xfs => "loop",
             // The usual 5 s would save on a slow machine what nobody synced.
-            Kind::Ext4 => "loop,commit=300",
+            Kind::Ext4 | Kind::Ext4Old => "loop,commit=300",
         };
         let at = self.at.as_os_str().to_str().expect("made here, UTF-8");
         run("mount", &["-o", options, self.image.to_str().expect("made here, UTF-8")], Path::new(at));

@@ -46,6 +46,34 @@ impl Drop for Tmpfs {
     }
 }
 
+/// An overlay of an empty directory and one of another file system; unmounted on drop.
+pub struct Overlay {
+    at: PathBuf,
+}
+
+impl Overlay {
+    /// Mounts one at `name` in the room, whose files lie below `upper`.
+    pub fn mount(room: &Room, name: &str, upper: &Path) -> Overlay {
+        let (at, lower) = (room.dir(name), room.dir(&format!("{name}-lower")));
+        let parts = ["files", "work"].map(|part| upper.join(part));
+        parts.iter().for_each(|part| std::fs::create_dir(part).expect("make a directory"));
+        let [lower, files, work] = [&lower, &parts[0], &parts[1]].map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={files},workdir={work}");
+        run(&["mount", "-t", "overlay", "-o", &options, "haul-test", &at.to_string_lossy()]);
+        Overlay { at }
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
 /// A btrfs on a loop device, with quotas.
 pub struct Btrfs {
     at: PathBuf,

@@ -11,7 +11,7 @@ use super::disk::{self, Kind};
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
-/// `xfs` and `ext4` (a loop device with it that can be shut down), `btrfs`, `prlimit`, `targets` (the model of `lab`, for
+/// `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for
 /// which it must be built), `script`.
 macro_rules! need {
     ($($need:literal),+) => {
@@ -64,6 +64,7 @@ fn probe(need: &str) -> bool {
         "setpriv" => root && works("setpriv", &["--reuid=65534", "--clear-groups", "true"]),
         "xfs" => root && exists("mkfs.xfs") && exists("xfs_io") && disk::can_be_cut(Kind::Xfs),
         "ext4" => root && exists("mkfs.ext4") && exists("xfs_io") && disk::can_be_cut(Kind::Ext4),
+        "overlay" => root && kernel_knows("overlay"),
         "btrfs" => root && exists("mkfs.btrfs") && kernel_knows("btrfs"),
         "prlimit" => works("prlimit", &["--fsize=1000000", "true"]),
         "targets" => root && Path::new("/dev/fuse").exists() && super::model::lab().exists(),

@@ -31,14 +31,22 @@ impl Source {
                 file.held = disjoint(subtrees, file.digest.fresh());
                 if verify {
                     file.phase = Phase::Verifying;
-                    let op =
-                        SourceOp::Verify { id, generation, size: file.size(), subtrees: file.held.clone() };
-                    self.actions.push_back(SourceAction::Submit(op));
+                    if !self.is_young(id) {
+                        self.verify_held(id);
+                    }
                 } else {
                     self.believe_held(id);
                 }
             }
         }
+    }
+
+    /// Has what the sink holds compared with the source.
+    pub(super) fn verify_held(&mut self, id: FileId) {
+        let Some(file) = self.files.get(&id) else { return };
+        let (generation, size, subtrees) = (file.generation, file.size(), file.held.clone());
+        let op = SourceOp::Verify { id, generation, size, subtrees };
+        self.actions.push_back(SourceAction::Submit(op));
     }
 
     /// Takes what the sink holds as read.
@@ -54,8 +62,12 @@ impl Source {
     }
 
     pub(super) fn start_sending(&mut self, id: FileId) {
+        let young = self.is_young(id);
         let Some(file) = self.files.get_mut(&id) else { return };
-        file.phase = Phase::Sending;
+        file.phase = if young { Phase::Young } else { Phase::Sending };
+        if young {
+            return;
+        }
         if file.is_small() && file.digest.covered() == 0 {
             file.queue = Queue::Small;
             self.small_bytes += file.size();

@@ -104,6 +104,7 @@ impl Source {
                         self.seal(id)
                     }
                     Ok(_) => self.changed(id, None),
+                    Err(failure) if failure.stage == Stage::Changed => self.look_anew(id, failure),
                     Err(failure) => self.fail_file(id, failure),
                 }
             }
@@ -136,7 +137,9 @@ impl Source {
                     return;
                 }
                 match result {
-                    Ok((fingerprint, meta)) => self.announce_again(id, fingerprint, meta),
+                    Ok((fingerprint, meta, settle)) => {
+                        self.announce_again(id, fingerprint, meta, now.after(settle));
+                    }
                     Err(failure) => self.fail_file(id, failure),
                 }
             }

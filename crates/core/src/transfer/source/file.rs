@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
-use crate::ids::{Class, DirId, Generation, TargetId};
+use crate::ids::{Class, DirId, Generation, TargetId, Time};
 use crate::layout::Layout;
 use crate::transfer::{SMALL_LEN_MAX, piece_at};
 
@@ -23,11 +23,13 @@ pub(super) enum Phase {
     AwaitState,
     /// Held subtrees are being compared with the source.
     Verifying,
+    /// To be sent, but changed so recently that what is read now proves nothing.
+    Young,
     /// Objects are read and sent.
     Sending,
     /// All read; a look at the fingerprint is under way or due.
     Looking,
-    /// ctime alone changed; the whole file is hashed.
+    /// ctime alone changed; the whole file is hashed, or is to be when its ctime is old enough.
     Hashing,
     /// Sealed; the sink will say how it ended.
     Sealed,
@@ -43,6 +45,10 @@ pub(super) struct File {
     pub(super) name: Name,
     pub(super) meta: Meta,
     pub(super) fingerprint: Fingerprint,
+    /// What is read before proves nothing, see `young`.
+    pub(super) not_before: Time,
+    /// As a look showed it when its ctime alone had changed.
+    pub(super) seen: Fingerprint,
     pub(super) object_size: u32,
     /// As it is announced.
     pub(super) object_size_max: u32,
@@ -80,6 +86,8 @@ pub(super) struct File {
     /// How often the file had been sealed (or was about to be) before the next read.
     pub(super) pass: u16,
     pub(super) tries: u8,
+    /// Hashes of this generation that came to nothing, for its metadata changed meanwhile.
+    pub(super) hashes: u8,
     pub(super) queue: Queue,
     /// How often the sink asked for objects of it again.
     pub(super) resends: u64,

@@ -37,10 +37,17 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         if sparse {
             file.phase = Phase::Mapping;
-            self.maps.wanted.push_back(id);
+            if !self.is_young(id) {
+                self.maps.wanted.push_back(id);
+            }
         } else if !self.config.wait {
             self.start_sending(id);
         }
+    }
+
+    /// The map of a file can be taken as soon as there is room.
+    pub(super) fn want_map(&mut self, id: FileId) {
+        self.maps.wanted.push_back(id);
     }
 
     /// Has maps taken, as long as there is room for the longest.

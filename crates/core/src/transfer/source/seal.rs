@@ -17,6 +17,8 @@ use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
 
 /// A file that changed is tried once more.
 const TRIES_MAX: u8 = 2;
+/// How often a file is hashed whose metadata change all the time, before it counts as changed.
+const HASHES_MAX: u8 = 4;
 
 impl Source {
     /// Asks for the fingerprint, now that everything was read.
@@ -50,17 +52,32 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         match look {
             Look::Same => self.seal(id),
-            Look::Recent { wait } => {
-                self.looks.insert((now.after(wait), id), file.generation);
-            }
-            Look::MetaOnly => {
+            Look::MetaOnly { seen, settle } => {
                 file.phase = Phase::Hashing;
-                file.checking = true;
-                let op =
-                    SourceOp::HashFile { id, generation: file.generation, map: file.digest.map().cloned() };
-                self.actions.push_back(SourceAction::Submit(op));
+                (file.seen, file.not_before) = (seen, now.after(settle));
+                if !self.is_young(id) {
+                    self.hash(id);
+                }
             }
             Look::Changed => self.changed(id, None),
+        }
+    }
+
+    /// Has the whole file hashed.
+    pub(super) fn hash(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.checking = true;
+        let (generation, map, seen) = (file.generation, file.digest.map().cloned(), file.seen);
+        self.actions.push_back(SourceAction::Submit(SourceOp::HashFile { id, generation, map, seen }));
+    }
+
+    /// What a look saw is not there any more: another look says whether it is the content that changed.
+    pub(super) fn look_anew(&mut self, id: FileId, failure: Failure) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.hashes += 1;
+        match file.hashes < HASHES_MAX {
+            true => self.look(id),
+            false => self.changed(id, Some(failure)),
         }
     }
 
@@ -110,7 +127,12 @@ impl Source {
         }
         if matches!(
             file.phase,
-            Phase::Mapping | Phase::AwaitState | Phase::Verifying | Phase::Retry | Phase::Refreshing
+            Phase::Mapping
+                | Phase::AwaitState
+                | Phase::Verifying
+                | Phase::Young
+                | Phase::Retry
+                | Phase::Refreshing
         ) {
             return;
         }
@@ -179,7 +201,13 @@ impl Source {
     }
 
     /// Announces a file again under the next generation.
-    pub(super) fn announce_again(&mut self, id: FileId, fingerprint: Fingerprint, meta: Meta) {
+    pub(super) fn announce_again(
+        &mut self,
+        id: FileId,
+        fingerprint: Fingerprint,
+        meta: Meta,
+        not_before: Time,
+    ) {
         // It may have got holes or lost them since it was walked.
         let sparse = self.config.holes && fingerprint.size > SMALL_LEN_MAX;
         let Some(file) = self.files.get_mut(&id) else { return };
@@ -187,6 +215,7 @@ impl Source {
         self.counts.durable -= std::mem::take(&mut file.durable);
         file.fingerprint = fingerprint;
         file.meta = meta;
+        file.not_before = not_before;
         file.digest = SubtreeSet::new(self.config.digest, fingerprint.size);
         // What came instead may lie somewhere else.
         file.layout = file.layout.take().filter(|_| !file.asks);
@@ -194,6 +223,7 @@ impl Source {
         file.object_size = file.object_size_max;
         file.striped = self.config.layouts && file.asks && fingerprint.size > SMALL_LEN_MAX;
         file.pass = 0;
+        file.hashes = 0;
         file.reads = 0;
         file.checking = false;
         file.look_again = false;

@@ -62,14 +62,13 @@ impl Session {
         setup: &Setup,
     ) -> Result<Session, Failure> {
         let meter = Arc::new(Meter::default());
-        let tree = Arc::new(SourceTree::new());
+        let tree = Arc::new(SourceTree::with_clock(request.clock.clone()));
         let post: Post<SourceCompletion> = {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
         };
         let config = ReadConfig {
             readers: usize::from(request.readers),
-            clock: request.clock.clone(),
             storage: request.options.source_storage.clone(),
             memory: request.memory,
             digest: setup.agreed.digest,

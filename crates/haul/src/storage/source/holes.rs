@@ -11,13 +11,12 @@ use haul_core::digest::{Root, SubtreeSet, subtrees};
 use haul_core::extents::{DataExtent, ExtentMap, MapMaker};
 use haul_core::ids::{FileId, Generation};
 use haul_core::wire::{self, Failure};
-use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::failure::os_failure;
 use super::open::OpenFile;
 use super::read::Reader;
-use super::stat::Seen;
 use crate::digest::Hasher;
 
 /// Bytes that are looked through for zeros at a time.
@@ -41,42 +40,30 @@ impl Reader {
         }
     }
 
-    /// The sparse root of a file under this map; see `SourceOp::HashFile`.
+    /// The sparse root of a file under this map, which is of its size; see `SourceOp::HashFile`.
     pub(super) fn hash_sparse(
         &mut self,
         id: FileId,
-        generation: Generation,
+        open: &OpenFile,
         map: &ExtentMap,
     ) -> Result<Root, Failure> {
-        let view = self.view(id, generation)?;
-        let open = self.open(id, &view)?;
-        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
-        let before = self.storage(|| fstat(open.fd()).map(Seen::from)).map_err(fail)?;
         let changed = |reader: &Reader, what| reader.own(wire::Stage::Changed, "hash", id, what);
-        if map.size() != view.fingerprint.size {
-            return Err(changed(self, "changed while it was read"));
-        }
         let mut digest = SubtreeSet::with_map(self.shared.digest, map.clone());
         for extent in map.extents() {
             for (offset, len) in subtrees(extent.offset, extent.len, extent.end() == map.size()) {
                 let mut hasher = Hasher::new(self.shared.digest, offset);
-                self.hash_range(id, &open, &mut hasher, offset, len)?;
+                self.hash_range(id, open, &mut hasher, offset, len)?;
                 let taken = digest.insert(offset, len, hasher.value());
                 debug_assert!(taken.is_ok(), "subtrees of data are nodes of the tree");
             }
         }
         // What the map calls a hole may have been filled meanwhile.
-        for extent in self.map_of(id, &open, map.size())?.extents() {
+        for extent in self.map_of(id, open, map.size())?.extents() {
             for (offset, len) in holes_in(map, extent) {
-                if !self.is_zeros(id, &open, offset, len)? {
+                if !self.is_zeros(id, open, offset, len)? {
                     return Err(changed(self, "a hole of it was filled while it was read"));
                 }
             }
-        }
-        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
-        let after = self.storage(|| fstat(open.fd()).map(Seen::from)).map_err(fail)?;
-        if after.fingerprint != before.fingerprint || !after.fingerprint.same_content(&view.fingerprint) {
-            return Err(changed(self, "changed while it was read"));
         }
         digest.root().ok_or_else(|| changed(self, "has no holes any more"))
     }

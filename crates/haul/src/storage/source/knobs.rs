@@ -7,7 +7,6 @@ use haul_core::digest::DigestKind;
 use haul_core::io::slots::TARGET_DEPTHS;
 use haul_core::stage::Stage;
 
-use super::WallClock;
 use crate::job::StorageOptions;
 use crate::storage::io::lanes::LaneConfig;
 use crate::storage::knobs::{Knobs, depth_of, lanes_of};
@@ -17,8 +16,6 @@ use crate::storage::knobs::{Knobs, depth_of, lanes_of};
 pub struct ReadConfig {
     /// Threads for all that is no object, 1 to [`super::READERS_MAX`].
     pub readers: usize,
-    /// Tells whether a change of a file could hide in the grain of its ctime.
-    pub clock: WallClock,
     pub storage: StorageOptions,
     /// Payload bytes in buffers, at most.
     pub memory: u64,
@@ -70,7 +67,6 @@ impl ReadConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::source::wall_clock;
 
     /// Goal: the reads under way fill the depth whatever the sizes, and never the memory beyond two a thread.
     #[test]
@@ -79,7 +75,7 @@ mod tests {
             let (depth, request_size) = (Some(depth), Some(request_size));
             let storage = StorageOptions { depth, request_size, threads: Some(2), ..Default::default() };
             let digest = DigestKind::Blake3;
-            ReadConfig { readers: 3, clock: wall_clock(), storage, memory, digest }.reads_max(object_size)
+            ReadConfig { readers: 3, storage, memory, digest }.reads_max(object_size)
         };
         const M: u32 = 1 << 20;
         assert_eq!(reads(16, 4 * M, 4 * M, 256 << 20), 18);
@@ -96,7 +92,7 @@ mod tests {
             let storage =
                 StorageOptions { depth: Some(16), in_flight, threads: Some(2), ..Default::default() };
             let digest = DigestKind::Blake3;
-            let config = ReadConfig { readers: 3, clock: wall_clock(), storage, memory: 1 << 30, digest };
+            let config = ReadConfig { readers: 3, storage, memory: 1 << 30, digest };
             (config.reads_max(4 << 20), config.reads_total(4 << 20))
         };
         assert_eq!(reads(None), (18, 128));
@@ -107,13 +103,7 @@ mod tests {
     #[test]
     fn depth_follows_the_width() {
         let storage = StorageOptions { depth: Some(16), threads: Some(2), ..Default::default() };
-        let config = ReadConfig {
-            readers: 4,
-            clock: wall_clock(),
-            storage,
-            memory: 4 << 30,
-            digest: DigestKind::Blake3,
-        };
+        let config = ReadConfig { readers: 4, storage, memory: 4 << 30, digest: DigestKind::Blake3 };
         let depth = |width| config.with_width(width).knobs().lanes.depth;
         assert_eq!([1, 2, 4, 8, 256].map(depth), [4, 8, 16, 32, 256]);
         let lanes = |width| config.with_width(width).knobs().lanes.lanes;

@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 use blake3::hazmat::max_subtree_len;
 use haul_core::digest::{DigestKind, Root, Subtree};
-use haul_core::entry::{Fingerprint, Meta, Timestamp};
+use haul_core::entry::{Fingerprint, Meta};
+use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, FileId, Generation, TargetId};
 use haul_core::layout::Layout;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{BundleFile, BundleOk, Look, SourceDone, SourceOp};
 use haul_core::wire::{self, Failure};
-use rustix::fs::{OFlags, fstat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::cache::ReadEnd;
 use super::failure::{os_failure, own_failure, printable};
 use super::objects::{Objects, Shared, read_failure, short_failure};
 use super::open::{OpenError, OpenFile, device_of, open_view};
-use super::stat::{Seen, look_at};
+use super::stat::{Seen, look_into, look_surely};
 use super::tree::{FileView, SourceTree};
-use super::{CTIME_GRAIN, CTIME_GRAIN_LOCAL, WallClock};
 use crate::buffer::Buffer;
 use crate::digest::{self, Hasher};
 use crate::meter::Meter;
@@ -34,6 +34,8 @@ use crate::storage::layout::layout_by;
 /// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads (it
 /// would stay in the page cache), so that they have to be large.
 const SCRATCH_LEN: usize = 4 << 20;
+/// Why a hash came to nothing.
+const CHANGED_READING: &str = "changed while it was read";
 /// Stands for the buffer of an operation that came without one, by a mistake of ours.
 const NO_BUFFER: BufferId = BufferId(u32::MAX);
 
@@ -43,16 +45,15 @@ pub(super) struct Reader {
     meter: Arc<Meter>,
     pub(super) shared: Arc<Shared>,
     objects: Arc<Objects>,
-    clock: WallClock,
     /// Tells how far the operation is.
     track: Option<Track<SourceJob>>,
     scratch: Vec<u8>,
 }
 
 impl Reader {
-    pub(super) fn new(shared: Arc<Shared>, objects: Arc<Objects>, clock: WallClock) -> Reader {
+    pub(super) fn new(shared: Arc<Shared>, objects: Arc<Objects>) -> Reader {
         let (tree, meter) = (shared.tree.clone(), shared.meter.clone());
-        Reader { tree, meter, shared, objects, clock, track: None, scratch: Vec::new() }
+        Reader { tree, meter, shared, objects, track: None, scratch: Vec::new() }
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -83,11 +84,9 @@ impl Reader {
             SourceOp::Verify { id, generation, size, ref subtrees } => {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
-            SourceOp::HashFile { id, generation, map: None } => {
-                SourceDone::HashFile { id, generation, result: self.hash_file(id, generation) }
-            }
-            SourceOp::HashFile { id, generation, map: Some(ref map) } => {
-                SourceDone::HashFile { id, generation, result: self.hash_sparse(id, generation, map) }
+            SourceOp::HashFile { id, generation, ref map, ref seen } => {
+                let result = self.hash_file(id, generation, map.as_ref(), seen);
+                SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Map { id, generation } => {
                 SourceDone::Map { id, generation, result: self.map(id, generation) }
@@ -188,8 +187,8 @@ impl Reader {
                 }
             }
             // Also sees a file that grew.
-            match fstat(&opened.fd) {
-                Ok(stat) => Ok(Some(Seen::from(stat))),
+            match look_into(opened.fd.as_fd()) {
+                Ok(seen) => Ok(Some(seen)),
                 Err(errno) => Err(os_failure(wire::Stage::Read, "stat", &self.tree.path_of(file.id), errno)),
             }
         })?;
@@ -205,8 +204,8 @@ impl Reader {
         let view = self.view(id, generation)?;
         let open = self.tree.open_file(id);
         let (of_fd, of_name) = self.storage(|| {
-            let of_fd = open.map(|open| fstat(open.fd()).map(Seen::from)).transpose();
-            let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_at(dir.as_fd(), &view.name));
+            let of_fd = open.map(|open| look_into(open.fd())).transpose();
+            let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name));
             (of_fd, of_name)
         });
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
@@ -254,21 +253,40 @@ impl Reader {
         Ok(true)
     }
 
-    /// The root of a file that did not change while it was hashed; ctime may differ from the fingerprint's.
-    fn hash_file(&mut self, id: FileId, generation: Generation) -> Result<Root, Failure> {
+    /// The root of a file that is what was `seen`, before and after it is hashed; ctime may differ from the fingerprint's.
+    fn hash_file(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+        map: Option<&ExtentMap>,
+        seen: &Fingerprint,
+    ) -> Result<Root, Failure> {
         let view = self.view(id, generation)?;
         let open = self.open(id, &view)?;
-        let stat = || fstat(open.fd()).map(Seen::from);
-        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
-        let before = self.storage(stat).map_err(fail)?;
-        let mut hasher = Hasher::new(self.shared.digest, 0);
-        self.hash_range(id, &open, &mut hasher, 0, view.fingerprint.size)?;
-        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
-        let after = self.storage(stat).map_err(fail)?;
-        if after.fingerprint != before.fingerprint || !after.fingerprint.same_content(&view.fingerprint) {
-            return Err(self.own(wire::Stage::Changed, "hash", id, "changed while it was read"));
+        self.must_be(id, &open, seen)?;
+        let root = match map {
+            Some(map) => self.hash_sparse(id, &open, map)?,
+            None => {
+                let mut hasher = Hasher::new(self.shared.digest, 0);
+                self.hash_range(id, &open, &mut hasher, 0, view.fingerprint.size)?;
+                hasher.root()
+            }
+        };
+        self.must_be(id, &open, seen)?;
+        match seen.same_content(&view.fingerprint) {
+            true => Ok(root),
+            false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
         }
-        Ok(hasher.root())
+    }
+
+    /// Errors: an open file is not what was `seen`.
+    fn must_be(&self, id: FileId, open: &OpenFile, seen: &Fingerprint) -> Result<(), Failure> {
+        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
+        let now = self.storage(|| look_into(open.fd())).map_err(fail)?;
+        match now.fingerprint == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
+            true => Ok(()),
+            false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
+        }
     }
 
     pub(super) fn hash_range(
@@ -301,17 +319,21 @@ impl Reader {
         result
     }
 
-    fn refresh(&mut self, id: FileId, generation: Generation) -> Result<(Fingerprint, Meta), Failure> {
+    fn refresh(
+        &mut self,
+        id: FileId,
+        generation: Generation,
+    ) -> Result<(Fingerprint, Meta, Duration), Failure> {
         let Some(view) = self.tree.file(id) else { return Err(self.unknown(id)) };
-        let seen =
-            self.storage(|| self.tree.dir_fd(view.place).and_then(|dir| look_at(dir.as_fd(), &view.name)));
+        let seen = self
+            .storage(|| self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name)));
         let seen =
             seen.map_err(|errno| os_failure(wire::Stage::Open, "stat", &self.tree.path_of(id), errno))?;
         if !seen.is_file() {
             return Err(self.own(wire::Stage::Changed, "stat", id, "is no regular file any more"));
         }
         self.tree.refresh(id, generation, seen.fingerprint);
-        Ok((seen.fingerprint, seen.meta))
+        Ok((seen.fingerprint, seen.meta, self.tree.settle(view.place, &seen)))
     }
 
     /// The file, if it is still of this generation.
@@ -355,22 +377,9 @@ impl Reader {
             return Look::Changed;
         }
         if now.ino != known.ino || now.ctime != known.ctime {
-            return Look::MetaOnly;
+            return Look::MetaOnly { seen: *now, settle: self.tree.settle(view.place, seen) };
         }
-        let clock = (self.clock)();
-        let recent = still_recent(now.ctime, clock, CTIME_GRAIN)
-            .and_then(|_| still_recent(now.ctime, clock, self.grain(view)));
-        match recent {
-            Some(wait) => Look::Recent { wait },
-            None => Look::Same,
-        }
-    }
-
-    /// How coarsely the file system of this file keeps ctime. Asked only for files that changed just now.
-    fn grain(&self, view: &FileView) -> Duration {
-        let dir = self.tree.dir_fd(view.place);
-        let kind = dir.and_then(|dir| rustix::fs::fstatfs(&dir)).map_or(0, |stat| stat.f_type as u64);
-        grain_of(kind)
+        Look::Same
     }
 
     pub(super) fn full(&self, id: FileId, offset: u64, end: ReadEnd) -> Result<(), Failure> {
@@ -480,38 +489,11 @@ pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDo
     })
 }
 
-/// How long to wait until this ctime is older than the grain; `None` if it is. One that lies ahead by more
-/// than the grain comes from a clock that is not ours: to wait for it proves nothing.
-fn still_recent(ctime: Timestamp, now: Timestamp, grain: Duration) -> Option<Duration> {
-    let nanos = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
-    let age = nanos(now) - nanos(ctime);
-    let grain = grain.as_nanos() as i128;
-    if age >= grain || age <= -grain {
-        return None;
-    }
-    u64::try_from(grain - age).ok().map(Duration::from_nanos)
-}
-
-/// The grain of ctime on a file system of this type (`statfs`); the coarsest for one that is not known, or
-/// whose clock is another host's.
-fn grain_of(kind: u64) -> Duration {
-    const EXT4: u64 = 0xef53;
-    const XFS: u64 = 0x5846_5342;
-    const BTRFS: u64 = 0x9123_683e;
-    const TMPFS: u64 = 0x0102_1994;
-    const F2FS: u64 = 0xf2f5_2010;
-    match kind & 0xffff_ffff {
-        EXT4 | XFS | BTRFS | TMPFS | F2FS => CTIME_GRAIN_LOCAL,
-        _ => CTIME_GRAIN,
-    }
-}
-
 fn severity(look: Look) -> u8 {
     match look {
         Look::Same => 0,
-        Look::Recent { .. } => 1,
-        Look::MetaOnly => 2,
-        Look::Changed => 3,
+        Look::MetaOnly { .. } => 1,
+        Look::Changed => 2,
     }
 }
 

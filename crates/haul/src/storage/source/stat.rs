@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use haul_core::entry::{Fingerprint, Meta, Name, Timestamp};
-use rustix::fs::{AtFlags, FileType, Stat, statat};
+use rustix::fs::{AtFlags, FileType, Stat, Statx, StatxFlags, fstat, statat, statx};
 use rustix::io::Errno;
 
 /// An entry as one `stat` showed it.
@@ -15,6 +15,8 @@ pub(in crate::storage) struct Seen {
     pub(in crate::storage) links: u64,
     /// Bytes that the file system holds for it.
     pub(in crate::storage) allocated: u64,
+    /// What `stat` calls its file system.
+    pub(in crate::storage) dev: u64,
 }
 
 impl Seen {
@@ -45,6 +47,28 @@ impl From<Stat> for Seen {
             },
             links: stat.st_nlink as u64,
             allocated: (stat.st_blocks as u64).saturating_mul(512),
+            dev: stat.st_dev as u64,
+        }
+    }
+}
+
+impl From<Statx> for Seen {
+    fn from(stat: Statx) -> Seen {
+        let time = |time: rustix::fs::StatxTimestamp| Timestamp { secs: time.tv_sec, nanos: time.tv_nsec };
+        let mtime = time(stat.stx_mtime);
+        let mode = u32::from(stat.stx_mode);
+        Seen {
+            kind: FileType::from_raw_mode(mode),
+            meta: Meta { mode: mode & 0o7777, uid: stat.stx_uid, gid: stat.stx_gid, mtime },
+            fingerprint: Fingerprint {
+                size: stat.stx_size,
+                mtime,
+                ctime: time(stat.stx_ctime),
+                ino: stat.stx_ino,
+            },
+            links: u64::from(stat.stx_nlink),
+            allocated: stat.stx_blocks.saturating_mul(512),
+            dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
         }
     }
 }
@@ -52,4 +76,29 @@ impl From<Stat> for Seen {
 /// Looks at `name` in `dir`, not through a symlink.
 pub(in crate::storage) fn look_at(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
     statat(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).map(Seen::from)
+}
+
+/// As [`look_at`], from whoever keeps the file: a network file system asks its server, whatever it has cached.
+pub(in crate::storage) fn look_surely(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    match statx(dir, name.as_bytes(), flags, StatxFlags::BASIC_STATS) {
+        Ok(stat) => Ok(stat.into()),
+        Err(errno) if is_unknown(errno) => look_at(dir, name),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// As [`look_surely`], of an open file.
+pub(in crate::storage) fn look_into(fd: BorrowedFd<'_>) -> Result<Seen, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    match statx(fd, c"", flags, StatxFlags::BASIC_STATS) {
+        Ok(stat) => Ok(stat.into()),
+        Err(errno) if is_unknown(errno) => fstat(fd).map(Seen::from),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What a sandbox says that does not know `statx`. (Some say `EPERM`.)
+fn is_unknown(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSYS | Errno::PERM | Errno::INVAL)
 }

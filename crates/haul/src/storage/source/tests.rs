@@ -1,8 +1,8 @@
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use blake3::hazmat::HasherExt;
 use crossbeam_channel::{Receiver, unbounded};
@@ -43,14 +43,8 @@ fn tomorrow() -> WallClock {
     Arc::new(move || Timestamp { secs: now.secs + 86_400, nanos: 0 })
 }
 
-fn config(readers: usize, clock: WallClock) -> ReadConfig {
-    ReadConfig {
-        readers,
-        clock,
-        storage: StorageOptions::default(),
-        memory: 256 << 20,
-        digest: DigestKind::Blake3,
-    }
+fn config(readers: usize) -> ReadConfig {
+    ReadConfig { readers, storage: StorageOptions::default(), memory: 256 << 20, digest: DigestKind::Blake3 }
 }
 
 impl Bench {
@@ -59,16 +53,17 @@ impl Bench {
     }
 
     fn with(readers: usize, clock: WallClock) -> Bench {
-        Bench::start(tempfile::tempdir().expect("tempdir"), |tree, post, meter| {
-            ReadEngine::start(tree, post, meter, config(readers, clock))
+        Bench::start(tempfile::tempdir().expect("tempdir"), clock, |tree, post, meter| {
+            ReadEngine::start(tree, post, meter, config(readers))
         })
     }
 
     fn start(
         temp: tempfile::TempDir,
+        clock: WallClock,
         start: impl FnOnce(Arc<SourceTree>, Post<SourceCompletion>, Arc<Meter>) -> io::Result<ReadEngine>,
     ) -> Bench {
-        let tree = Arc::new(SourceTree::new());
+        let tree = Arc::new(SourceTree::with_clock(clock));
         let base = tree.add_base(Arc::new(fs::File::open(temp.path()).expect("open").into()));
         let (sender, done) = unbounded();
         let post: Post<SourceCompletion> = Arc::new(move |completion| {
@@ -95,7 +90,7 @@ impl Bench {
         let dir = self.tree.dir_fd(self.base).expect("base");
         let name = Name::new(name.as_bytes()).expect("legal");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-        self.tree.add_entry(id, self.base, name, Some(seen.fingerprint));
+        self.tree.add_entry(id, self.base, name, Some(&seen));
         id
     }
 
@@ -120,7 +115,10 @@ impl Bench {
     }
 
     fn hash(&mut self, id: FileId, generation: Generation) -> Result<[u8; 32], wire::Failure> {
-        match self.run(SourceOp::HashFile { id, generation, map: None }, None).done {
+        let name = self.tree.file(id).expect("registered").name;
+        let dir = self.tree.dir_fd(self.base).expect("base");
+        let seen = stat::look_at(dir.as_fd(), &name).expect("there").fingerprint;
+        match self.run(SourceOp::HashFile { id, generation, map: None, seen }, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
         }
@@ -222,21 +220,22 @@ fn truncate(path: &Path, len: u64) {
     fs::OpenOptions::new().write(true).open(path).and_then(|f| f.set_len(len)).expect("truncate");
 }
 
-/// A file whose times lie in the past, so that any change moves them.
+const PAST: std::time::SystemTime = std::time::UNIX_EPOCH;
+
+/// A file whose mtime lies in the past, so that any change moves it.
 fn aged(bench: &mut Bench, name: &str, content: &[u8]) -> FileId {
     fs::write(bench.path(name), content).expect("write");
-    let past = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     fs::File::options()
         .write(true)
         .open(bench.path(name))
-        .and_then(|f| f.set_modified(past))
+        .and_then(|f| f.set_modified(PAST))
         .expect("set mtime");
     bench.register(name)
 }
 
 /// Goal: no change between the walk and the last look passes for the same file.
 /// Method: each change before the first read, between first read and look, and with the descriptor closed
-/// between; none is `Same` or `Recent`, and one that must be read again says `Changed`.
+/// between; none is `Same`, and one that must be read again says `Changed`.
 #[test]
 fn no_change_passes_unseen() {
     for (what, change) in CHANGES {
@@ -300,8 +299,9 @@ fn replacement_with_equal_times_is_seen() {
         }
         aged(&mut bench, "new", &[2; 1000]);
         fs::rename(bench.path("new"), bench.path("f")).expect("rename");
-        let look = if held { Look::Changed } else { Look::MetaOnly };
-        assert_eq!(bench.look(id, G0), Ok(look));
+        let look = bench.look(id, G0).expect("looks");
+        assert_eq!(look == Look::Changed, held);
+        assert_eq!(matches!(look, Look::MetaOnly { .. }), !held);
         if !held {
             let failure = bench.hash(id, G0).expect_err("not the announced file");
             assert_eq!(failure.stage, wire::Stage::Changed);
@@ -318,39 +318,67 @@ fn chmod_is_meta_only() {
     assert!(read_result(&bench.read(id, 0, 65536, 3_000_000)).is_ok());
     fs::set_permissions(bench.path("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::hard_link(bench.path("f"), bench.path("g")).expect("link");
-    assert_eq!(bench.look(id, G0), Ok(Look::MetaOnly));
+    assert!(matches!(bench.look(id, G0), Ok(Look::MetaOnly { .. })));
     assert_eq!(bench.hash(id, G0), Ok(*blake3::hash(&content).as_bytes()));
     let files = vec![BundleFile { id, generation: G0, size: 3_000_000 }];
     let completion = bench.run(SourceOp::ReadBundle { files }, Some(3_000_000));
     let SourceDone::ReadBundle { items, .. } = completion.done else { panic!() };
-    assert_eq!(items[0].1.as_ref().expect("reads").look, Look::MetaOnly);
+    assert!(matches!(items[0].1.as_ref().expect("reads").look, Look::MetaOnly { .. }));
 }
 
-/// Goal: a ctime within the grain of the clock is waited out, not believed.
-/// Method: clocks around the ctime of one file.
+/// Goal: wherever a fingerprint is taken (walk, second try, a look that sees another ctime) it is said for how long a read does
+/// not count yet; the last look itself never waits.
+/// Method: a clock that a test sets, a grain before and behind the ctime of one file; that it lies on a file system of this
+/// kernel is what `age` tests.
 #[test]
 fn young_ctime_is_waited_out() {
-    // The bench lies on a file system of this kernel; see `grain_of` for the others.
-    for (ahead, wait) in [
-        (0, Some(50)),
-        (20, Some(30)),
-        (49, Some(1)),
-        (50, None),
-        (-30, Some(80)),
-        (-50, None),
-        (-2000, None),
-    ] {
+    for (ahead, young) in [(0, true), (10, true), (-10, true), (3_000, false)] {
         let now: Arc<std::sync::Mutex<Timestamp>> = Arc::default();
         let clock = now.clone();
         let mut bench = Bench::with(1, Arc::new(move || *clock.lock().expect("unpoisoned")));
-        let id = bench.file("f", b"x");
-        let ctime = bench.tree.file(id).expect("registered").fingerprint.ctime;
-        let nanos = i128::from(ctime.secs) * 1_000_000_000 + i128::from(ctime.nanos) + ahead * 1_000_000;
-        *now.lock().expect("unpoisoned") =
-            Timestamp { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 };
-        let expected = wait.map_or(Look::Same, |wait| Look::Recent { wait: Duration::from_millis(wait) });
-        assert_eq!(bench.look(id, G0), Ok(expected), "{ahead}");
+        let set = |ctime: Timestamp, ahead: i128| {
+            let nanos = i128::from(ctime.secs) * 1_000_000_000 + i128::from(ctime.nanos) + ahead * 1_000_000;
+            *now.lock().expect("unpoisoned") =
+                Timestamp { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 };
+        };
+        let ctime = |bench: &Bench| {
+            let meta = fs::metadata(bench.path("f")).expect("stat");
+            Timestamp { secs: meta.ctime(), nanos: meta.ctime_nsec() as u32 }
+        };
+        fs::write(bench.path("f"), b"x").expect("write");
+        set(ctime(&bench), ahead);
+        let before = Instant::now();
+        let id = bench.register("f");
+        let not_before = bench.tree.not_before(id);
+        assert_eq!(not_before.is_some_and(|at| at >= before + age::CTIME_GRAIN_LOCAL), young, "{ahead}");
+        assert_eq!(bench.look(id, G0), Ok(Look::Same));
+        fs::set_permissions(bench.path("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
+        set(ctime(&bench), ahead);
+        let Ok(Look::MetaOnly { settle, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
+        assert_eq!(settle >= age::CTIME_GRAIN_LOCAL, young, "{ahead}");
+        let done = bench.run(SourceOp::Refresh { id, generation: G1 }, None).done;
+        let SourceDone::Refresh { result: Ok((_, _, settle)), .. } = done else { panic!("{done:?}") };
+        assert_eq!(settle >= age::CTIME_GRAIN_LOCAL, young, "{ahead}");
     }
+}
+
+/// Goal: a hash settles a change of ctime only of the file that a look saw.
+#[test]
+fn what_is_hashed_is_what_was_seen() {
+    let mut bench = Bench::new();
+    let id = aged(&mut bench, "f", &[1; 1000]);
+    fs::set_permissions(bench.path("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    let Ok(Look::MetaOnly { seen, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
+    fs::write(bench.path("f"), [2; 1000]).expect("write");
+    fs::File::options()
+        .write(true)
+        .open(bench.path("f"))
+        .and_then(|f| f.set_modified(PAST))
+        .expect("set mtime");
+    let op = SourceOp::HashFile { id, generation: G0, map: None, seen };
+    let done = bench.run(op, None).done;
+    let SourceDone::HashFile { result: Err(failure), .. } = done else { panic!("{done:?}") };
+    assert_eq!(failure.stage, wire::Stage::Changed);
 }
 
 /// Goal: a file that ends early while it is read is a failure that says where, and never zeroes.
@@ -378,7 +406,7 @@ fn refresh_begins_a_new_generation() {
     else {
         panic!()
     };
-    let (fingerprint, meta) = result.expect("refreshes");
+    let (fingerprint, meta, _) = result.expect("refreshes");
     assert_eq!((fingerprint.size, fingerprint.mtime), (5, meta.mtime));
     assert_eq!(bench.look(id, G0).expect_err("old").stage, wire::Stage::Changed);
     assert_eq!(bench.look(id, G1), Ok(Look::Same));
@@ -471,7 +499,7 @@ fn reads_survive_evicted_descriptors() {
     let post: Post<SourceCompletion> = Arc::new(move |completion| {
         let _ = sender.send(completion);
     });
-    let start = ReadEngine::start(tree.clone(), post, bench.meter.clone(), config(3, tomorrow()));
+    let start = ReadEngine::start(tree.clone(), post, bench.meter.clone(), config(3));
     (bench.engine, bench.done) = (start.expect("starts"), done);
     let mut files = Vec::new();
     let mut dirs: Vec<DirId> = Vec::new();
@@ -506,7 +534,7 @@ fn reads_survive_evicted_descriptors() {
 /// Method: a clock that panics, wrong buffers, ids that are unknown.
 #[test]
 fn mistakes_are_answered() {
-    let broken = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let broken = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let flag = broken.clone();
     let clock: WallClock = Arc::new(move || {
         assert!(!flag.load(Ordering::Relaxed), "on purpose");
@@ -514,6 +542,8 @@ fn mistakes_are_answered() {
     });
     let mut bench = Bench::with(1, clock);
     let id = bench.file("f", b"x");
+    fs::set_permissions(bench.path("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    broken.store(true, Ordering::Relaxed);
     assert!(bench.look(id, G0).expect_err("panics").text.contains("internal error"));
     let bundle = || SourceOp::ReadBundle { files: vec![BundleFile { id, generation: G0, size: 1 }] };
     let completion = bench.run(bundle(), Some(1));
@@ -521,7 +551,7 @@ fn mistakes_are_answered() {
     assert!(items[0].1.is_err());
     assert_eq!(completion.buffer.expect("comes back").id(), buffer);
     broken.store(false, Ordering::Relaxed);
-    assert_eq!(bench.look(id, G0), Ok(Look::Same));
+    assert!(matches!(bench.look(id, G0), Ok(Look::MetaOnly { .. })));
 
     for len in [None, Some(0)] {
         let done = bench.run(bundle(), len).done;
@@ -553,7 +583,7 @@ fn read_error_says_where() {
     let name = Name::new(b"mem").expect("legal");
     let dir = bench.tree.dir_fd(base).expect("base");
     let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-    bench.tree.add_entry(FileId(1), base, name, Some(seen.fingerprint));
+    bench.tree.add_entry(FileId(1), base, name, Some(&seen));
     let failure_of = |completion: SourceCompletion| read_result(&completion).clone().expect_err("unmapped");
     let failure = failure_of(bench.read(FileId(1), 4096, 10, 10_000));
     assert_eq!(&*failure.text, "read at byte 4096 of mem: Input/output error");
@@ -598,7 +628,8 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
         }
     }
     let hash = |bench: &mut Bench, map: &ExtentMap| {
-        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()) };
+        let Ok(Look::MetaOnly { seen, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
+        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen };
         match bench.run(op, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),

@@ -11,15 +11,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use haul_core::entry::{Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::schedule::TARGETS_MAX;
 use haul_core::transfer::source::Lies;
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 
+use super::age::{self, Clocked};
 use super::open::OpenFile;
+use super::stat::Seen;
+use super::{WallClock, wall_clock};
 use crate::storage::io::Target;
 use crate::storage::layout::{Provider, device_of, provider_at};
 use crate::storage::targets::Targets;
@@ -45,6 +49,8 @@ pub(in crate::storage) struct FileView {
 pub struct SourceTree {
     inner: Mutex<Inner>,
     targets: Targets,
+    /// Tells how old a ctime is.
+    clock: WallClock,
 }
 
 struct Inner {
@@ -53,8 +59,16 @@ struct Inner {
     entries: HashMap<FileId, EntryNode>,
     dir_fds: FdCache<DirId, OwnedFd>,
     files_open: FdCache<FileId, OpenFile>,
-    /// Who says where files lie, and the device of their file system, by what `stat` calls their device.
-    providers: HashMap<u64, (Provider, u64)>,
+    /// What is known of file systems, by what `stat` calls their device.
+    systems: HashMap<u64, System>,
+}
+
+#[derive(Clone, Copy)]
+struct System {
+    /// Who says where files lie.
+    provider: Provider,
+    device: u64,
+    clocked: Clocked,
 }
 
 struct DirNode {
@@ -73,6 +87,8 @@ struct EntryNode {
     generation: Generation,
     /// `None`: a symlink.
     fingerprint: Option<Fingerprint>,
+    /// What is read before proves nothing; `None`: whatever is read counts.
+    not_before: Option<Instant>,
 }
 
 impl SourceTree {
@@ -80,6 +96,11 @@ impl SourceTree {
         let shares = crate::storage::descriptors::budget();
         // A file can have two descriptors: one of them for direct reads.
         SourceTree::with_limits(shares.source_dirs, shares.source_files / 2)
+    }
+
+    /// The same, with a clock from the caller.
+    pub fn with_clock(clock: WallClock) -> SourceTree {
+        SourceTree { clock, ..SourceTree::new() }
     }
 
     /// A tree that keeps at most this many directories and files open.
@@ -91,9 +112,10 @@ impl SourceTree {
                 entries: HashMap::new(),
                 dir_fds: FdCache::new(dirs_open_max),
                 files_open: FdCache::new(files_open_max),
-                providers: HashMap::new(),
+                systems: HashMap::new(),
             }),
             targets: Targets::new(),
+            clock: wall_clock(),
         }
     }
 
@@ -166,17 +188,27 @@ impl SourceTree {
         drop(evicted);
     }
 
-    /// Registers a file (with its fingerprint of generation 0) or a symlink.
-    pub(in crate::storage) fn add_entry(
-        &self,
-        id: FileId,
-        place: Place,
-        name: Name,
-        fingerprint: Option<Fingerprint>,
-    ) {
+    /// Registers what a look just showed: a file (its fingerprint is that of generation 0), or a symlink (`None`).
+    pub(in crate::storage) fn add_entry(&self, id: FileId, place: Place, name: Name, seen: Option<&Seen>) {
+        let settle = seen.map_or(Duration::ZERO, |seen| self.settle(place, seen));
+        let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
+        let fingerprint = seen.map(|seen| seen.fingerprint);
+        let generation = Generation(0);
         let mut inner = self.lock();
         inner.hold(place);
-        inner.entries.insert(id, EntryNode { place, name, generation: Generation(0), fingerprint });
+        inner.entries.insert(id, EntryNode { place, name, generation, fingerprint, not_before });
+    }
+
+    /// For how long from now on a read of a file that was just seen does not count, for a change could leave what was seen
+    /// as it is.
+    pub(in crate::storage) fn settle(&self, place: Place, seen: &Seen) -> Duration {
+        let now = (self.clock)();
+        age::settle(seen.fingerprint.ctime, now, self.lock().clocked(place, seen.dev))
+    }
+
+    /// From when on a read of a walked file counts; `None`: whatever is read does.
+    pub fn not_before(&self, id: FileId) -> Option<Instant> {
+        self.lock().entries.get(&id)?.not_before
     }
 
     /// A registered file; `None` if it is forgotten or was never a file.
@@ -207,17 +239,8 @@ impl SourceTree {
     pub(in crate::storage) fn target_of(&self, id: FileId) -> Target {
         let inner = self.lock();
         let dir = || inner.dirs.get(&id.as_dir()).map(|dir| dir.place);
-        let mut place = inner.entries.get(&id).map(|entry| entry.place).or_else(dir);
-        while let Some(at) = place {
-            match at {
-                Place::Base(base) => return inner.bases[base].1,
-                Place::Dir(id) => match inner.dirs.get(&id) {
-                    Some(DirNode { target: Some(target), .. }) => return *target,
-                    above => place = above.map(|dir| dir.place),
-                },
-            }
-        }
-        Target::default()
+        let place = inner.entries.get(&id).map(|entry| entry.place).or_else(dir);
+        place.map_or(Target::default(), |place| inner.target_at(place))
     }
 
     /// The storage targets of this end.
@@ -236,26 +259,27 @@ impl SourceTree {
 
     /// The target of what lies on this device as a whole.
     pub(in crate::storage) fn device_target(&self, device: u64) -> TargetId {
-        let known = self.lock().providers.get(&device).map(|(_, device)| *device);
+        let known = self.lock().systems.get(&device).map(|system| system.device);
         self.targets.device(known.unwrap_or(device))
     }
 
     /// Who says where files of this device lie.
     pub(in crate::storage) fn provider(&self, device: u64) -> Provider {
-        self.lock().providers.get(&device).map_or(Provider::Flat, |(provider, _)| *provider)
+        self.lock().systems.get(&device).map_or(Provider::Flat, |system| system.provider)
     }
 
-    /// Finds out who says where files of a file system lie, once.
+    /// Finds out who says where files of a file system lie, and whose clock gives their times, once.
     fn know(&self, target: Target, dir: &OwnedFd) {
         let inner = self.lock();
-        if inner.providers.contains_key(&target.0) || inner.providers.len() >= TARGETS_MAX {
+        if inner.systems.contains_key(&target.0) || inner.systems.len() >= TARGETS_MAX {
             return;
         }
         // It may ask a server: not under the lock.
         drop(inner);
         let provider = provider_at(dir.as_fd());
         let device = device_of(dir.as_fd());
-        self.lock().providers.insert(target.0, (provider, device));
+        let clocked = fstatfs(dir).map_or(Clocked::Elsewhere, |stat| Clocked::of(stat.f_type as u64));
+        self.lock().systems.insert(target.0, System { provider, device, clocked });
     }
 
     /// A file that an earlier read left open.
@@ -313,6 +337,32 @@ impl SourceTree {
 }
 
 impl Inner {
+    /// The storage target of what lies at `place`, as far as its directory was opened.
+    fn target_at(&self, place: Place) -> Target {
+        let mut place = Some(place);
+        while let Some(at) = place {
+            match at {
+                Place::Base(base) => return self.bases[base].1,
+                Place::Dir(id) => match self.dirs.get(&id) {
+                    Some(DirNode { target: Some(target), .. }) => return *target,
+                    above => place = above.map(|dir| dir.place),
+                },
+            }
+        }
+        Target::default()
+    }
+
+    /// Whose clock gives the times of a file at `place` that `stat` says to be of `dev`.
+    fn clocked(&self, place: Place, dev: u64) -> Clocked {
+        let of = |dev: u64| self.systems.get(&dev).map(|system| system.clocked);
+        let above = self.target_at(place).0;
+        match of(above).unwrap_or(Clocked::Elsewhere) {
+            // Something else is mounted on the file itself.
+            Clocked::Here if dev != above => of(dev).unwrap_or(Clocked::Elsewhere),
+            clocked => clocked,
+        }
+    }
+
     fn path(&self, place: Place, name: &Name) -> Vec<u8> {
         let mut names = vec![name.as_bytes()];
         let mut place = place;

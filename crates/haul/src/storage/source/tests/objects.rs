@@ -21,8 +21,8 @@ fn faulty(io: IoPolicy, plan: Vec<(When, What)>) -> (Bench, Hung) {
     let handle = Arc::new(Mutex::new(None));
     let kept = handle.clone();
     let temp = disk_dir().unwrap_or_else(|| tempfile::tempdir().expect("tempdir"));
-    let bench = Bench::start(temp, |tree, post, meter| {
-        let mut config = config(1, tomorrow());
+    let bench = Bench::start(temp, tomorrow(), |tree, post, meter| {
+        let mut config = config(1);
         config.storage = StorageOptions {
             io,
             threads: Some(1),
@@ -370,8 +370,8 @@ fn watching(io: IoPolicy, instead: Option<&str>) -> Option<(Bench, Arc<Mutex<Vec
     let seen = modes.clone();
     let temp = disk_dir()?;
     let instead = instead.map(|name| temp.path().join(name));
-    let bench = Bench::start(temp, |tree, post, meter| {
-        let mut config = config(1, tomorrow());
+    let bench = Bench::start(temp, tomorrow(), |tree, post, meter| {
+        let mut config = config(1);
         let request_size = Some(OBJECT as u32);
         config.storage = StorageOptions { io, threads: Some(1), request_size, ..Default::default() };
         ReadEngine::start_with(tree, post, meter, config, Pages::new(), move || {

@@ -51,8 +51,8 @@ fn cached_bytes(file: &File) -> u64 {
 
 /// A bench on a disk. `helped`: the kernel may keep the cache clean by itself.
 fn bench(dir: tempfile::TempDir, io: IoPolicy, helped: bool) -> Bench {
-    Bench::start(dir, |tree, post, meter| {
-        let mut config = config(2, tomorrow());
+    Bench::start(dir, tomorrow(), |tree, post, meter| {
+        let mut config = config(2);
         config.storage.io = io;
         let lanes = config.knobs().lanes;
         let pages = Pages::with(Asking::Cachestat);
