@@ -22,6 +22,12 @@ pub const USAGE: i32 = 2;
 
 /// Runs a command.
 pub fn run(command: Command) -> i32 {
+    // Whatever else happened there would be told as something that it is not.
+    let works =
+        matches!(command, Command::Cp(_) | Command::Agent { protocol: false, .. } | Command::Probe(_));
+    if works && let Err(why) = haul::kernel::fits_here() {
+        return complain(&why, FAILED);
+    }
     match command {
         Command::Cp(args) => copy::run(&args),
         Command::Agent { protocol, channel } => agent::run(protocol, channel),

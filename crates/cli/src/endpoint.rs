@@ -2,7 +2,7 @@
 //!
 //! In: the words as typed, as bytes. Out: [`haul::api::Endpoint`]s, all sources on one side, at most one
 //! side far away. Invariant: a path goes through unchanged, whatever bytes it holds.
-//! Left out: `~`, variables and globs; the first is expanded at the far end, the others by nobody.
+//! Left out: `~`, `~name`, variables and globs; the first two are expanded at the far end, the others by nobody.
 
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv6Addr;

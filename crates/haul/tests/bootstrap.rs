@@ -46,9 +46,10 @@ struct Far {
 impl Far {
     fn new() -> Far {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["bin", "home"] {
+        for name in ["bin", "home", "tmp"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
+        fs::set_permissions(dir.path().join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
         let path = format!("{}:/usr/bin:/bin", dir.path().join("bin").display());
         Far { dir, path, before: String::new(), env: String::new() }
     }
@@ -73,10 +74,11 @@ impl Far {
         write_script(
             &ssh,
             &format!(
-                "for last; do :; done\n{}\nenv -i PATH='{}' HOME='{}' SSH_CONNECTION='127.0.0.1 9 127.0.0.1 22' {} /bin/sh -c \"$last\"",
+                "for last; do :; done\n{}\nenv -i PATH='{}' HOME='{}' TMPDIR='{}' SSH_CONNECTION='127.0.0.1 9 127.0.0.1 22' {} /bin/sh -c \"$last\"",
                 self.before,
                 self.path,
                 self.home().display(),
+                self.dir.path().join("tmp").display(),
                 self.env
             ),
         );
@@ -103,12 +105,22 @@ impl Far {
 
     /// The cached program, if there is exactly one, and nothing else lies with it.
     fn cached(&self) -> PathBuf {
+        self.kept_in(&self.home().join(".cache"))
+    }
+
+    /// The user's own directory for temporary files.
+    fn private(&self) -> PathBuf {
+        self.dir.path().join(format!("tmp/haul-{}", rustix::process::getuid().as_raw()))
+    }
+
+    /// The same of another place.
+    fn kept_in(&self, place: &FsPath) -> PathBuf {
         let only = |dir: &FsPath| {
             let entries: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
             assert_eq!(entries.len(), 1, "{entries:?}");
             entries[0].clone()
         };
-        only(&only(&self.home().join(".cache/haul")))
+        only(&only(&place.join("haul")))
     }
 }
 
@@ -439,7 +451,8 @@ fn chatter_is_skipped_or_named() {
     }
 }
 
-/// Goal: when ssh fails, its own words and exit code are in the error, and its words came as notes, escaped.
+/// Goal: when ssh fails, its own words and exit code are in the error, escaped, and said once: what came before, and what
+/// `ssh -v` says of itself, came as notes, each line as one.
 #[test]
 fn ssh_failure_is_quoted() {
     let mut far = Far::new();
@@ -448,8 +461,21 @@ fn ssh_failure_is_quoted() {
     let error = result.unwrap_err();
     assert_eq!((error.kind, error.ssh_exit), (BootstrapKind::Ssh, Some(255)));
     let words = "u@far: Permission denied\\x1b[2J (publickey).";
-    assert_eq!(notes, [words]);
+    assert_eq!(notes, [""; 0]);
     assert!(error.to_string().contains(words), "{error}");
+
+    let mut talks = Far::new();
+    talks.before =
+        "printf 'Banner\\n' >&2; echo HAUL-STAGE0 1 uname Linux x86_64 6.1; head -c 1 >/dev/null; \
+                    printf 'debug1: one\\ndebug1: two\\nConnection reset\\n' >&2; exit 255"
+            .into();
+    let (result, notes) = start(&talks.spec());
+    let error = result.unwrap_err().to_string();
+    assert_eq!(notes, ["Banner", "debug1: one", "debug1: two"]);
+    assert!(
+        error.contains("Connection reset") && !error.contains("debug1") && !error.contains("Banner"),
+        "{error}"
+    );
 
     let spec = RemoteSpec { ssh: vec!["/nonexistent/ssh".into()], ..far.spec() };
     let error = start(&spec).0.unwrap_err();
@@ -471,14 +497,83 @@ fn real_ssh_names_an_unknown_host() {
     assert!(error.to_string().contains("no-such-host.invalid: "), "{error}");
 }
 
-/// Goal: programs without a common protocol part with both versions named.
+/// Goal: programs without a common protocol part with both versions named, where the other one was asked for by name.
 #[test]
 fn version_mismatch_names_both() {
     let mut far = Far::with_haul();
     far.env = "AGENT_ECHO_VERSIONS=40-41".into();
-    let error = start(&far.spec()).0.unwrap_err();
+    let named = RemoteSpec { remote_haul: Some(far.dir.path().join("bin/haul")), ..far.pushing() };
+    let error = start(&named).0.unwrap_err();
     assert_eq!(error.kind, BootstrapKind::Version);
     assert!(error.to_string().contains("40 to 41") && error.remedy.is_some(), "{error}");
+}
+
+/// Goal: a haul in the far PATH that speaks other versions, or is none, is passed over for a pushed one, and one line says so;
+/// where none may be pushed the error says it.
+/// Method: programs that name older and newer versions, none, and what is no number.
+#[test]
+fn an_unfit_haul_is_passed_over() {
+    let says = |text: &str| format!("case $2 in --protocol) {text};; *) exit 9;; esac");
+    for (text, why) in [
+        ("echo haul-protocol 40-41", "speaks protocol 40-41"),
+        ("echo welcome; echo haul-protocol 0-0", "speaks protocol 0-0"),
+        ("echo haul-protocol x-y", "speaks protocol x-y"),
+        ("echo haul-protocol", "does not answer as haul does"),
+        ("exit 2", "does not answer as haul does"),
+    ] {
+        let far = Far::new();
+        far.script("haul", &says(text));
+        let (result, notes) = start(&far.pushing());
+        check_echo(result.unwrap_or_else(|e| panic!("{text}: {e}")));
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].contains(why) && notes[0].contains("passed over"), "{notes:?}");
+        let error = start(&far.spec()).0.unwrap_err();
+        assert_eq!(error.kind, BootstrapKind::Version, "{error}");
+        assert!(error.to_string().contains(why) && error.to_string().contains("--no-push"), "{error}");
+    }
+}
+
+/// Goal: a kernel on which haul cannot run is told by one sentence, and nothing is sent there.
+/// Method: a far `uname` that names an old release.
+#[test]
+fn an_old_kernel_is_named() {
+    let far = Far::with_haul();
+    far.script(
+        "uname",
+        "case $1 in -s) echo Linux;; -m) echo x86_64;; -r) echo 3.10.0-1160.el7.x86_64;; esac",
+    );
+    let (result, notes) = start(&far.pushing());
+    let error = result.unwrap_err();
+    assert_eq!(error.kind, BootstrapKind::Kernel);
+    let sentence = "far.invalid runs Linux 3.10.0-1160.el7.x86_64, and haul needs Linux 4.18 or newer";
+    assert_eq!((error.to_string().as_str(), notes.len()), (sentence, 0));
+    assert!(!far.home().join(".cache").exists());
+}
+
+/// Goal: haul at the far end has the umask of the user's login, whether it was found or brought there.
+/// Method: a login under an odd umask; what the program there says it has.
+#[test]
+fn the_users_umask_is_kept() {
+    for brought in [false, true] {
+        let mut far = if brought { Far::new() } else { Far::with_haul() };
+        far.before = "umask 0026".into();
+        let connected = start(&far.pushing()).0.unwrap();
+        let agents = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let at = entry.ok()?.path();
+            let environment = fs::read(at.join("environ")).ok()?;
+            let ours =
+                String::from_utf8_lossy(&environment).contains(&format!("HOME={}", far.home().display()));
+            let line = fs::read(at.join("cmdline")).ok()?;
+            (ours && line.ends_with(b"\0agent\0")).then(|| fs::read_to_string(at.join("status")).ok())?
+        });
+        let masks: Vec<String> = agents
+            .filter_map(|status| {
+                status.lines().find_map(|line| line.strip_prefix("Umask:")).map(|m| m.trim().to_owned())
+            })
+            .collect();
+        assert_eq!(masks, ["0026"], "brought: {brought}");
+        check_echo(connected);
+    }
 }
 
 /// Goal: a program named by path is used whatever bytes the path has; a wrong one is an error, not a reason

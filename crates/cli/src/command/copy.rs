@@ -200,6 +200,7 @@ mod tests {
     fn terminal() -> Surroundings {
         Surroundings {
             stdin_terminal: true,
+            answers: true,
             stdout_terminal: true,
             stderr_terminal: true,
             capable: true,

@@ -11,6 +11,8 @@ use crate::args::far::{Far, Ports};
 /// What a command may want to know of the process.
 pub struct Surroundings {
     pub stdin_terminal: bool,
+    /// Somebody could answer a question of ssh's.
+    pub answers: bool,
     pub stdout_terminal: bool,
     pub stderr_terminal: bool,
     /// `TERM` names a terminal that understands escape sequences.
@@ -23,6 +25,7 @@ impl Surroundings {
     pub fn look() -> Surroundings {
         Surroundings {
             stdin_terminal: std::io::stdin().is_terminal(),
+            answers: can_answer(has_terminal(), |name| set(name)),
             stdout_terminal: std::io::stdout().is_terminal(),
             stderr_terminal: std::io::stderr().is_terminal(),
             capable: set("TERM").is_some_and(|term| term != "dumb"),
@@ -40,13 +43,31 @@ impl Surroundings {
             via: far.via.clone(),
             dial,
             ports: far.port.map(|Ports(first, last)| (first, last)),
-            // ssh asks on the terminal itself; a run with another stdin is a script, which nobody answers for.
-            interactive: self.stdin_terminal,
+            interactive: self.answers,
             ssh_channels: Some(1),
             sockets: Vec::new(),
             binary: self.binary.clone(),
         }
     }
+}
+
+/// Whether this process has a terminal, on which ssh asks whatever stdin is: a person's, or one that a program like sshpass
+/// made for it.
+fn has_terminal() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/tty").is_ok()
+}
+
+/// Whether ssh's questions are heard: on the terminal, or by the program that the user named for it, as ssh itself decides.
+fn can_answer(terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let display = variable("DISPLAY").or_else(|| variable("WAYLAND_DISPLAY")).is_some();
+    let require = variable("SSH_ASKPASS_REQUIRE").map(|word| word.to_ascii_lowercase());
+    let program = variable("SSH_ASKPASS").is_some()
+        && match require.as_deref().and_then(|word| word.to_str()) {
+            Some("force") => true,
+            Some("never") => false,
+            _ => display,
+        };
+    terminal || program
 }
 
 /// Where haul keeps what it learns: `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`. `None`: the environment
@@ -87,6 +108,21 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    /// Goal: who can answer ssh's questions is found as ssh finds it.
+    #[test]
+    fn whoever_can_answer_is_found() {
+        let asks = |terminal, set: &[(&str, &str)]| {
+            can_answer(terminal, |name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+        };
+        assert!(asks(true, &[]) && !asks(false, &[]));
+        let program = ("SSH_ASKPASS", "/x");
+        assert!(!asks(false, &[program]) && !asks(false, &[("DISPLAY", ":0")]));
+        assert!(asks(false, &[program, ("DISPLAY", ":0")]));
+        assert!(asks(false, &[program, ("WAYLAND_DISPLAY", "w")]));
+        assert!(asks(false, &[program, ("SSH_ASKPASS_REQUIRE", "Force")]));
+        assert!(!asks(false, &[program, ("DISPLAY", ":0"), ("SSH_ASKPASS_REQUIRE", "never")]));
+    }
+
     /// Goal: the state directory is where the specification has it.
     #[test]
     fn state_lies_where_the_specification_has_it() {
@@ -111,7 +147,7 @@ mod tests {
             [PathBuf::from("/run/user/7/haul"), own.clone()]
         );
         assert_eq!(control_dirs_of(None, Some("relative".into()), 7), vec![own.clone()]);
-        assert_eq!(control_dirs_of(None, None, 7), [own.clone()]);
+        assert_eq!(control_dirs_of(None, None, 7), vec![own.clone()]);
         assert_eq!(control_dirs_of(Some("relative".into()), None, 7), [own]);
         let (alone, runtime) = (Some("/ctl".into()), Some("/run/user/7".into()));
         assert_eq!(control_dirs_of(alone, runtime, 7), [PathBuf::from("/ctl")]);

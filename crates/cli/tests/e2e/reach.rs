@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -230,6 +231,58 @@ fn a_bare_host_gets_the_program_pushed() {
     run(&[]).exits(0);
     assert!(!room.at("ran").exists(), "a spoilt cache was run");
     assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: a destination that a push makes has the mode that the user's umask gives, whether haul was found there or brought.
+#[test]
+fn a_new_destination_follows_the_users_umask() {
+    need!("sshd");
+    for haul in [FarHaul::Built, FarHaul::Absent] {
+        let sshd = Sshd::start_as(haul, None);
+        let room = Room::new();
+        let file = room.file("f", "f");
+        let made = room.at("made/within");
+        let mut to = sshd.path(&made);
+        to.push("/");
+        Haul::cp([file.as_os_str(), &to]).by(&sshd).run().sane().exits(0);
+        // What whoever makes a directory there by hand gets.
+        let by_hand = Command::new("ssh")
+            .args(sshd.command().split_whitespace().skip(1))
+            .args(["127.0.0.1", "mkdir"])
+            .arg(room.at("by-hand"))
+            .status();
+        assert!(by_hand.expect("run ssh").success());
+        let mode = |path: &Path| fs::metadata(path).expect("look").mode() & 0o7777;
+        assert_ne!(mode(&room.at("by-hand")), 0o700, "this shows nothing");
+        for dir in ["made", "made/within"] {
+            assert_eq!(mode(&room.at(dir)), mode(&room.at("by-hand")), "{dir}");
+        }
+    }
+}
+
+/// Goal: another user's home is found at the far end, in a source and in a destination; a user who is not there is named.
+#[test]
+fn a_tilde_with_a_name_is_expanded_at_the_far_end() {
+    need!("sshd", "root");
+    let sshd = Sshd::start();
+    let room = Room::new();
+    let file = room.file("f", "content");
+    let root = tempfile::Builder::new().prefix("haul-e2e-").tempdir_in("/root").expect("root has a home");
+    let typed = |rest: &str| {
+        let name = root.path().file_name().expect("it has a name").to_string_lossy().into_owned();
+        sshd.path(Path::new(&format!("~root/{name}/{rest}")))
+    };
+    Haul::cp([file.as_os_str(), &typed("to")]).by(&sshd).run().sane().exits(0);
+    assert_eq!(read(root.path().join("to")), b"content");
+    Haul::cp([typed("to").as_os_str(), room.at("back").as_os_str()]).by(&sshd).run().sane().exits(0);
+    assert_eq!(read(room.at("back")), b"content");
+    for words in [
+        [file.clone().into_os_string(), sshd.path(Path::new("~no-such-user/to"))],
+        [sshd.path(Path::new("~no-such-user/from")), room.at("to").into_os_string()],
+    ] {
+        Haul::cp(words).by(&sshd).run().sane().exits(1).says("no such user");
+    }
+    assert!(!sshd.home().join("~no-such-user").exists() && !room.at("to").exists());
 }
 
 /// Goal: what a login shell or wrapper says first is skipped; too much of it is a clear error.

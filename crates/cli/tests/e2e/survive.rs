@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::hosts::Hosts;
+use crate::support::netns::FAR;
 use crate::support::procs;
 use crate::support::run::Haul;
 
@@ -52,6 +55,44 @@ fn a_dark_link_is_waited_out() {
         let waited = ended.events().iter().any(|event| event.to_string().contains("s for the network"));
         assert!(waited, "{}", ended.describe());
         hosts.assert_copied();
+    }
+}
+
+/// Goal: a near link that is down behind a gateway that refuses everything in the far host's name is waited out as one that
+/// says nothing, though ssh is lost with it.
+/// Method: the near host takes the far one's address for its own, until the progress has told for longer than a dead far end
+/// was ever asked.
+#[test]
+fn a_refusing_gateway_is_waited_out() {
+    need!("netns", "sshd");
+    for pull in [false, true] {
+        let hosts = Hosts::new(71, 200, 512 << 20);
+        let mut run = hosts.begin(pull, &[PORT_OPTION]);
+        let taken = format!("{FAR}/32");
+        hosts.near(&["ip", "addr", "add", &taken, "dev", "lo"]);
+        let waited = run.until(|run| {
+            let said = String::from_utf8_lossy(&run.stdout()).into_owned();
+            let seconds = said.rsplit_once("waiting ").and_then(|(_, rest)| rest.split(' ').next());
+            seconds.and_then(|number| number.parse::<u32>().ok()) >= Some(25)
+        });
+        assert!(waited, "it gave up\n{}", run.stderr());
+        hosts.near(&["ip", "addr", "del", &taken, "dev", "lo"]);
+        run.wait().sane().exits(0);
+        hosts.assert_copied();
+    }
+}
+
+/// Goal: a far end that is killed is not waited for, whatever the patience: its shell says that it has ended.
+#[test]
+fn a_far_end_that_is_killed_is_not_waited_for() {
+    need!("netns", "sshd");
+    for pull in [false, true] {
+        let hosts = Hosts::new(71, 200, 256 << 20);
+        // Nothing refuses: its port is answered by nobody any more.
+        let run = hosts.begin(pull, &[PORT_OPTION, "--patience=1h"]);
+        hosts.pair.close(&hosts.pair.far, PORT);
+        procs::signal_all(&procs::marked(&hosts.sshd.mark), Signal::KILL);
+        run.wait().sane().exits(1).says("the haul at the other end is gone");
     }
 }
 

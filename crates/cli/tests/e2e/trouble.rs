@@ -342,6 +342,47 @@ fn ssh_that_fails_speaks_for_itself() {
         .says("denied");
 }
 
+/// Goal: ssh is told never to ask where nobody could answer, and only there.
+/// Method: an ssh that shows its options; a terminal, a program that asks in its place, one that answers for it, and none.
+#[test]
+fn ssh_may_ask_where_somebody_can_answer() {
+    need!("script", "setsid");
+    let room = Room::new();
+    room.file("f", "f");
+    for name in ["ssh", "sshpass"] {
+        set_mode(&room.file(name, "#!/bin/sh\necho \"told $*\" >&2\nexit 255\n"), 0o755);
+    }
+    let haul = |program: &str| {
+        let ssh = room.at(program).display().to_string();
+        Haul::new(["cp", "-e", &ssh]).args([room.at("f").as_os_str(), "host.invalid:x".as_ref()])
+    };
+    let forbidden = |haul: Haul| {
+        let ended = haul.run().sane().exits(1);
+        let said = format!("{}{}", String::from_utf8_lossy(&ended.stdout), ended.stderr);
+        assert_eq!(said.matches("told ").count(), 1, "its words are said once\n{said}");
+        said.contains("BatchMode=yes")
+    };
+    let program = || haul("ssh").without_a_terminal().env("SSH_ASKPASS", "/bin/false");
+    assert!(forbidden(haul("ssh").without_a_terminal()));
+    assert!(forbidden(program()));
+    assert!(!forbidden(program().env("DISPLAY", ":0")));
+    assert!(!forbidden(program().env("SSH_ASKPASS_REQUIRE", "force")));
+    assert!(!forbidden(haul("sshpass").without_a_terminal()));
+    assert!(!forbidden(haul("ssh").args(["</dev/null"]).on_a_terminal()), "a terminal that is not stdin");
+}
+
+/// Goal: an old kernel is named by one sentence, and nothing is done there.
+#[test]
+fn an_old_kernel_is_named() {
+    need!("setarch");
+    let room = Room::new();
+    let (from, to) = (room.file("f", "f"), room.at("g"));
+    let ended = Haul::new(["cp"]).args([&from, &to]).on_an_old_kernel().run().sane().exits(1);
+    assert!(ended.stderr.starts_with("haul: this host runs Linux 2.6."), "{}", ended.describe());
+    assert!(ended.stderr.ends_with(", and haul needs Linux 4.18 or newer\n"), "{}", ended.describe());
+    assert!(!to.exists());
+}
+
 /// Goal: a low limit on open files slows a copy at most: no entry fails for want of descriptors.
 /// Method: 6,000 small files, which are all open until their epoch ends, and a deep chain of directories, under a
 /// limit of 1,024 descriptors.

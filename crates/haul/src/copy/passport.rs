@@ -18,6 +18,7 @@ use crate::job::{AgentRequest, Options, Role, StorageOptions};
 use crate::probe::network::Way;
 use crate::probe::{self, Direction, network, passport};
 use crate::transport::bootstrap::StorageRate;
+use crate::users;
 
 /// How endpoints begin that are no files.
 const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
@@ -124,10 +125,11 @@ fn load(
     if MADE.iter().any(|scheme| path.starts_with(scheme)) {
         return Ok(None);
     }
-    let path = match (home, path.strip_prefix(b"~")) {
-        (Some(home), Some([])) => home.to_owned(),
-        (Some(home), Some([b'/', rest @ ..])) => home.join(OsStr::from_bytes(rest)),
-        _ => PathBuf::from(OsStr::from_bytes(path)),
+    let path = match home.map(|home| users::expand(path, home)) {
+        Some(Ok(path)) => path,
+        // The copy itself will say what is wrong with it.
+        Some(Err(_)) => return Ok(None),
+        None => PathBuf::from(OsStr::from_bytes(path)),
     };
     // What cannot be looked at has no passport; the copy itself will say what is wrong with it.
     let Ok(identity) = probe::identify(&path) else { return Ok(None) };

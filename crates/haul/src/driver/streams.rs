@@ -12,7 +12,7 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::transfer::keeper::{Backoff, Keeper};
 use haul_core::wire::Message;
 
-use crate::transport::rejoin::{JoinEvent, Joins};
+use crate::transport::rejoin::{JoinEvent, Joins, Peer};
 use crate::transport::stream::{ControlHandle, Loss};
 use crate::transport::{Link, Post};
 
@@ -20,7 +20,8 @@ use crate::transport::{Link, Post};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The end that listens waits so much longer, so that the other is the one to give up.
 const MARGIN: Duration = Duration::from_secs(10);
-/// So many refusals one after another: the program at the other end is gone.
+/// So many refusals one after another, where the trusted channel is gone as well: so is the program at the other end. Refusals
+/// alone say nothing, for a gateway whose line is down refuses in everybody's name.
 const REFUSALS_MAX: u32 = 3;
 /// An end whose peer's connections and ssh all ended waits so long for one of them to come after all; and so long where
 /// data streams still seem to be up, for an end that sends nothing does not see them go.
@@ -59,6 +60,15 @@ pub(crate) struct Lines {
     added: u64,
     /// Data streams of the start: those with the first ids.
     first: u16,
+}
+
+/// Whether the program at the other end is dead, for an end that dials.
+fn is_gone(peer: Peer, refusals: u32) -> bool {
+    match peer {
+        Peer::Ended => true,
+        Peer::Orphaned => refusals >= REFUSALS_MAX,
+        Peer::Unknown => haul_mutant::removed("refusal-waits") && refusals >= REFUSALS_MAX,
+    }
 }
 
 /// What became of a lost control.
@@ -269,7 +279,7 @@ impl Lines {
                     (wait.min(self.patience), "the other end is gone")
                 }
                 Joins::Accept(_) => (self.patience + MARGIN, "nobody came back"),
-                Joins::Dial(_) | Joins::Never if dark.refusals >= REFUSALS_MAX => {
+                Joins::Dial(dial) if is_gone(dial.peer(), dark.refusals) => {
                     (Duration::ZERO, "the haul at the other end is gone")
                 }
                 Joins::Dial(_) | Joins::Never => (self.patience, "the network did not come back"),

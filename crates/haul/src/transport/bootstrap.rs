@@ -47,6 +47,7 @@ mod reverse;
 mod share;
 mod ssh;
 mod start;
+mod strangers;
 mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
@@ -92,7 +93,7 @@ pub struct RemoteSpec {
     pub dial: Dialler,
     /// `--port A-B` of the end that listens, inclusive; `None`: any free port.
     pub ports: Option<(u16, u16)>,
-    /// A person sits at a terminal: ssh may ask for a password. Without one nothing ever prompts.
+    /// Somebody can answer: ssh may ask for a password. Else it is told never to.
     pub interactive: bool,
     /// Data streams wanted, 1 to `STREAMS_MAX`; `None`: as many as the path needs.
     pub streams: Option<u16>,
@@ -202,6 +203,8 @@ pub enum BootstrapKind {
     Ssh,
     /// The far shell talks too much before haul starts.
     Chatter,
+    /// The far end's kernel is too old.
+    Kernel,
     /// There is no haul at the far end and it may not be pushed.
     NoProgram,
     /// Pushing haul, or running the pushed one, failed.

@@ -27,8 +27,19 @@ pub enum JoinEvent {
     Stream { stream: StreamId, epoch: SessionEpoch, link: Link },
     /// Control is up again, under a higher epoch.
     Control { epoch: SessionEpoch, link: Link },
-    /// This end dialled, and it did not come up. `refused`: nobody listens there any more.
+    /// This end dialled, and it did not come up. `refused`: nobody listens there any more, or somebody on the way says so.
     Failed { stream: StreamId, why: String, refused: bool },
+}
+
+/// What the channel that is trusted tells of the program at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Nothing: it may well be there.
+    Unknown,
+    /// That channel has ended: with the program, or with the network.
+    Orphaned,
+    /// It has ended.
+    Ended,
 }
 
 /// The dialling end.
@@ -41,6 +52,10 @@ pub trait Dial: Send + Sync {
     }
     /// This stream, which was up, is over.
     fn left(&self, _stream: StreamId) {}
+    /// What is known of the other end besides.
+    fn peer(&self) -> Peer {
+        Peer::Unknown
+    }
 }
 
 /// The listening end.

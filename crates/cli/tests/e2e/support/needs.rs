@@ -12,7 +12,7 @@ use super::disk::{self, Kind};
 ///
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
 /// `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for
-/// which it must be built), `script`.
+/// which it must be built), `script`, `setsid`, `setarch`.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -69,6 +69,8 @@ fn probe(need: &str) -> bool {
         "prlimit" => works("prlimit", &["--fsize=1000000", "true"]),
         "targets" => root && Path::new("/dev/fuse").exists() && super::model::lab().exists(),
         "script" => works("script", &["-qec", "true", "/dev/null"]),
+        "setsid" => works("setsid", &["--wait", "true"]),
+        "setarch" => works("setarch", &["--uname-2.6", "true"]),
         "b3sum" => works("b3sum", &["--version"]),
         _ => panic!("no need is called {need}"),
     }

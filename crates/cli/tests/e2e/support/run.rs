@@ -98,6 +98,16 @@ impl Haul {
         self.wrapped(["prlimit", limit])
     }
 
+    /// Runs without a terminal, whatever the tests have.
+    pub fn without_a_terminal(self) -> Haul {
+        self.wrapped(["setsid", "--wait"])
+    }
+
+    /// Runs where the kernel says that it is an old one.
+    pub fn on_an_old_kernel(self) -> Haul {
+        self.wrapped(["setarch", "--uname-2.6"])
+    }
+
     /// Runs on one processor only.
     pub fn on_one_processor(self) -> Haul {
         self.wrapped(["taskset", "--cpu-list", "0"])
@@ -132,7 +142,9 @@ impl Haul {
         command.args(&line[1..]).args(&self.args);
         // A home of its own, and no agent, configuration or locale of whoever runs the tests.
         command.env("HOME", room.dir("home")).env(procs::MARK, &mark).env("LC_ALL", "C");
-        for variable in ["SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+        let of_this_user = ["SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
+        let asks = ["SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "DISPLAY", "WAYLAND_DISPLAY"];
+        for variable in of_this_user.into_iter().chain(asks) {
             command.env_remove(variable);
         }
         // What a killed haul leaves there goes with the room. Other copies of whoever runs the tests are none of theirs.

@@ -26,6 +26,7 @@ use crate::storage::null::{self, Made};
 use crate::storage::sink::owner::boot_id;
 use crate::storage::sink::{AcquireError, JobDir, JobKey, Journal, Owner, Patience, SinkTree};
 use crate::transport::stream::ControlHandle;
+use crate::users::{self, Unexpanded};
 
 /// What was agreed and found before the first entry.
 pub(super) struct Setup {
@@ -176,7 +177,7 @@ struct Asked<'a> {
     names: HashSet<&'a [u8]>,
     made: Vec<Name>,
     contents: bool,
-    /// What `~` is called is known to the far end alone.
+    /// What `~` and `~name` are called is known to the far end alone.
     home: bool,
 }
 
@@ -190,7 +191,7 @@ impl Asked<'_> {
                 None => drop(asked.names.insert(last)),
             }
             asked.contents |= matches!(last, b"" | b"." | b"..");
-            asked.home |= path.0 == b"~";
+            asked.home |= path.0.starts_with(b"~") && !path.0.contains(&b'/');
         }
         asked
     }
@@ -214,10 +215,20 @@ pub(crate) fn destination(
     home: Option<&Path>,
 ) -> Result<(PathBuf, Option<Name>), Failure> {
     let path = match (path, home) {
-        (b"" | b"~", Some(home)) if path == b"~" => home.to_owned(),
         (b"", _) => PathBuf::from("."),
-        ([b'~', b'/', rest @ ..], Some(home)) => home.join(OsStr::from_bytes(rest)),
-        _ => PathBuf::from(OsStr::from_bytes(path)),
+        (path, Some(home)) => users::expand(path, home).map_err(|why| {
+            let path = String::from_utf8_lossy(path);
+            let text = match why {
+                Unexpanded::NoHome => {
+                    format!("destination {path}: '~' cannot be expanded, for HOME is not set")
+                }
+                Unexpanded::NoUser => format!(
+                    "destination {path}: there is no such user; for a name that begins with '~' write ./~"
+                ),
+            };
+            Failure { stage: FailureStage::Create, errno: 2, text: text.into() }
+        })?,
+        (path, None) => PathBuf::from(OsStr::from_bytes(path)),
     };
     let single = matches!(roots, [SourceRoot::Named { is_dir: false, .. }]);
     let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::api::{Control, Event, Knob, Observer};
 use crate::driver::Protection;
-use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins};
+use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins, Peer};
 use crate::transport::{Guard, Link, Post, memory};
 
 type Closer = Arc<dyn Fn() + Send + Sync>;
@@ -29,6 +29,8 @@ struct Net {
     door: Mutex<Option<Post<JoinEvent>>>,
     closers: Mutex<Vec<(StreamId, Closer)>>,
     joined: AtomicU64,
+    /// So often control was refused.
+    refused: AtomicU64,
     /// Each link is cut after about so many bytes: of data, and of control.
     budgets: Mutex<Option<(fastrand::Rng, u64, u64)>>,
 }
@@ -166,6 +168,7 @@ impl Dial for Dialler {
             };
             let refused = net.refuses.load(Ordering::SeqCst);
             if net.down.load(Ordering::SeqCst) || refused {
+                net.refused.fetch_add(u64::from(refused && stream == StreamId(0)), Ordering::SeqCst);
                 return post(JoinEvent::Failed { stream, why: "the net is down".into(), refused });
             }
             let (near, far) = net.link(stream);
@@ -176,6 +179,9 @@ impl Dial for Dialler {
             }
             post(event(near));
         });
+    }
+    fn peer(&self) -> Peer {
+        if self.0.orphaned.load(Ordering::SeqCst) { Peer::Orphaned } else { Peer::Unknown }
     }
 }
 
@@ -367,6 +373,30 @@ fn darkness_is_waited_out_and_shown() {
     let reports = net.finish("dark", source, sink);
     complete("dark", &bench, &reports);
     assert!(told());
+}
+
+/// Goal: a connection that is refused is waited out as one that is not answered, as long as nobody has said that the other end
+/// is gone.
+/// Method: everything is cut and control is refused more often than a dead end is asked; then it comes back.
+#[test]
+fn refusals_are_waited_out() {
+    for pull in [false, true] {
+        let (bench, net) = (Bench::new(), Arc::new(Net::default()));
+        plant(&bench, 20_000_000, 50);
+        let case = format!("refused, pull {pull}");
+        let reports = copy(&case, &bench, &net, pull, Duration::from_secs(600), || {
+            begun(&bench);
+            net.refuses.store(true, Ordering::SeqCst);
+            net.cut_all();
+            let deadline = Instant::now() + super::PATIENCE;
+            while net.refused.load(Ordering::SeqCst) < 6 {
+                assert!(Instant::now() < deadline, "{case}: it is not dialled any more");
+                thread::sleep(Duration::from_millis(5));
+            }
+            net.refuses.store(false, Ordering::SeqCst);
+        });
+        complete(&case, &bench, &reports);
+    }
 }
 
 /// Goal: a network that does not come back ends both ends after the user's patience, one that lost the other end at

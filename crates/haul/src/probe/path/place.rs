@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::super::{Direction, Only, Pattern, ProbeError, Request};
 use crate::api::Endpoint;
 use crate::storage::null::Made;
+use crate::users;
 
 /// How endpoints begin that are no files.
 const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
@@ -45,11 +46,9 @@ pub(super) fn request(
     if MADE.iter().any(|scheme| typed.starts_with(scheme)) {
         return Ok(None);
     }
-    let path = match (home, typed.strip_prefix(b"~")) {
-        (Some(home), Some([])) => home.to_owned(),
-        (Some(home), Some([b'/', rest @ ..])) => home.join(OsStr::from_bytes(rest)),
-        _ => PathBuf::from(OsStr::from_bytes(typed)),
-    };
+    // One that cannot be expanded is not there, which is said of it as it was typed.
+    let path = home.and_then(|home| users::expand(typed, home).ok());
+    let path = path.unwrap_or_else(|| PathBuf::from(OsStr::from_bytes(typed)));
     let (dir, file) = match direction {
         Direction::Read => source(&path)?,
         Direction::Write => (sink(&path), None),

@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat
 use rustix::io::Errno;
 
 use super::failure::{printable, strerror};
+use crate::users::{self, Unexpanded};
 
 /// Most sources of one job: both ends keep the names of all.
 pub const SOURCES_MAX: usize = ROOTS_MAX;
@@ -56,6 +57,8 @@ pub enum SourceError {
     IsDirectory { path: String },
     #[error("source {path}: '~' cannot be expanded, for HOME is not set")]
     NoHome { path: String },
+    #[error("source {path}: there is no such user; for a name that begins with '~' write ./~")]
+    NoUser { path: String },
     #[error("source {path}: {why}")]
     Name { path: String, why: NameError },
     #[error("sources {first} and {second} would both become {name} at the destination")]
@@ -72,12 +75,14 @@ impl SourceError {
             | SourceError::IsDirectory { .. }
             | SourceError::Name { .. }
             | SourceError::SameName { .. } => true,
-            SourceError::Unreachable { .. } | SourceError::NoHome { .. } => false,
+            SourceError::Unreachable { .. } | SourceError::NoHome { .. } | SourceError::NoUser { .. } => {
+                false
+            }
         }
     }
 }
 
-const HINT: &str = " (globs, variables and '~user' are literal on this side of the colon; name the files, or their directory with -r)";
+const HINT: &str = " (globs and variables are literal on this side of the colon; name the files, or their directory with -r)";
 
 /// Maps the sources as typed to source roots. `home`: what `~` stands for, where the shell did not expand it
 /// (the far side of a colon); `None` leaves it as it is.
@@ -145,25 +150,14 @@ fn looks_unexpanded(typed: &[u8]) -> bool {
     typed.first() == Some(&b'~') || typed.iter().any(|b| b"*?[$".contains(b))
 }
 
-/// `~` and `~/...` with `home` in place of the tilde; anything else as it is.
+/// With what a tilde stands for, where no shell has seen it.
 fn expand(typed: &[u8], home: Option<&Path>) -> Result<PathBuf, SourceError> {
-    let as_typed = || PathBuf::from(OsString::from_vec(typed.to_vec()));
-    let (Some(home), Some(rest)) = (home, typed.strip_prefix(b"~")) else {
-        return Ok(as_typed());
-    };
-    if !rest.is_empty() && rest[0] != b'/' {
-        return Ok(as_typed());
-    }
-    if home.as_os_str().is_empty() {
-        return Err(SourceError::NoHome { path: printable(typed) });
-    }
-    // Joined as bytes: a `Path` would drop the slash at the end, which has a meaning here.
-    let mut bytes = home.as_os_str().as_bytes().to_vec();
-    if bytes.ends_with(b"/") && !rest.is_empty() {
-        bytes.pop();
-    }
-    bytes.extend_from_slice(rest);
-    Ok(PathBuf::from(OsString::from_vec(bytes)))
+    let Some(home) = home else { return Ok(PathBuf::from(OsString::from_vec(typed.to_vec()))) };
+    let path = || printable(typed);
+    users::expand(typed, home).map_err(|why| match why {
+        Unexpanded::NoHome => SourceError::NoHome { path: path() },
+        Unexpanded::NoUser => SourceError::NoUser { path: path() },
+    })
 }
 
 /// The source roots as the sink is told of them. A directory whose contents are copied is told by its own name, wherever it
@@ -307,7 +301,9 @@ mod tests {
         assert_eq!(spec("~/data/").expect("there").target, RootTarget::Contents);
         assert_eq!(spec("~/").expect("there").target, RootTarget::Contents);
         assert!(matches!(spec("~").expect("there").target, RootTarget::Named(_)));
-        assert!(spec("~nobody/data").expect_err("literal").to_string().contains("literal"));
+        assert_eq!(spec("~root").expect("there").path, Path::new("/root"));
+        assert!(spec("~no-such-user/data").expect_err("nobody").to_string().contains("no such user"));
+        assert!(spec("$HOME/data").expect_err("literal").to_string().contains("literal"));
         assert!(resolve_sources(&[b"~/data".to_vec()], true, None).is_err());
         let no_home = resolve_sources(&[b"~/data".to_vec()], true, Some(Path::new("")));
         assert!(matches!(no_home, Err(SourceError::NoHome { .. })));

@@ -194,7 +194,9 @@ where
             let pin = tls::Pin(near.key.0.clone());
             let (session, identity) = (session.clone(), identity.clone());
             let strays = Arc::clone(&strays);
-            let opened = Listener::open(&at, near.ports, (session, streams), identity, pin, strays, window);
+            let known = client.into_iter().collect();
+            let opened =
+                Listener::open(&at, near.ports, (session, streams), (identity, pin), known, strays, window);
             opened.map_err(|e| {
                 let ports = near.ports.map(|(a, b)| format!(" ports {a}-{b}")).unwrap_or_default();
                 let at = match at {
@@ -440,7 +442,7 @@ where
 }
 
 /// Notes the end of the pipe: ssh is gone, or the near end with it. The session does not end by that alone.
-fn watch_pipe(mut input: impl Read + Send + 'static, orphaned: Arc<AtomicBool>) {
+pub(super) fn watch_pipe(mut input: impl Read + Send + 'static, orphaned: Arc<AtomicBool>) {
     let watch = move || {
         // The near end says nothing more here; should it, it is not meant for us.
         let _ = std::io::copy(&mut input, &mut std::io::sink());

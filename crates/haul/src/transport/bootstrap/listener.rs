@@ -2,9 +2,10 @@
 //!
 //! In: addresses, a [`Session`] with its secret, the other end's key. Out: joined streams, each once; first those of the
 //! start, then, once the driver has opened the door, others and control again.
-//! Each accepted socket gets a thread and [`HANDSHAKE_WAIT`] to finish TLS with the pinned key and to prove which
-//! stream it is. Whoever fails is closed and counted, and learns nothing.
-//! Invariants: at most [`PREAUTH_MAX`] strangers at a time, and [`LIVE_MAX`] streams that are ours; a stream id is taken
+//! Who comes in has [`HANDSHAKE_WAIT`] to say a word, and then gets a thread and as long again to finish TLS with the pinned
+//! key and to prove which stream it is. Whoever fails is closed and counted, and learns nothing. Where there are too many,
+//! of those who say nothing and of those who talk, the one goes that [`Strangers`] names.
+//! Invariants: at most [`places`] strangers of each kind at a time, and [`LIVE_MAX`] streams that are ours; a stream id is taken
 //! once; control only under an epoch above all before, data only under control's (at the start under the first, for all
 //! are dialled together); the port is closed when the listener is dropped.
 
@@ -15,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_core::ids::{SessionEpoch, StreamId};
@@ -25,11 +26,22 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::meet::{Session, prepare, set_timeouts, settle};
 use super::message::LINKS_MAX;
+use super::strangers::Strangers;
 use crate::transport::rejoin::{Door, JoinEvent};
 use crate::transport::{Link, Post, tcp, tls};
 
-/// Most connections at a time that have not shown who they are; one more is closed at once.
-pub(super) const PREAUTH_MAX: usize = 64;
+/// Most connections at a time that have not shown who they are, of those that say nothing and of those that talk: more than
+/// all streams of a start. Each is one descriptor, or two. Fewer where a process may not have many.
+const PLACES_MAX: usize = 96;
+pub(super) const PLACES_FEW: usize = 64;
+const DESCRIPTORS_MANY: u64 = 4096;
+/// Threads of those who were sent away end at once, if the system lets them run. Of all strangers there are at most so many
+/// for each place.
+const THREADS_PER_PLACE: usize = 4;
+/// Addresses of ours that are remembered.
+const KNOWN_MAX: usize = 32;
+/// Connections that are taken in at a time.
+const ACCEPT_MAX: usize = 64;
 /// Most data streams of ours that are open at a time. The end that dials replaces one that this end has not yet seen go.
 const LIVE_MAX: usize = 2 * STREAMS_MAX as usize;
 /// The epoch of a session's start.
@@ -90,7 +102,11 @@ struct Desk {
     identity: tls::Identity,
     pin: tls::Pin,
     guests: Mutex<Guests>,
-    strangers: AtomicUsize,
+    /// Addresses that ours come from.
+    known: Mutex<BTreeSet<IpAddr>>,
+    /// Those who talk, each with a thread.
+    talking: Mutex<Strangers<Arc<TcpStream>>>,
+    threads: AtomicUsize,
     strays: Arc<AtomicU64>,
     joined: Sender<(StreamId, Link)>,
 }
@@ -120,8 +136,8 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens on the first free port of `ports` (inclusive; `None`: any). `window`: bytes under way that each
-    /// connection's receive buffer shall hold.
+    /// Listens on the first free port of `ports` (inclusive; `None`: any). `known`: addresses that the other end may come
+    /// from, as far as that is known. `window`: bytes under way that each connection's receive buffer shall hold.
     ///
     /// # Errors
     /// None of the addresses can be listened on: the system's answer, for the last port of the range.
@@ -129,8 +145,8 @@ impl Listener {
         at: &At,
         ports: Option<(u16, u16)>,
         (session, streams): (Session, u16),
-        identity: tls::Identity,
-        pin: tls::Pin,
+        (identity, pin): (tls::Identity, tls::Pin),
+        known: BTreeSet<IpAddr>,
         strays: Arc<AtomicU64>,
         window: Option<u64>,
     ) -> io::Result<Listener> {
@@ -152,7 +168,9 @@ impl Listener {
             identity,
             pin,
             guests: Mutex::new(guests),
-            strangers: AtomicUsize::new(0),
+            known: Mutex::new(known.into_iter().map(|ip| ip.to_canonical()).collect()),
+            talking: Mutex::new(Strangers::new(places())),
+            threads: AtomicUsize::new(0),
             strays,
             joined: sender,
         });
@@ -265,54 +283,119 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Places for strangers of each kind.
+fn places() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_some_and(|limit| limit < DESCRIPTORS_MANY) { PLACES_FEW } else { PLACES_MAX }
+}
+
+/// One who has said nothing yet, and how long he may.
+struct Silent {
+    socket: TcpStream,
+    until: Instant,
+}
+
 fn accept_loop(sockets: &[TcpListener], stop: &OwnedFd, desk: &Arc<Desk>) {
+    let mut silent: Strangers<Silent> = Strangers::new(places());
     loop {
-        let mut fds: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-        fds.push(PollFd::new(stop, PollFlags::IN));
-        match poll(&mut fds, None) {
-            Ok(_) if fds.last().is_none_or(|stop| !stop.revents().is_empty()) => return,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
+        let (spoke, hears) = {
+            let mut fds: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+            fds.push(PollFd::new(stop, PollFlags::IN));
+            let waiting: Vec<u64> = silent.iter().map(|(number, ..)| number).collect();
+            fds.extend(silent.iter().map(|(_, _, silent)| PollFd::new(&silent.socket, PollFlags::IN)));
+            // The oldest has the least time left.
+            let left = silent.iter().next().map(|(_, _, first)| {
+                let left = first.until.saturating_duration_since(Instant::now());
+                // Not less than is left, or the loop would spin for the rest.
+                Timespec { tv_sec: left.as_secs() as i64 + 1, tv_nsec: 0 }
+            });
+            match poll(&mut fds, left.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return,
+            }
+            let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+            let (doors, guests) = fds.split_at(sockets.len());
+            if guests.first().is_none_or(is_ready) {
+                return;
+            }
+            let spoke: Vec<u64> = waiting
+                .into_iter()
+                .zip(&guests[1..])
+                .filter(|(_, fd)| is_ready(fd))
+                .map(|(n, _)| n)
+                .collect();
+            (spoke, doors.iter().map(is_ready).collect::<Vec<_>>())
+        };
+        for number in spoke {
+            if let Some(Silent { socket, .. }) = silent.leave(number) {
+                hear(socket, desk);
+            }
         }
-        for (socket, _) in sockets.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()) {
-            accept(socket, stop, desk);
+        let now = Instant::now();
+        let late: Vec<u64> = silent
+            .iter()
+            .take_while(|(_, _, silent)| silent.until <= now)
+            .map(|(number, ..)| number)
+            .collect();
+        for number in late {
+            drop(silent.leave(number));
+        }
+        for (socket, _) in sockets.iter().zip(hears).filter(|(_, ready)| *ready) {
+            accept(socket, stop, desk, &mut silent);
         }
     }
 }
 
-fn accept(socket: &TcpListener, stop: &OwnedFd, desk: &Arc<Desk>) {
-    match socket.accept() {
-        Ok((stranger, _)) => receive(stranger, desk),
-        // No descriptor or memory left: the connection stays in the queue and poll would spin.
-        Err(e)
-            if !matches!(
-                e.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-            ) =>
-        {
-            let rest = Timespec { tv_sec: 0, tv_nsec: ACCEPT_REST.subsec_nanos().into() };
-            let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&rest));
+fn accept(socket: &TcpListener, stop: &OwnedFd, desk: &Desk, silent: &mut Strangers<Silent>) {
+    for _ in 0..ACCEPT_MAX {
+        match socket.accept() {
+            Ok((socket, from)) => {
+                // A stray until it has shown that it is ours: one that says nothing would else be counted too late.
+                desk.strays.fetch_add(1, Ordering::Relaxed);
+                let stranger = Silent { socket, until: Instant::now() + HANDSHAKE_WAIT };
+                // Who has to go for it is closed.
+                silent.enter(from.ip().to_canonical(), stranger, &desk.known());
+            }
+            // No descriptor or memory left: the connection stays in the queue and poll would spin.
+            Err(e)
+                if !matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                ) =>
+            {
+                let rest = Timespec { tv_sec: 0, tv_nsec: ACCEPT_REST.subsec_nanos().into() };
+                let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&rest));
+                return;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => {}
         }
-        Err(_) => {}
     }
 }
 
-/// Gives a connection its thread, if there is room.
-fn receive(socket: TcpStream, desk: &Arc<Desk>) {
-    if desk.strangers.fetch_add(1, Ordering::Relaxed) >= PREAUTH_MAX {
-        desk.strangers.fetch_sub(1, Ordering::Relaxed);
-        desk.strays.fetch_add(1, Ordering::Relaxed);
+/// Gives a connection that has said something its thread.
+fn hear(socket: TcpStream, desk: &Arc<Desk>) {
+    if desk.threads.load(Ordering::Relaxed) >= THREADS_PER_PLACE * places() {
         return;
     }
-    // A stray until it has shown that it is ours: one that says nothing would else be counted too late.
-    desk.strays.fetch_add(1, Ordering::Relaxed);
+    let Ok(from) = socket.peer_addr() else { return };
+    let Ok(timer) = prepare(&socket, HANDSHAKE_WAIT).map(Arc::new) else { return };
+    let known = desk.known();
+    let (number, goes) = desk.talking().enter(from.ip().to_canonical(), timer.clone(), &known);
+    if let Some(goes) = goes {
+        // Its thread hears that at once.
+        let _ = goes.shutdown(std::net::Shutdown::Both);
+    }
+    desk.threads.fetch_add(1, Ordering::Relaxed);
     let at_desk = Arc::clone(desk);
     let spawned = thread::Builder::new().name("haul-join".into()).spawn(move || {
-        let _ = at_desk.admit(socket);
-        at_desk.strangers.fetch_sub(1, Ordering::Relaxed);
+        let _ = at_desk.admit(socket, &timer, number);
+        at_desk.talking().leave(number);
+        at_desk.threads.fetch_sub(1, Ordering::Relaxed);
     });
     if spawned.is_err() {
-        desk.strangers.fetch_sub(1, Ordering::Relaxed);
+        desk.talking().leave(number);
+        desk.threads.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -321,16 +404,35 @@ impl Desk {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a stream in; `None` if it is not ours.
-    fn admit(&self, socket: TcpStream) -> Option<()> {
-        let timer = prepare(&socket, HANDSHAKE_WAIT).ok()?;
+    fn known(&self) -> BTreeSet<IpAddr> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn talking(&self) -> MutexGuard<'_, Strangers<Arc<TcpStream>>> {
+        self.talking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ours come from there.
+    fn knows(&self, from: IpAddr) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < KNOWN_MAX {
+            known.insert(from.to_canonical());
+        }
+    }
+
+    /// Takes a stream in; `None` if it is not ours. `timer`: the same socket.
+    fn admit(&self, socket: TcpStream, timer: &TcpStream, number: u64) -> Option<()> {
+        let from = socket.peer_addr().ok()?;
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
         // It has the near end's key. One that ends now was not needed, for another of its connections was faster.
         self.strays.fetch_sub(1, Ordering::Relaxed);
+        self.knows(from.ip());
+        // No stranger any more: nobody takes its place.
+        self.talking().leave(number)?;
         let stray = || {
             self.strays.fetch_add(1, Ordering::Relaxed);
         };
-        set_timeouts(&timer, Some(HANDSHAKE_WAIT)).ok()?;
+        set_timeouts(timer, Some(HANDSHAKE_WAIT)).ok()?;
         let mut name = [0; JOIN_LEN];
         if let Err(e) = link.reader.read_exact(&mut name) {
             if e.kind() != io::ErrorKind::UnexpectedEof {
@@ -344,7 +446,7 @@ impl Desk {
             stray();
         }
         let said = link.writer.write_all(&answer.encode(name.stream, name.epoch));
-        let said = said.and_then(|()| link.writer.flush()).and_then(|()| settle(&timer));
+        let said = said.and_then(|()| link.writer.flush()).and_then(|()| settle(timer));
         if answer != Joined::Accepted {
             return None;
         }

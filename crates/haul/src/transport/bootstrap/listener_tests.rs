@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::io::Write;
 
 use super::super::meet::meet;
@@ -23,8 +24,8 @@ impl Bench {
             &At::Only(vec![here]),
             None,
             (session.clone(), 2),
-            far,
-            pin_near,
+            (far, pin_near),
+            BTreeSet::new(),
             Arc::clone(&strays),
             None,
         )
@@ -137,20 +138,91 @@ fn an_answer_that_nobody_waited_for_is_heard() {
     assert!(refused.to_string().contains("did not take stream 1: Ok((BadStream"), "{refused}");
 }
 
-/// Goal: no more than the maximum of strangers is held; the next is closed at once, and room that
-/// becomes free is used again.
+/// Goal: no more than the maximum of strangers is held; for the next one the oldest goes, and ours are let in meanwhile.
 #[test]
 fn strangers_are_bounded() {
     let bench = Bench::new();
-    let mut held: Vec<TcpStream> = (0..PREAUTH_MAX).map(|_| bench.socket()).collect();
-    let mut excess = bench.socket();
-    assert!(matches!(io::Read::read(&mut excess, &mut [0]), Ok(0) | Err(_)), "closed without a word");
-    bench.settle(1 + PREAUTH_MAX as u64);
-    held.clear();
-    // Room comes back as their threads see that they hung up; tries until then are strays themselves.
-    while bench.join(&bench.near, &bench.session, 0).is_err() {
-        thread::yield_now();
-    }
+    let mut held: Vec<TcpStream> = (0..places()).map(|_| bench.socket()).collect();
+    bench.settle(places() as u64);
+    held.push(bench.socket());
+    // For the next one, and not because its time is over.
+    let made_room = |mut socket: &TcpStream| {
+        socket.set_read_timeout(Some(HANDSHAKE_WAIT / 2)).unwrap();
+        match io::Read::read(&mut socket, &mut [0]) {
+            Ok(n) => n == 0,
+            Err(e) => e.kind() == io::ErrorKind::ConnectionReset,
+        }
+    };
+    assert!(made_room(&held[0]), "the oldest of the silent");
+    // Those who talk are others, and bounded as well.
+    let talk: Vec<TcpStream> = (0..=places())
+        .map(|_| {
+            let mut socket = bench.socket();
+            socket.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1]).unwrap();
+            socket
+        })
+        .collect();
+    assert!(talk.iter().any(made_room), "one of those who talk");
+    bench.join(&bench.near, &bench.session, 0).unwrap();
+    held[places()].set_nonblocking(true).unwrap();
+    let still = io::Read::read(&mut held[places()], &mut [0]).unwrap_err();
+    assert_eq!(still.kind(), io::ErrorKind::WouldBlock, "the last of the silent is still there");
+}
+
+/// Goal: a start, and joins after it, succeed under many silent connections that stay and many more that come, whether they
+/// say nothing or a little.
+/// Method: 80 that are opened again whenever they are closed, and some hundred new ones a second, from the address that ours
+/// come from and from others; each join has three tries.
+#[test]
+fn a_flood_keeps_nobody_out() {
+    let bench = Bench::new();
+    let (post, events) = crossbeam_channel::unbounded();
+    let (over, came) = (AtomicBool::new(false), AtomicU64::new(0));
+    let addr = bench.listener.addr;
+    let dial = |from: u8| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, from], 0)).into()).unwrap();
+        socket.connect_timeout(&addr.into(), Duration::from_secs(5)).ok().map(|()| TcpStream::from(socket))
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = VecDeque::new();
+            let mut rng = fastrand::Rng::with_seed(14);
+            while !over.load(Ordering::Relaxed) {
+                if let Some(mut socket) = dial(rng.u8(1..5)) {
+                    if rng.bool() {
+                        let _ = socket.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1]);
+                    }
+                    held.push_back(socket);
+                    came.fetch_add(1, Ordering::Relaxed);
+                }
+                if held.len() > 80 {
+                    held.pop_front();
+                }
+                thread::sleep(Duration::from_millis(3));
+            }
+        });
+        // They are there before ours come.
+        while came.load(Ordering::Relaxed) < 2 * places() as u64 {
+            thread::yield_now();
+        }
+        let join = |stream, epoch| {
+            let tried = (0..3).find_map(|_| bench.join_at(&bench.near, &bench.session, stream, epoch).ok());
+            if tried.is_none() {
+                over.store(true, Ordering::Relaxed);
+            }
+            tried.unwrap_or_else(|| panic!("stream {stream} of epoch {epoch} does not come in"))
+        };
+        let mut kept: Vec<Link> = (0..=2).map(|stream| join(stream, 1)).collect();
+        kept.extend((0..=2).map(|_| bench.listener.joined.recv().unwrap().1));
+        bench.listener.open(Arc::new(move |event| drop(post.send(event))));
+        for epoch in 2..8 {
+            kept.push(join(0, epoch));
+            kept.push(join(epoch as u16 + 1, epoch));
+        }
+        assert_eq!(events.iter().take(12).count(), 12);
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Goal: the port is closed when the listener is dropped.

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use haul_core::ids::StreamId;
@@ -19,9 +19,9 @@ use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
     PROGRAM_LEN_MAX, Wish,
 };
-use super::push::{STAGE0, start_haul};
+use super::push::{stage0, start_haul};
 use super::race::{self, Caller};
-use super::redial::{Redial, Redialler};
+use super::redial::{Other, Redial, Redialler};
 use super::reverse::{self, Taken, Terms};
 use super::share::Sharing;
 use super::ssh::{Ssh, dial_name};
@@ -134,7 +134,7 @@ pub fn connect_and_hear(
     let words = encode(tell(VERSION, &session))?;
     let sharing = Sharing::find(spec);
     let shares = sharing.as_ref().map_or(Vec::new(), Sharing::first);
-    let mut ssh = Ssh::start(spec, &shares, STAGE0, login)?;
+    let mut ssh = Ssh::start(spec, &shares, &stage0(), login)?;
     let told = start_haul(&mut ssh, spec, &words, notes)?;
     ssh.set_silence(ANSWER_WAIT);
 
@@ -230,9 +230,10 @@ pub fn connect_and_hear(
                 Ok(Dialled { addr, links, plan, used, control, coming }) => {
                     let before = std::mem::replace(&mut agreed, plan.streams.value);
                     tell_streams(&mut ssh, agreed, before, notes)?;
-                    let redial = Redial::new(caller, at, used, control, coming);
+                    let other = Other::Near { ended: ssh.far_ended() };
+                    let redial = Redial::new(caller, at, used, control, coming, other);
                     let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
-                    Some(Direct { path: Path::Direct { addr }, links, plan, joins, orphaned: None })
+                    Some(Direct { path: Path::Direct { addr }, links, plan, joins })
                 }
                 Err(why) => {
                     closed.push(closed_port(&theirs, ssh.host(), &at, why, client));
@@ -250,7 +251,8 @@ pub fn connect_and_hear(
     let strays = Arc::new(AtomicU64::new(0));
     if direct.is_none() && wish != Wish::Near && can_dial {
         let (ports, strays) = (spec.ports, strays.clone());
-        let terms = Terms { vias: &ours, client, ports, session, identity, pin, most, window, strays };
+        let peer = far_address.filter(|_| wish == Wish::Either);
+        let terms = Terms { vias: &ours, client, peer, ports, session, identity, pin, most, window, strays };
         let server = closed.iter().find_map(|closed| closed.ask.as_ref()).map(|ask| ask.to.clone());
         let plan = |rtt, paths: usize| {
             let plan = plan_for(rtt, None, paths);
@@ -259,13 +261,12 @@ pub fn connect_and_hear(
         };
         match reverse::offer(terms, plan, &mut ssh, notes)? {
             Ok(Taken { listener, links, plan }) => {
-                let (addr, orphaned) = (listener.addr, Some(listener.orphaned.clone()));
+                let addr = listener.addr;
                 // What it listens on may be any address; the one that was dialled says more.
                 let at = links[0].socket.as_ref().and_then(|socket| socket.local_addr().ok());
                 let addr = at.unwrap_or(addr);
                 let path = Path::Reverse { addr: SocketAddr::new(addr.ip().to_canonical(), addr.port()) };
-                direct =
-                    Some(Direct { path, links, plan, joins: Joins::Accept(Arc::new(listener)), orphaned });
+                direct = Some(Direct { path, links, plan, joins: Joins::Accept(Arc::new(listener)) });
             }
             Err(what) => {
                 let from = server.unwrap_or_else(|| ssh.host().to_string());
@@ -318,13 +319,7 @@ pub fn connect_and_hear(
     let mut ssh_channels = None;
     let (path, mut links, plan, joins, guard) = match direct {
         // The agent has all its streams: that ssh is gone by now loses nothing.
-        Some(Direct { path, links, plan, joins, orphaned }) => {
-            let guard = match orphaned {
-                Some(orphaned) => ssh.into_watched_guard(orphaned),
-                None => ssh.into_guard(),
-            };
-            (path, links, plan, joins, guard)
-        }
+        Some(Direct { path, links, plan, joins }) => (path, links, plan, joins, ssh.into_guard()),
         None if !told => return Err(ssh.ended(notes)),
         None => {
             let Further { links, clients, told } = further.expect("made where nothing is direct");
@@ -392,8 +387,6 @@ struct Direct {
     links: Vec<Link>,
     plan: Plan,
     joins: Joins,
-    /// This end listens; to be told when ssh ends.
-    orphaned: Option<Arc<AtomicBool>>,
 }
 
 /// A way that is closed: what was met, and what would open it.

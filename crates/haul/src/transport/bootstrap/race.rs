@@ -160,7 +160,7 @@ enum Word {
 /// Why control could not be joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// The first way was refused, and nothing else was to be tried then.
+    /// The first way was refused, and no other led to the far end.
     Refused,
     /// Nobody who is the far end could be reached.
     Unreachable,
@@ -171,8 +171,6 @@ pub(super) enum Lost {
 pub(super) struct Rules {
     /// Other paths than the first way's are dialled at once, to become paths of data streams.
     pub paths: bool,
-    /// The first way is known to lead to the right host: if it refuses, haul is gone from there.
-    pub known: bool,
     /// Connections for data streams that are dialled over the first way together with control's.
     pub wave: u16,
     pub deadline: Instant,
@@ -357,11 +355,9 @@ impl Race {
             if let Some(at) = first.or((!waits && !self.met.is_empty()).then_some(0)) {
                 return Ok(self.met.remove(at));
             }
-            if self.refused && self.rules.known {
-                return Err(Lost::Refused);
-            }
+            let lost = if self.refused { Lost::Refused } else { Lost::Unreachable };
             if now >= deadline {
-                return Err(Lost::Unreachable);
+                return Err(lost);
             }
             let due = now >= next || self.open.is_empty();
             if due && !self.names.0 {
@@ -373,7 +369,7 @@ impl Race {
                 continue;
             }
             if self.open.is_empty() && self.names.1 {
-                return Err(Lost::Unreachable);
+                return Err(lost);
             }
             // With nothing to begin only a word changes anything; the head start ends with `next` at the latest.
             let idle = now >= next && self.queue.is_empty() && self.names.0;

@@ -7,6 +7,7 @@
 //! Left out: how many streams there shall be: `haul_core::transfer::keeper` and the driver.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use haul_core::ids::{SessionEpoch, StreamId};
 use super::coming::Coming;
 use super::message::Listening;
 use super::race::{self, Caller, Lost, Race, Rules, Way};
-use crate::transport::rejoin::{Dial, JoinEvent};
+use crate::transport::rejoin::{Dial, JoinEvent, Peer};
 use crate::transport::{Link, Post};
 
 /// How long the network may take to connect, and all of it until the stream is joined.
@@ -101,6 +102,14 @@ impl Paths {
     }
 }
 
+/// What is heard of the other end beside the connections.
+pub(super) enum Other {
+    /// This is the near end: the far end's shell says when haul has ended there.
+    Near { ended: Arc<AtomicBool> },
+    /// This is the far end: the pipe has ended, with the near end or with the network.
+    Far { orphaned: Arc<AtomicBool> },
+}
+
 /// What later connections need.
 pub(super) struct Redial {
     caller: Arc<Caller>,
@@ -108,6 +117,7 @@ pub(super) struct Redial {
     paths: Mutex<Paths>,
     /// Those of the start that are still dialled.
     coming: Option<Arc<Coming>>,
+    other: Other,
 }
 
 /// Dials with what the start left.
@@ -126,6 +136,7 @@ impl Redial {
         used: Vec<(Way, BTreeSet<StreamId>)>,
         control: Way,
         coming: Option<Arc<Coming>>,
+        other: Other,
     ) -> Redial {
         let route = |(way, live): (Way, BTreeSet<StreamId>)| Route {
             way,
@@ -135,7 +146,7 @@ impl Redial {
             rests: None,
         };
         let routes = used.into_iter().take(PATHS_MAX).map(route).collect();
-        Redial { caller, at, paths: Mutex::new(Paths { routes, control }), coming }
+        Redial { caller, at, paths: Mutex::new(Paths { routes, control }), coming, other }
     }
 
     fn paths(&self) -> MutexGuard<'_, Paths> {
@@ -181,8 +192,8 @@ impl Redial {
             }
         }
         let at = known[0].remote;
-        // One that refuses is the right host, and haul is gone from it.
-        let rules = Rules { paths: false, known: true, wave: 0, deadline: Instant::now() + JOIN_WAIT };
+        // One that refuses may be a gateway in the far end's name: the others are tried as well.
+        let rules = Rules { paths: false, wave: 0, deadline: Instant::now() + JOIN_WAIT };
         let mut race = Race::start(self.caller.clone(), known, rules);
         match race.control(epoch) {
             Ok((way, link)) => {
@@ -229,6 +240,14 @@ impl Dial for Redialler {
 
     fn left(&self, stream: StreamId) {
         self.0.paths().left(stream);
+    }
+
+    fn peer(&self) -> Peer {
+        match &self.0.other {
+            Other::Near { ended } if ended.load(Ordering::Acquire) => Peer::Ended,
+            Other::Far { orphaned } if orphaned.load(Ordering::Acquire) => Peer::Orphaned,
+            Other::Near { .. } | Other::Far { .. } => Peer::Unknown,
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -21,7 +21,7 @@ use super::listener::{At, FIRST_EPOCH, Listener};
 use super::meet::{Met, Session};
 use super::message::{self, Decision, FarDialled, Listening};
 use super::race::{self, Caller, Race, Rules, Way};
-use super::redial::{Redial, Redialler};
+use super::redial::{Other, Redial, Redialler};
 use super::ssh::Ssh;
 use super::start::{DIAL_WAIT, meet_all};
 use super::words::{Notes, escape};
@@ -41,6 +41,8 @@ pub(super) struct Terms<'a> {
     pub vias: &'a [IpAddr],
     /// This host's address as the far end's ssh server sees it.
     pub client: Option<IpAddr>,
+    /// The far end's address, as far as it is known before it dials.
+    pub peer: Option<IpAddr>,
     pub ports: Option<(u16, u16)>,
     pub session: Session,
     pub identity: tls::Identity,
@@ -70,10 +72,12 @@ pub(super) fn offer(
     notes: Notes<'_>,
 ) -> Result<Result<Taken, String>, BootstrapError> {
     let most = terms.most;
-    let (listener, at) = match listen(terms) {
+    let (mut listener, at) = match listen(terms) {
         Ok(opened) => opened,
         Err(why) => return Ok(Err(why)),
     };
+    // The far end is dead when its shell says so; the end of ssh alone may be that of the network.
+    listener.orphaned = ssh.far_ended();
     say(ssh, &Decision::Reverse(at.clone()), notes)?;
     let paths = match ssh.read_frame(notes)? {
         FarDialled::Joined { paths } => usize::from(paths.clamp(1, most)),
@@ -124,11 +128,12 @@ fn say(ssh: &mut Ssh, word: &Decision, notes: Notes<'_>) -> Result<(), Bootstrap
 
 /// Opens the near end's port: at the user's addresses, or everywhere, as the far end does.
 fn listen(terms: Terms<'_>) -> Result<(Listener, Listening), String> {
-    let Terms { vias, client, ports, session, identity, pin, most, window, strays } = terms;
+    let Terms { vias, client, peer, ports, session, identity, pin, most, window, strays } = terms;
     let Some(place) = agent::place(vias, client) else {
         return Err("the address that ssh came from is not known".into());
     };
-    let opened = Listener::open(&place, ports, (session, most), identity, pin, strays, window);
+    let known = peer.into_iter().collect();
+    let opened = Listener::open(&place, ports, (session, most), (identity, pin), known, strays, window);
     let listener = opened.map_err(|e| {
         let ports = ports.map(|(a, b)| format!(" port {a}-{b}")).unwrap_or_default();
         let at = match place {
@@ -169,7 +174,7 @@ pub(super) fn answer(
     let deadline = Instant::now() + JOIN_WAIT;
     let wrong = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
     let caller = Arc::new(caller);
-    let rules = Rules { paths: most > 1, known: false, wave: 0, deadline: Instant::now() + DIAL_WAIT };
+    let rules = Rules { paths: most > 1, wave: 0, deadline: Instant::now() + DIAL_WAIT };
     let mut race = Race::start(caller.clone(), race::ways(&at), rules);
     let mut dialled = match race.control(FIRST_EPOCH) {
         Ok((won, control)) => {
@@ -228,9 +233,11 @@ pub(super) fn answer(
                 return Ok((Gathered::Channels { decided: decided.clone() }, streams));
             }
             // That the pipe ends when all is up loses nothing.
-            (Ok(Decision::Direct) | Err(_), _) if up.is_some() => {
+            (Ok(Decision::Direct) | Err(_), pipe) if up.is_some() => {
                 let Some(Up { way, control, data, used }) = up else { unreachable!("it was just seen") };
-                let redial = Redial::new(caller, at, used, way, None);
+                let orphaned = Arc::new(AtomicBool::new(pipe.is_none()));
+                pipe.into_iter().for_each(|pipe| agent::watch_pipe(pipe, orphaned.clone()));
+                let redial = Redial::new(caller, at, used, way, None, Other::Far { orphaned });
                 let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
                 return Ok((Gathered::Dialled { addr: way.remote, control, data, joins }, streams));
             }

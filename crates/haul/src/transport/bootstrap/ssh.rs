@@ -1,9 +1,9 @@
 //! The ssh process: its command line, its pipe, its words, its end.
 //!
-//! In: a [`RemoteSpec`]. Out: bytes from and to the far end; each line that ssh writes to stderr goes to
-//! `notes`, escaped, as it comes.
+//! In: a [`RemoteSpec`]. Out: bytes from and to the far end; each line that ssh writes to stderr, escaped, once: what it says
+//! last before it fails is in the error, all else goes to `notes`, at the latest after [`HOLD_MAX`].
 //! Invariants: the remote command is the constant that the caller gives; a host never reaches ssh as an
-//! option; with `interactive` false ssh is told never to ask. No thread runs until the session is up: one
+//! option; where nobody can answer ssh is told never to ask. No thread runs until the session is up: one
 //! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties.
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +30,14 @@ pub(super) const STAGE0: &[u8] = b"HAUL-STAGE0 1 ";
 const STAGE0_LEN_MAX: usize = 4096;
 /// How long a process whose pipe is closed may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(2);
+/// A line of ssh's is held back so long, for it may be what ssh says of its failure. A banner or a token waits for a person.
+const HOLD_MAX: Duration = Duration::from_millis(500);
+/// So many lines are an error's; those before are told as they are.
+const QUOTED_MAX: usize = 4;
+/// What `ssh -v` says of itself begins so, and is no reason for anything.
+const DEBUG: &str = "debug";
+/// Programs that answer ssh's questions, on a terminal that they make for it.
+const ANSWERERS: [&str; 1] = ["sshpass"];
 /// How long to wait for the rest of stderr when ssh is gone: a ControlPersist master keeps it open forever.
 const STDERR_WAIT: Duration = Duration::from_millis(300);
 
@@ -93,7 +101,9 @@ pub(super) fn command_line(
         false => words.extend(spec.ssh.iter().map(OsString::from)),
     }
     words.extend_from_slice(sharing);
-    if !spec.interactive {
+    // Whoever answers is behind these words, or could be asked.
+    let program = spec.ssh.first().map_or("ssh", |word| word.rsplit('/').next().unwrap_or_default());
+    if !spec.interactive && !ANSWERERS.contains(&program) {
         words.push("-oBatchMode=yes".into());
     }
     words.extend(["-T", "--", &destination, remote].map(OsString::from));
@@ -130,6 +140,8 @@ pub(super) struct Ssh {
     eof: bool,
     chatter: Vec<u8>,
     words: Lines,
+    /// Lines of stderr that nobody has seen, and since when there are some.
+    held: (Vec<String>, Option<Instant>),
     shown: String,
     /// Longest silence that is put up with. `None` while a person may be typing a password.
     silence: Option<Duration>,
@@ -180,6 +192,7 @@ impl Ssh {
             eof: false,
             chatter: Vec::new(),
             words: Lines::default(),
+            held: (Vec::new(), None),
             shown: escape(dial_name(spec).as_bytes()),
             silence,
             spoke: false,
@@ -190,6 +203,11 @@ impl Ssh {
     /// The host as it is shown to the user.
     pub(super) fn host(&self) -> &str {
         &self.shown
+    }
+
+    /// Set when the far end's shell says that haul has ended there.
+    pub(super) fn far_ended(&self) -> Arc<AtomicBool> {
+        self.words.ended.clone()
     }
 
     /// Nobody types any more: from here on silence has an end.
@@ -209,7 +227,9 @@ impl Ssh {
             if self.eof && !write {
                 return Ok(Event::Eof);
             }
-            let timeout = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let due = self.held.1.map(|since| since + HOLD_MAX);
+            let until = deadline.into_iter().chain(due).min();
+            let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = timeout.map(|t| Timespec {
                 tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
                 tv_nsec: t.subsec_nanos().into(),
@@ -228,7 +248,14 @@ impl Ssh {
                     fds.push(PollFd::new(stderr, PollFlags::IN));
                 }
                 match poll(&mut fds, timeout.as_ref()) {
-                    Ok(0) => return Ok(Event::TimedOut),
+                    Ok(0) if due.is_some_and(|due| due <= Instant::now()) => {
+                        self.release(notes);
+                        continue;
+                    }
+                    Ok(0) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                        return Ok(Event::TimedOut);
+                    }
+                    Ok(0) => continue,
                     Ok(_) => {}
                     Err(rustix::io::Errno::INTR) => continue,
                     Err(e) => return Err(local(e.into())),
@@ -237,7 +264,7 @@ impl Ssh {
                 (ready(0), write && ready(1), ready(1 + usize::from(write)))
             };
             if err {
-                self.read_stderr(notes);
+                self.read_stderr();
             }
             if out {
                 let mut chunk = [0; 16 * 1024];
@@ -245,6 +272,8 @@ impl Ssh {
                     Ok(0) => self.eof = true,
                     Ok(n) => {
                         self.buffer.extend_from_slice(&chunk[..n]);
+                        // It goes on: what was said was no failure.
+                        self.release(notes);
                         if !write {
                             return Ok(Event::More);
                         }
@@ -259,15 +288,25 @@ impl Ssh {
         }
     }
 
-    fn read_stderr(&mut self, notes: Notes<'_>) {
+    fn read_stderr(&mut self) {
         let Some(stderr) = &mut self.stderr else { return };
         let mut chunk = [0; 4096];
+        let (held, since) = &mut self.held;
         match stderr.read(&mut chunk) {
             Ok(0) => self.stderr = None,
-            Ok(n) => self.words.push(&chunk[..n], notes),
+            Ok(n) => self.words.push(&chunk[..n], &mut |line| {
+                held.push(line);
+                since.get_or_insert_with(Instant::now);
+            }),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => self.stderr = None,
         }
+    }
+
+    /// Tells what was held back.
+    fn release(&mut self, notes: Notes<'_>) {
+        self.held.1 = None;
+        self.held.0.drain(..).for_each(notes);
     }
 
     fn silence_deadline(&self) -> Option<Instant> {
@@ -285,7 +324,7 @@ impl Ssh {
                 },
                 Event::Eof => return Ok(false),
                 Event::More => {}
-                Event::TimedOut => return Err(self.silent()),
+                Event::TimedOut => return Err(self.silent(notes)),
             }
         }
         Ok(true)
@@ -339,7 +378,7 @@ impl Ssh {
                     self.chatter.extend(self.buffer.drain(..rest));
                     return Err(self.ended(notes));
                 }
-                Event::TimedOut => return Err(self.silent()),
+                Event::TimedOut => return Err(self.silent(notes)),
                 Event::More | Event::Writable => {}
             }
         }
@@ -388,17 +427,18 @@ impl Ssh {
             }
             match self.wait(false, self.silence_deadline(), notes)? {
                 Event::Eof => return Err(self.ended(notes)),
-                Event::TimedOut => return Err(self.silent()),
+                Event::TimedOut => return Err(self.silent(notes)),
                 Event::More | Event::Writable => {}
             }
         }
     }
 
-    fn silent(&mut self) -> BootstrapError {
+    fn silent(&mut self, notes: Notes<'_>) -> BootstrapError {
         let seconds = self.silence.unwrap_or_default().as_secs();
+        let words = self.quoted_words(notes);
         BootstrapError::new(
             BootstrapKind::Peer,
-            format!("{} did not answer within {seconds} s{}", self.shown, self.quoted_words()),
+            format!("{} did not answer within {seconds} s{words}", self.shown),
         )
     }
 
@@ -413,10 +453,11 @@ impl Ssh {
             let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
             match poll(&mut fds, Some(&left)) {
                 Ok(0) | Err(_) => break,
-                Ok(_) => self.read_stderr(notes),
+                Ok(_) => self.read_stderr(),
             }
         }
-        self.words.end(notes);
+        let held = &mut self.held.0;
+        self.words.end(&mut |line| held.push(line));
         let exit = status.and_then(|s| s.code());
         let how = match status {
             Some(status) => match (status.code(), status.signal()) {
@@ -426,7 +467,8 @@ impl Ssh {
             None => "closed its output".to_string(),
         };
         let when = if self.spoke { "while haul was starting there" } else { "before haul spoke" };
-        let mut what = format!("ssh to {} {how} {when}{}", self.shown, self.quoted_words());
+        let words = self.quoted_words(notes);
+        let mut what = format!("ssh to {} {how} {when}{words}", self.shown);
         if !self.spoke && !self.chatter.is_empty() {
             what.push_str(&format!("; the far shell had printed: {}", quote(&self.chatter)));
         }
@@ -438,40 +480,27 @@ impl Ssh {
         error
     }
 
-    fn quoted_words(&self) -> String {
-        let words: Vec<&str> = self.words.lines().collect();
+    /// What was said last and nobody has seen, for an error; the rest of that is told.
+    fn quoted_words(&mut self, notes: Notes<'_>) -> String {
+        self.held.1 = None;
+        let held = std::mem::take(&mut self.held.0);
+        let (told, mut words): (Vec<_>, Vec<_>) = held.into_iter().partition(|line| line.starts_with(DEBUG));
+        let late = words.len().saturating_sub(QUOTED_MAX);
+        told.into_iter().chain(words.drain(..late)).for_each(notes);
         if words.is_empty() { String::new() } else { format!(": {}", words.join(" / ")) }
     }
 
     /// The session has its own connections: ssh only has to end in good time.
     pub(super) fn into_guard(self) -> SshGuard {
-        let Ssh { child, stdin, stdout, stderr, words, .. } = self;
-        let words = follow(stderr, words);
+        let Ssh { child, stdin, stdout, stderr, words, held, .. } = self;
+        let words = follow(stderr, words, held.0);
         SshGuard { words, _pipe: (Some(stdin), Some(stdout)), _clients: Clients::default(), child }
-    }
-
-    /// As [`Ssh::into_guard`]; `orphaned` is set when ssh ends.
-    pub(super) fn into_watched_guard(self, orphaned: Arc<AtomicBool>) -> SshGuard {
-        let Ssh { child, stdin, mut stdout, stderr, words, .. } = self;
-        let watch = move || {
-            // The far end says nothing more here; should it, it is not meant for us.
-            let _ = io::copy(&mut stdout, &mut io::sink());
-            orphaned.store(true, Ordering::Release);
-        };
-        // Without the thread a dead far end is waited for a little longer.
-        let _ = thread::Builder::new().name("haul-ssh-watch".into()).spawn(watch);
-        SshGuard {
-            words: follow(stderr, words),
-            _pipe: (Some(stdin), None),
-            _clients: Clients::default(),
-            child,
-        }
     }
 
     /// All streams use the pipe, and the channels of `clients`: its reading and its writing end.
     pub(super) fn into_pipe(self, clients: Clients) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
-        let Ssh { child, stdin, stdout, stderr, words, buffer, .. } = self;
-        let words = follow(stderr, words);
+        let Ssh { child, stdin, stdout, stderr, words, held, buffer, .. } = self;
+        let words = follow(stderr, words, held.0);
         let guard = SshGuard { words, _pipe: (None, None), _clients: clients, child };
         set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
         Ok((Pipe { ahead: io::Cursor::new(buffer), stdout }, stdin, guard))
@@ -528,9 +557,9 @@ impl SshGuard {
     }
 }
 
-/// Reads the rest of stderr on a thread, so that ssh never waits for a reader.
-fn follow(stderr: Option<ChildStderr>, mut words: Lines) -> Arc<Mutex<Lines>> {
-    words.take();
+/// Reads the rest of stderr on a thread, so that ssh never waits for a reader. `held`: lines that nobody has seen.
+fn follow(stderr: Option<ChildStderr>, mut words: Lines, held: Vec<String>) -> Arc<Mutex<Lines>> {
+    words.keep(held);
     let words = Arc::new(Mutex::new(words));
     if let Some(mut stderr) = stderr {
         let words = Arc::clone(&words);

@@ -34,13 +34,17 @@ fn hosts_are_hosts() {
     assert!(destination(&named).is_err());
 }
 
-/// Goal: without a terminal ssh is told not to ask, and the host is behind `--` with the constant command.
+/// Goal: where nobody can answer ssh is told not to ask, but for a program that answers; and the host is behind `--` with the constant command.
 #[test]
 fn command_line_is_closed() {
     let shares = ["-oX=1".into()];
     let words = command_line(&spec("h"), &shares, "REMOTE").unwrap();
     let words: Vec<_> = words.iter().map(|w| w.to_str().unwrap()).collect();
     assert_eq!(words[4..], ["ssh", "-p", "22", "-oX=1", "-oBatchMode=yes", "-T", "--", "h", "REMOTE"]);
+    let answered =
+        RemoteSpec { ssh: ["/usr/bin/sshpass", "-e", "ssh"].map(String::from).into(), ..spec("h") };
+    let words = command_line(&answered, &[], "REMOTE").unwrap();
+    assert!(words.iter().all(|word| word != "-oBatchMode=yes"), "{words:?}");
     let asks = RemoteSpec { interactive: true, ssh: vec![], ..spec("h") };
     let words = command_line(&asks, &[], "REMOTE").unwrap();
     assert_eq!(words[4..], ["ssh", "-T", "--", "h", "REMOTE"]);

@@ -17,7 +17,7 @@ use haul_core::ids::StreamId;
 use haul_core::tune::start::STREAMS_LONG_MIN;
 
 use super::coming::Coming;
-use super::listener::{FIRST_EPOCH, PREAUTH_MAX};
+use super::listener::{FIRST_EPOCH, PLACES_FEW};
 use super::meet::Met;
 use super::race::{Caller, Race, Rules, Way};
 use crate::transport::Link;
@@ -33,7 +33,7 @@ const PATH_CONNECT_WAIT: Duration = Duration::from_secs(2);
 const AT_ONCE_MAX: u16 = 48;
 
 const _: () =
-    assert!((AT_ONCE_MAX as usize) < PREAUTH_MAX, "or the other end takes ours for too many strangers");
+    assert!((AT_ONCE_MAX as usize) < PLACES_FEW, "or the other end takes ours for too many strangers");
 
 /// What the start brought: control and the data streams of the wave in order, the streams of each path, control's path,
 /// and the streams that are still to come.
@@ -62,8 +62,7 @@ pub(super) fn dial(
 ) -> Result<Dialled, &'static str> {
     let wave = asked.unwrap_or(STREAMS_LONG_MIN).min(most).min(AT_ONCE_MAX);
     let deadline = Instant::now() + DIAL_WAIT;
-    let mut race =
-        Race::start(caller.clone(), ways, Rules { paths: asked != Some(1), known: false, wave, deadline });
+    let mut race = Race::start(caller.clone(), ways, Rules { paths: asked != Some(1), wave, deadline });
     let mut early = None;
     let met = race.meet(&mut |way, rtt| {
         let plan = plan_for(Some(rtt), way.remote.ip(), 1);

@@ -3,6 +3,8 @@
 //! Invariant: what comes out of [`escape`] and [`Lines`] can be printed on any terminal.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{BootstrapError, BootstrapKind};
 
@@ -100,11 +102,16 @@ pub(super) fn quote(bytes: &[u8]) -> String {
     format!("\"{}{dots}\"", escape(shown))
 }
 
+/// What the `sh` stage says on stderr when haul has ended; what follows is its exit code.
+const ENDED: &[u8] = b"HAUL-STAGE0 1 ended";
+
 /// Cuts a byte stream into escaped lines and keeps the last of them.
 #[derive(Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
     lines: VecDeque<String>,
+    /// The far end's shell has said that haul ended there. That line is for nobody else.
+    pub ended: Arc<AtomicBool>,
 }
 
 impl Lines {
@@ -122,6 +129,11 @@ impl Lines {
     /// Ends the line that is open, if any.
     pub(super) fn end(&mut self, notes: Notes<'_>) {
         let line = self.partial.strip_suffix(b"\r").unwrap_or(&self.partial);
+        if line.starts_with(ENDED) {
+            self.ended.store(true, Ordering::Release);
+            self.partial.clear();
+            return;
+        }
         let text = escape(line);
         self.partial.clear();
         if text.is_empty() {
@@ -134,9 +146,9 @@ impl Lines {
         notes(text);
     }
 
-    /// The last lines, oldest first.
-    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(String::as_str)
+    /// Only these are kept, to be taken.
+    pub(super) fn keep(&mut self, lines: Vec<String>) {
+        self.lines = lines.into();
     }
 
     /// The lines that are kept now, which are not kept any longer.
@@ -188,6 +200,18 @@ mod tests {
             assert!(harmless(&escape(&bytes)), "{bytes:?}");
         }
         assert_eq!(escape("Zürich 東京".as_bytes()), "Zürich 東京");
+    }
+
+    /// Goal: that haul has ended there is heard, however it comes, and shown to nobody.
+    #[test]
+    fn the_end_of_haul_is_heard() {
+        let mut lines = Lines::default();
+        let mut seen = Vec::new();
+        lines.push(b"HAUL-STAGE0 2 ended\nHAUL-STAGE0 1 en", &mut |l| seen.push(l));
+        assert!(!lines.ended.load(Ordering::Acquire));
+        lines.push(b"ded 137\nKilled\n", &mut |l| seen.push(l));
+        assert!(lines.ended.load(Ordering::Acquire));
+        assert_eq!(seen, ["HAUL-STAGE0 2 ended", "Killed"]);
     }
 
     /// Goal: lines are cut where they end however they arrive, and neither their length nor their number

@@ -1,0 +1,51 @@
+//! Which kernels haul runs on.
+//!
+//! In: a system and its release, as `uname` says them. Out: a sentence for people, if it is too old.
+//! Invariant: what is not understood is let through; only a release that is surely too old is refused.
+
+/// The oldest Linux on which what haul asks of the kernel, or a way without it, is there.
+pub const FLOOR: (u32, u32) = (4, 18);
+
+/// Whether haul runs there. `who`: the beginning of the sentence, as `this host runs`.
+///
+/// # Errors
+/// It is Linux, and older than [`FLOOR`].
+pub fn fits(system: &str, release: &str, who: &str) -> Result<(), String> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return Ok(()) };
+    if system != "Linux" || (major, minor) >= FLOOR {
+        return Ok(());
+    }
+    let (first, second) = FLOOR;
+    Err(format!("{who} Linux {release}, and haul needs Linux {first}.{second} or newer"))
+}
+
+/// The same of this host.
+///
+/// # Errors
+/// As [`fits`].
+pub fn fits_here() -> Result<(), String> {
+    let uname = rustix::system::uname();
+    fits(&uname.sysname().to_string_lossy(), &uname.release().to_string_lossy(), "this host runs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: releases before the floor are refused by one sentence that names both, others and what is no release are not.
+    #[test]
+    fn old_kernels_are_told_apart() {
+        for old in ["4.17.19", "3.10.0-1160.el7.x86_64", "2.6.66", "4.4-custom", "0.99"] {
+            let why = fits("Linux", old, "h runs").unwrap_err();
+            assert_eq!(why, format!("h runs Linux {old}, and haul needs Linux 4.18 or newer"));
+        }
+        for fit in
+            ["4.18.0-553.el8_10.x86_64", "4.18", "4.19.1", "5.0", "6.12.0-rc1+", "10.0", "Linux", "", "x.1"]
+        {
+            assert_eq!(fits("Linux", fit, "h runs"), Ok(()), "{fit}");
+        }
+        assert_eq!(fits("FreeBSD", "3.1", "h runs"), Ok(()));
+        assert_eq!(fits_here(), Ok(()));
+    }
+}
