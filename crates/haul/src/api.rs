@@ -99,6 +99,11 @@ pub enum Event {
     Digest { path: Vec<u8>, root: [u8; 32] },
 }
 
+/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, and what was left out of
+/// the source.
+pub const DEBRIS: &str = "debris";
+pub const LEFT_OUT: &str = "left out";
+
 /// How an entry ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryEnd {

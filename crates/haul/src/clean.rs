@@ -84,7 +84,7 @@ fn replay(place: &Path, job: &Job) -> Result<Replayed, String> {
     let place = JobDir::open(place, job.key.clone()).map_err(|failure| failure.text.to_string())?;
     let mut replay = Replay::new();
     let mut good = true;
-    let found = place.load(&mut |bytes| good = good && replay.feed(bytes).is_ok());
+    let found = place.load_any(&mut |bytes| good = good && replay.feed(bytes).is_ok());
     if !found.map_err(|failure| failure.text.to_string())? || !good {
         return Ok(Replayed::default());
     }

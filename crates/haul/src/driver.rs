@@ -49,6 +49,8 @@ mod view;
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
 /// The other end has this long for each step of the set-up; taking over a dead owner's job takes up to 30 s.
 const SETUP_MAX: Duration = Duration::from_secs(90);
+/// Lines that the other end may have shown to the user meanwhile.
+const SETUP_NOTES_MAX: u32 = 16;
 /// Something is said on the control stream at least this often.
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// Nothing heard for this long: the other end is taken for dead.
@@ -139,9 +141,11 @@ pub(crate) struct Report {
 
 impl Report {
     /// An end that failed before it began.
-    pub(crate) fn failed(failure: Failure) -> Report {
+    pub(crate) fn failed(failure: Failure, watch: &Watch) -> Report {
+        // Whoever wanted it to stop got that.
+        let end = if watch.control.stopped() { SessionEnd::Stopped } else { SessionEnd::Failed(failure) };
         Report {
-            end: SessionEnd::Failed(failure),
+            end,
             tally: Tally::default(),
             own: EndReport::default(),
             far: None,
@@ -344,15 +348,20 @@ pub(crate) enum Heard {
 /// mailbox as one of the lines.
 pub(crate) fn expect<E, T>(
     mailbox: &Receiver<E>,
-    control: &ControlHandle,
+    (control, watch): (&ControlHandle, &Watch),
     pick: impl Fn(E) -> Option<Heard>,
     mut want: impl FnMut(Message) -> Result<Option<T>, Failure>,
 ) -> Result<T, Failure> {
     let deadline = Instant::now() + SETUP_MAX;
+    let mut notes = 0;
     loop {
-        let event = match mailbox.recv_deadline(deadline) {
+        if watch.control.stopped() {
+            return Err(protocol("stopped during the set-up"));
+        }
+        let event = match mailbox.recv_timeout(TICK) {
             // Chatter must not hold off the deadline.
             Ok(event) if Instant::now() < deadline => event,
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => continue,
             Ok(_) | Err(RecvTimeoutError::Timeout) => {
                 return Err(protocol("the other end did not answer in time during the set-up"));
             }
@@ -362,7 +371,13 @@ pub(crate) fn expect<E, T>(
         event.taken(control);
         match event {
             ControlEvent::Message(Message::Ping(n)) => control.send(Message::Pong(n)),
-            ControlEvent::Message(Message::Pong(_) | Message::Notice { .. }) => {}
+            ControlEvent::Message(Message::Pong(_)) => {}
+            ControlEvent::Message(Message::Notice { text }) => {
+                notes += 1;
+                if notes <= SETUP_NOTES_MAX {
+                    watch.tell(Event::Note(text.into()));
+                }
+            }
             ControlEvent::Message(Message::Abort(failure)) => return Err(failure),
             ControlEvent::Message(message) => {
                 let name = message.name();

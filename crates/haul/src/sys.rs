@@ -56,6 +56,36 @@ fn cache_counts(fd: impl AsFd, offset: u64, len: u64) -> Result<CacheCounts, Err
     if result == 0 { Ok(counts) } else { Err(last_errno()) }
 }
 
+/// What XFS says of its geometry (`struct xfs_fsop_geom_v1`); here its UUID alone matters.
+#[repr(C, align(8))]
+struct XfsGeometry {
+    before: [u8; 64],
+    uuid: [u8; 16],
+    after: [u8; 32],
+}
+
+/// `_IOR('X', 100, struct xfs_fsop_geom_v1)`.
+const XFS_IOC_FSGEOMETRY_V1: u32 = rustix::ioctl::opcode::read::<XfsGeometry>(b'X', 100);
+const _: () = assert!(size_of::<XfsGeometry>() == 112);
+
+/// The UUID of the XFS that an open file or directory lies on.
+///
+/// # Errors
+/// ENOTTY, or what the file system says to what it does not know: it is none.
+#[allow(unsafe_code)]
+pub fn xfs_uuid(fd: impl AsFd) -> Result<[u8; 16], Errno> {
+    const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
+    // Another file system may take the number for something else.
+    if rustix::fs::fstatfs(&fd)?.f_type != XFS_MAGIC {
+        return Err(Errno::NOTTY);
+    }
+    let mut geometry = XfsGeometry { before: [0; 64], uuid: [0; 16], after: [0; 32] };
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel fills a structure of that size, which the number says, and which lives through the call.
+    let result = unsafe { libc::ioctl(fd, XFS_IOC_FSGEOMETRY_V1 as libc::Ioctl, &raw mut geometry) };
+    if result == 0 { Ok(geometry.uuid) } else { Err(last_errno()) }
+}
+
 /// Says for each page from `offset` (a page's multiple) on whether it is in the page cache, one bool per
 /// entry of `resident`.
 ///

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{EntryEnd, Processors, SlowTarget, Stage, Status, Summary};
+use haul::api::{DEBRIS, EntryEnd, LEFT_OUT, Processors, SlowTarget, Stage, Status, Summary};
 use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
@@ -156,8 +156,11 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     if ending.dropped > 0 {
         let _ = writeln!(out, "  {} lines were not shown: the reader was too slow", count(ending.dropped));
     }
+    for (name, value) in s.chosen.iter().filter(|(name, _)| name == DEBRIS || name == LEFT_OUT) {
+        let _ = writeln!(out, "  {name}: {}", escape::text(value));
+    }
     if manner.verbose > 0 {
-        for (name, value) in &s.chosen {
+        for (name, value) in s.chosen.iter().filter(|(name, _)| name != DEBRIS && name != LEFT_OUT) {
             let _ = writeln!(out, "  chosen: {} = {}", escape::text(name), escape::text(value));
         }
     }

@@ -16,6 +16,7 @@ mod channels;
 mod copy;
 mod ctl;
 mod dial;
+mod fence;
 mod hung;
 mod layout;
 mod masks;

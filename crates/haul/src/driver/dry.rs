@@ -61,7 +61,7 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     let post: Post<ControlEvent> = Arc::new(move |event| drop(sender.send(event)));
     let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
         Ok(control) => control,
-        Err(e) => return Report::failed(protocol(e.to_string())),
+        Err(e) => return Report::failed(protocol(e.to_string()), watch),
     };
     let mut tally = Tally::default();
     let mut shown = Shown::new(destination);
@@ -69,7 +69,8 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     control.send(Message::Hello(ours.clone()));
     let mut totals = None;
     let result = loop {
-        let step = expect(&mailbox, &control, |e| Some(Heard::Control(e)), |message| Ok(Some(message)));
+        let step =
+            expect(&mailbox, (&control, watch), |e| Some(Heard::Control(e)), |message| Ok(Some(message)));
         match step {
             Err(failure) => break Err(failure),
             Ok(Message::Hello(theirs)) => {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -93,16 +94,24 @@ pub(crate) type Hears = Arc<dyn Fn(&[u8]) + Send + Sync>;
 /// Runs the sink end of a session until it is over.
 pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {
     let (sender, mailbox) = unbounded();
+    let gone = Arc::new(AtomicBool::new(false));
     let post: Post<ControlEvent> = {
-        let sender = sender.clone();
-        Arc::new(move |event| drop(sender.send(Event::Control(event))))
+        let (sender, gone) = (sender.clone(), gone.clone());
+        Arc::new(move |event| {
+            let said = matches!(&event, ControlEvent::Message(Message::Abort(_) | Message::Stop { .. }));
+            if said || matches!(&event, ControlEvent::Lost { .. }) {
+                gone.store(true, Ordering::Release);
+            }
+            drop(sender.send(Event::Control(event)));
+        })
     };
     let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
         Ok(control) => control,
-        Err(e) => return Report::failed(protocol(e.to_string())),
+        Err(e) => return Report::failed(protocol(e.to_string()), watch),
     };
     let streams = links.streams;
-    let started = set_up(&mailbox, &control, links.session, links.protection, streams, request);
+    let near = setup::Near { watch, gone: &gone };
+    let started = set_up(&mailbox, (&control, &near), links.session, links.protection, streams, request);
     let started = started.and_then(|setup| {
         let lines = {
             let sender = sender.clone();
@@ -117,7 +126,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         Err(failure) => {
             control.send(Message::Abort(failure.clone()));
             control.close();
-            return Report::failed(failure);
+            return Report::failed(failure, watch);
         }
     };
     if let Some(len) = session.object_len {
@@ -137,6 +146,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         let all = show_size(request.memory);
         chosen.push((MEMORY_HELD.into(), format!("{all} at the sink is less than the path can hold")));
     }
+    chosen.append(&mut session.found);
     chosen.extend(session.engine.report());
     chosen.extend(session.receive.report());
     chosen.extend(session.lines.chosen());
@@ -230,6 +240,8 @@ struct Session {
     /// Both ends know how striped files are cut.
     layouts: bool,
     resumed: bool,
+    /// For the summary: what other jobs left here.
+    found: Vec<(String, String)>,
     /// Data frames are authenticated and not encrypted.
     unencrypted: bool,
     /// The control stream is gone for good.
@@ -248,6 +260,8 @@ struct Session {
     receive: Receive,
     /// The job is given to a run that asks for it.
     yields: bool,
+    /// Its near end is gone: a run that asks for it waits for this end's.
+    ends: bool,
     clock: Clock,
     /// What new streams are made with.
     sender: Sender<Event>,
@@ -317,6 +331,9 @@ impl Session {
             if stopping.begins(watch) {
                 control.send(Message::Stop { reason: "interrupted".into() });
                 self.machine.stop();
+                if let Some(place) = &self.place {
+                    place.owner.set_ends(true);
+                }
             }
             if stopping.is_overdue() {
                 return SessionEnd::Stopped;
@@ -372,6 +389,12 @@ impl Session {
     /// While control is away the job is kept, but not from a new run of it. One that took it is noticed by the owner's
     /// look before the next publication.
     fn give_way(&mut self) {
+        let ends = self.lines.is_orphaned();
+        if std::mem::replace(&mut self.ends, ends) != ends
+            && let Some(place) = &self.place
+        {
+            place.owner.set_ends(ends);
+        }
         let yields = self.lines.dark_for().is_some_and(|dark| dark >= YIELD_AFTER);
         if std::mem::replace(&mut self.yields, yields) != yields
             && let Some(place) = &self.place
@@ -382,6 +405,9 @@ impl Session {
 
     /// Control does not come back.
     fn control_is_over(&mut self, text: &str) {
+        if let Some(place) = &self.place {
+            place.owner.set_ends(true);
+        }
         self.lost = true;
         self.machine.handle_control_lost(text);
     }

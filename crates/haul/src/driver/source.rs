@@ -27,6 +27,7 @@ use super::{
     Clock, EPOCH, Heard, Kind, Links, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally, Teller, Watch,
     end_report, exchange_reports, places_in_words, protocol,
 };
+use crate::api::LEFT_OUT;
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Options, PathBytes};
@@ -51,6 +52,10 @@ mod trial;
 const STAT_THREADS: usize = 4;
 /// Targets that the report names because they are slow, at most.
 const SLOW_NAMED_MAX: usize = 4;
+
+/// Names of files that were left out, in a report, and the longest.
+const LEFT_OUT_SHOWN: usize = 8;
+const LEFT_OUT_CHARS: usize = 120;
 
 enum Event {
     Done(SourceCompletion),
@@ -96,15 +101,15 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     };
     let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
         Ok(control) => control,
-        Err(e) => return Report::failed(protocol(e.to_string())),
+        Err(e) => return Report::failed(protocol(e.to_string()), watch),
     };
-    let setup = set_up(&mailbox, &control, links.session, links.protection, links.streams, request);
+    let setup = set_up(&mailbox, (&control, watch), links.session, links.protection, links.streams, request);
     let setup = match setup {
         Ok(setup) => setup,
         Err(failure) => {
             control.send(Message::Abort(failure.clone()));
             control.close();
-            return Report::failed(failure);
+            return Report::failed(failure, watch);
         }
     };
     let lines = {
@@ -118,7 +123,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
         Err(failure) => {
             control.send(Message::Abort(failure.clone()));
             control.close();
-            return Report::failed(failure);
+            return Report::failed(failure, watch);
         }
     };
     let end = session.drive(&mailbox, &control, watch);
@@ -141,6 +146,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     chosen.push(session.schedule(&request.options));
     chosen.extend(session.engine.report());
     chosen.extend(session.spill.report(session.machine.spill_counts()));
+    chosen.extend(session.left_out());
     chosen.extend(session.net.report());
     chosen.extend(session.lines.chosen());
     let name = |target| name_of(session.tree.targets(), target);
@@ -194,6 +200,8 @@ struct Session {
     /// Where the files came to lie, as the sink says.
     placed: Option<Placed>,
     not_kept: [u64; NotKept::COUNT],
+    /// The first files of copies into the source, which are not copied, as a report shows them.
+    left_out: Vec<String>,
     /// Both ends know sparse files.
     holes: bool,
     /// Data frames are authenticated and not encrypted.
@@ -481,6 +489,9 @@ impl Session {
                     self.machine.handle_trouble(&path, failure);
                 }
                 WalkItem::NotKept(not_kept) => {
+                    if not_kept.what == NotKeptWhat::Debris {
+                        self.leave_out(&not_kept.path);
+                    }
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
                         NotKeptWhat::Debris => NotKept::OwnName,
@@ -494,6 +505,22 @@ impl Session {
                 }
             }
         }
+    }
+
+    fn leave_out(&mut self, path: &[u8]) {
+        if self.left_out.len() < LEFT_OUT_SHOWN {
+            let path = String::from_utf8_lossy(path);
+            self.left_out.push(path.chars().take(LEFT_OUT_CHARS).collect());
+        }
+    }
+
+    /// Names them, for the summary.
+    fn left_out(&self) -> Option<(String, String)> {
+        let all = self.not_kept[NotKept::OwnName as usize];
+        let more = all.saturating_sub(self.left_out.len() as u64);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = self.left_out.join(", ");
+        (all > 0).then(|| (LEFT_OUT.to_owned(), format!("{names}{more} (files of copies into the source)")))
     }
 
     fn handle(&mut self, event: Event, control: &ControlHandle, watch: &Watch, pulse: &mut Pulse) {

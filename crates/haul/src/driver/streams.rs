@@ -138,6 +138,12 @@ impl Lines {
         self.dark.is_some()
     }
 
+    /// The other end's program is gone, as far as this one can see: it ends soon, unless a link comes after all.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        let ended = self.dark.as_ref().is_some_and(|dark| dark.how == Loss::Ended);
+        ended && matches!(&self.joins, Joins::Accept(door) if door.is_orphaned())
+    }
+
     /// How long control has been away.
     pub(crate) fn dark_for(&self) -> Option<Duration> {
         self.dark.as_ref().map(|dark| dark.since.elapsed())

@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
 //! into its file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers), [`here`] (whose a name is),
+//! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), `volume` (which file system),
 //! [`clean`] (debris of dead jobs).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
@@ -12,9 +12,11 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub mod adopt;
 mod cache;
 pub mod clean;
 mod commit;
+mod confirm;
 mod data;
 pub mod engine;
 mod fault;
@@ -24,8 +26,10 @@ mod gather;
 pub mod here;
 pub mod journal;
 mod keeper;
+mod life;
 mod mode;
 pub mod names;
+pub mod ours;
 pub mod owner;
 pub mod places;
 pub mod space;
@@ -33,12 +37,15 @@ pub mod stripes;
 mod syncs;
 pub mod tree;
 mod verify;
+pub(crate) mod volume;
 
+pub use adopt::Adopt;
 pub use commit::{NotKept, NotKeptCounters};
 pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;
 pub use journal::Journal;
 pub use names::{JobKey, tag_of, temp_name};
+pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
 pub use places::{Ground, Places};
 pub use stripes::Stripes;

@@ -121,7 +121,7 @@ fn list(dir: &Path) -> BTreeMap<OsString, PathBuf> {
     entries.map(|entry| (entry.file_name(), entry.path())).collect()
 }
 
-/// Journals and temporaries below `dir`: `.haul~*` and `.NAME.hXXXXXX`.
+/// Journals and temporaries below `dir`: `.haul~*` and `.NAME.haul~TAGNUMBER`.
 pub fn debris(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(metadata) = fs::symlink_metadata(dir) else {
@@ -141,11 +141,11 @@ pub fn debris(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn is_debris(name: &[u8]) -> bool {
-    let tail = name.len().checked_sub(8).map(|at| &name[at..]);
+    let tail = name.len().checked_sub(20).map(|at| &name[at..]);
     name.starts_with(b".haul~")
         || (name.starts_with(b".")
             && tail.is_some_and(|tail| {
-                tail.starts_with(b".h") && tail[2..].iter().all(u8::is_ascii_alphanumeric)
+                tail.starts_with(b".haul~") && tail[6..].iter().all(u8::is_ascii_alphanumeric)
             }))
 }
 

@@ -10,7 +10,7 @@ use super::disk::{self, Kind};
 
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
-/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
+/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of processes), `b3sum`,
 /// `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for
 /// which it must be built), `script`, `setsid`, `setarch`.
 macro_rules! need {
@@ -61,6 +61,7 @@ fn probe(need: &str) -> bool {
         "netns" => root && exists("ip") && exists("nsenter") && probe_netns(),
         "strace" => works("strace", &["-qq", "-f", "-o", "/dev/null", "true"]),
         "tmpfs" => root && works("unshare", &["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]),
+        "unshare" => root && works("unshare", &["-p", "-f", "--mount-proc", "true"]),
         "setpriv" => root && works("setpriv", &["--reuid=65534", "--clear-groups", "true"]),
         "xfs" => root && exists("mkfs.xfs") && exists("xfs_io") && disk::can_be_cut(Kind::Xfs),
         "ext4" => root && exists("mkfs.ext4") && exists("xfs_io") && disk::can_be_cut(Kind::Ext4),

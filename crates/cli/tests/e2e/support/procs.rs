@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// The processes that carry `MARK=mark`, without shells, tracers and ssh: what is left is haul.
 pub fn marked(mark: &str) -> Vec<Pid> {
     of_mark(mark, |name| {
-        !matches!(name, "sh" | "bash" | "dash" | "env" | "ssh" | "strace" | "nsenter" | "setpriv")
+        !matches!(name, "sh" | "bash" | "dash" | "env" | "ssh" | "strace" | "nsenter" | "setpriv" | "unshare")
     })
 }
 

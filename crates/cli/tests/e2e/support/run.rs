@@ -124,6 +124,11 @@ impl Haul {
         self.wrapped(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
     }
 
+    /// Runs where no process of ours can be seen, as on another host.
+    pub fn in_its_own_pids(self) -> Haul {
+        self.wrapped(["unshare", "-p", "-f", "--kill-child=KILL", "--mount-proc"])
+    }
+
     fn wrapped(mut self, wrapper: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Haul {
         self.wrapper.extend(wrapper.into_iter().map(|arg| arg.as_ref().to_owned()));
         self

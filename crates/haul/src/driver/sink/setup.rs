@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
@@ -19,12 +20,16 @@ use haul_core::wire::{
     Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
 };
 
-use super::super::{Protection, agree, expect, hello, protocol};
+use super::super::{Protection, Watch, agree, expect, hello, protocol};
 use super::{Event, SinkRequest, line_of};
+use crate::api::DEBRIS;
 use crate::job::PathBytes;
 use crate::storage::null::{self, Made};
-use crate::storage::sink::owner::boot_id;
-use crate::storage::sink::{AcquireError, JobDir, JobKey, Journal, Owner, Patience, SinkTree};
+use crate::storage::sink::clean::find_debris;
+use crate::storage::sink::owner::{Life, boot_id};
+use crate::storage::sink::volume::identity;
+use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
+use crate::storage::source::failure::strerror;
 use crate::transport::stream::ControlHandle;
 use crate::users::{self, Unexpanded};
 
@@ -40,11 +45,36 @@ pub(super) struct Setup {
     pub(super) resumed: bool,
     pub(super) tag: u32,
     pub(super) names: Option<HashSet<Name>>,
+    /// Which temporaries of earlier runs may be taken over.
+    pub(super) adopt: Adopt,
+    /// For the summary, by name: what other jobs left here.
+    pub(super) found: Vec<(String, String)>,
+}
+
+/// The user's end, and whether it is still there, while this one waits for something else than its words.
+pub(super) struct Near<'a> {
+    pub(super) watch: &'a Watch,
+    /// Set by who reads control when it is lost or the session given up.
+    pub(super) gone: &'a AtomicBool,
+}
+
+impl Near<'_> {
+    fn stopped(&self) -> bool {
+        self.watch.control.stopped() || self.gone.load(Ordering::Acquire)
+    }
+
+    /// Says one line to the user.
+    fn say(&self, control: &ControlHandle, text: &str) {
+        match self.watch.is_near() {
+            true => self.watch.tell(crate::api::Event::Note(text.to_owned())),
+            false => control.send(Message::Notice { text: text.into() }),
+        }
+    }
 }
 
 pub(super) fn set_up(
     mailbox: &Receiver<Event>,
-    control: &ControlHandle,
+    (control, near): (&ControlHandle, &Near<'_>),
     session: [u8; 16],
     protection: Protection,
     streams: u16,
@@ -52,12 +82,12 @@ pub(super) fn set_up(
 ) -> Result<Setup, Failure> {
     let ours = hello(session, protection, request.memory, streams);
     control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, control, line_of, |message| match message {
+    let theirs = expect(mailbox, (control, near.watch), line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
         _ => Ok(None),
     })?;
     let agreed = agree(&ours, &theirs)?;
-    let (roots, policy) = hear_sources(mailbox, control, &theirs)?;
+    let (roots, policy) = hear_sources(mailbox, (control, near.watch), &theirs)?;
     if let Some((typed, own)) = &request.asked
         && !(policy == *own && Asked::of(typed).covers(&roots))
     {
@@ -71,23 +101,45 @@ pub(super) fn set_up(
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        return Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names });
+        let (adopt, found) = (Adopt::new(None, &[], &[]), Vec::new());
+        return Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
     let tree = SinkTree::open_root(&root, rename.is_none())?;
-    let job = job_of(&tree, &roots, rename.as_ref());
+    let job = job_of((&identity(tree.root()), tree.root_ino()), &roots, rename.as_ref());
     let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
+    let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| near.say(control, text))?;
     let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
-    let owner = place.acquire(floor, &request.what, &Patience::default()).map_err(|e| match e {
-        AcquireError::Failed(failure) => failure,
-        held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
-    })?;
+    let mut said = String::new();
+    let mut stop = |waits: &str| {
+        if said != waits {
+            said = waits.to_owned();
+            near.say(control, waits);
+        }
+        near.stopped()
+    };
+    let owner =
+        place.acquire_unless(floor, &request.what, &Patience::default(), &mut stop).map_err(|e| match e {
+            AcquireError::Failed(failure) => failure,
+            held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
+        })?;
     let owner = Arc::new(owner);
     let replayed = replay(&place, policy.durable)?;
     let resumed = replayed.is_some();
-    let replayed = replayed.unwrap_or_default();
+    let mut replayed = replayed.unwrap_or_default();
+    if place.ours()?.faked {
+        // Anybody may have written it. Its tags serve to remove what runs left, and no more.
+        replayed.partials.clear();
+        replayed.done.clear();
+    }
+    if owner.follows_unproven()
+        && let Some(last) = replayed.tags.last().copied()
+    {
+        replayed.unproven.retain(|tag| *tag != last);
+        replayed.unproven.push(last);
+    }
     if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
         let text = format!(
             "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
@@ -104,23 +156,87 @@ pub(super) fn set_up(
     let mut journal = Journal::new(owner.clone());
     // Before the first temporary is made: its tag must be known to whoever cleans up.
     journal.replace(&bytes)?;
+    owner.settle();
+    let adopt = Adopt::new(ours, &replayed.tags, &replayed.unproven);
+    let found = debris_of_others(&place, &root, request.state_dir.is_some());
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
     let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names })
+    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found })
+}
+
+/// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is taken over; that
+/// is said.
+fn whose(
+    place: &JobDir,
+    tree: &SinkTree,
+    elsewhere: bool,
+    say: &dyn Fn(&str),
+) -> Result<Option<Ours>, Failure> {
+    let kept = place.ours()?;
+    let ours = match elsewhere {
+        false => kept,
+        true => {
+            let name = Name::new(b".haul~whose").expect("a legal name");
+            Ours::learn(tree.jail(), &**tree.root(), &name).map_err(|errno| {
+                let text = format!("create a file in the destination: {}", strerror(errno.raw_os_error()));
+                Failure { stage: FailureStage::Create, errno: errno.raw_os_error(), text: text.into() }
+            })?
+        }
+    };
+    let fakes = |what: &str| {
+        format!(
+            "{what} does not keep owners and modes of files (vfat, CIFS, or NFS that makes all users one)"
+        )
+    };
+    if kept.faked {
+        let what = if elsewhere { "the state directory" } else { "the destination" };
+        say(&format!(
+            "{}, so that nobody can tell whose a journal or a temporary there is: an interrupted copy begins its unfinished files \
+             anew. With --state DIR, on a file system that keeps them, it goes on where it was",
+            fakes(what)
+        ));
+        return Ok(None);
+    }
+    if ours.faked {
+        say(&format!(
+            "{}: parts of files are taken over as the journal in the state directory says, but whoever may write to the \
+             destination may write into them while they are copied",
+            fakes("the destination")
+        ));
+    }
+    Ok(Some(ours))
+}
+
+/// What dead copies of other jobs left where this one keeps its journal, and how to remove it. Where that cannot be seen it is
+/// not told.
+fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Vec<(String, String)> {
+    if elsewhere {
+        // The jobs of a state directory are of many destinations.
+        return Vec::new();
+    }
+    let jobs = find_debris(root).unwrap_or_default();
+    let dead = jobs.iter().filter(|job| job.life == Life::Dead && job.key != *place.key()).count();
+    if dead == 0 {
+        return Vec::new();
+    }
+    let shown = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let shown = shown.display().to_string().replace('\'', "'\\''");
+    let text = format!("{dead} other interrupted copies left files here: haul clean -- '{shown}'");
+    vec![(DEBRIS.to_owned(), text)]
 }
 
 /// What will come: the roots of all messages that tell of them, and the user's choices.
 fn hear_sources(
     mailbox: &Receiver<Event>,
-    control: &ControlHandle,
+    (control, watch): (&ControlHandle, &Watch),
     theirs: &Hello,
 ) -> Result<(Vec<SourceRoot>, Policy), Failure> {
     let in_parts = theirs.capabilities.iter().any(|c| c.kind == capability::SOURCE_ROOTS);
     let mut all = Vec::new();
     loop {
-        let (mut part, policy) = expect(mailbox, control, line_of, |message| match message {
+        let (mut part, policy) = expect(mailbox, (control, watch), line_of, |message| match message {
             Message::SourceRoots(part) if in_parts && !part.is_empty() => Ok(Some((part, None))),
             Message::Sources { roots, policy } => Ok(Some((roots, Some(policy)))),
             _ => Ok(None),
@@ -253,8 +369,8 @@ pub(crate) fn destination(
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
 }
 
-/// Job key: the destination root's identity and the final top-level names; never host, source path or argv.
-fn job_of(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
+/// Job key: the destination root's identity (its file system and inode) and the final top-level names; never host, source path or argv.
+fn job_of((volume, root_ino): (&[u8], u64), roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
     let mut parts: Vec<Vec<u8>> = roots
         .iter()
         .map(|root| match (root, rename) {
@@ -266,8 +382,11 @@ fn job_of(tree: &SinkTree, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 
         })
         .collect();
     parts.sort();
-    let mut hasher = blake3::Hasher::new_derive_key("haul job v1");
-    hasher.update(&tree.root_ino().to_le_bytes());
+    let mut hasher = blake3::Hasher::new_derive_key("haul job v2");
+    hasher.update(&root_ino.to_le_bytes());
+    let volume = if haul_mutant::removed("job-key-names-the-volume") { &[] } else { volume };
+    hasher.update(&(volume.len() as u64).to_le_bytes());
+    hasher.update(volume);
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(&part);
@@ -300,6 +419,21 @@ fn fresh_tag() -> u32 {
 #[cfg(test)]
 mod asked_tests {
     use super::*;
+
+    /// Goal: two destinations that have only their inode number in common are two jobs, and so are two sources; one whose
+    /// contents changed is not.
+    /// Method: keys of the same roots on two volumes, and of other roots.
+    #[test]
+    fn jobs_on_two_volumes_differ() {
+        let named = |name: &str| Name::new(name.as_bytes()).expect("legal");
+        let contents = |name: &str| [SourceRoot::Contents { of: Some(named(name)) }];
+        let key = |volume: &[u8], roots: &[SourceRoot]| job_of((volume, 2), roots, None);
+        assert_eq!(key(b"one", &contents("data")), key(b"one", &contents("data")));
+        assert_ne!(key(b"one", &contents("data")), key(b"two", &contents("data")));
+        assert_ne!(key(b"one", &contents("data")), key(b"one", &contents("other")));
+        let whole = [SourceRoot::Named { name: named("data"), is_dir: true }];
+        assert_ne!(key(b"one", &contents("data")), key(b"one", &whole));
+    }
 
     /// Goal: a far end can send under the names that follow from the command, and no others.
     /// Method: paths as typed against roots that a source may claim.

@@ -9,7 +9,7 @@ use haul_core::wire::{
     Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, Stage as FailureStage, capability,
 };
 
-use super::super::{Protection, agree, expect, hello, policy, protocol};
+use super::super::{Protection, Watch, agree, expect, hello, policy, protocol};
 use super::{Event, SourceRequest, line_of};
 use crate::storage::null::Made;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
@@ -98,7 +98,7 @@ impl Setup {
 
 pub(super) fn set_up(
     mailbox: &Receiver<Event>,
-    control: &ControlHandle,
+    (control, watch): (&ControlHandle, &Watch),
     session: [u8; 16],
     protection: Protection,
     streams: u16,
@@ -118,7 +118,7 @@ pub(super) fn set_up(
         let sources = Message::Sources { roots: roots.clone(), policy };
         sources.split().into_iter().for_each(|message| control.send(message));
     }
-    let theirs = expect(mailbox, control, line_of, |message| match message {
+    let theirs = expect(mailbox, (control, watch), line_of, |message| match message {
         Message::Hello(hello) => Ok(Some(hello)),
         _ => Ok(None),
     })?;
@@ -130,9 +130,9 @@ pub(super) fn set_up(
         Message::ObjectLen(len) if agreed.layouts => Ok(Some(Answer::ObjectLen(len))),
         _ => Ok(None),
     };
-    let (mut object_len, mut answer) = (None, expect(mailbox, control, line_of, hear)?);
+    let (mut object_len, mut answer) = (None, expect(mailbox, (control, watch), line_of, hear)?);
     if let Answer::ObjectLen(len) = answer {
-        (object_len, answer) = (Some(len), expect(mailbox, control, line_of, hear)?);
+        (object_len, answer) = (Some(len), expect(mailbox, (control, watch), line_of, hear)?);
     }
     let Answer::Open(wait, rename, resumed) = answer else {
         return Err(protocol("the sink tells the length of objects twice"));

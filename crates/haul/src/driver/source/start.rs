@@ -139,6 +139,7 @@ impl Session {
             far: None,
             placed: None,
             not_kept: [0; NotKept::COUNT],
+            left_out: Vec::new(),
             holes: setup.agreed.holes,
             unencrypted: setup.agreed.auth_only,
             lost: false,

@@ -17,8 +17,10 @@ use rustix::fs::{Dir, FileType, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
 use super::fault;
+use super::here::is_of_a_job;
+use super::life::{Life, judge};
 use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
-use super::owner::{AcquireError, JobDir, Life, OwnerInfo, Patience, judge};
+use super::owner::{AcquireError, JobDir, OwnerInfo, Patience};
 use super::tree::sync_dir;
 use crate::storage::jail::Jail;
 
@@ -75,15 +77,25 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     let dir = place(JobKey::new(&[0; 16]))?;
     let mut found: BTreeMap<JobKey, Option<u64>> = BTreeMap::new();
     let mut journals = Vec::new();
+    let mut named = Vec::new();
     each_name(dir.fd(), |name, _| {
-        if let Some((key, file)) = job_file(name) {
+        if let Some((key, file)) = job_file(name)
+            && let Ok(name) = Name::new(name)
+        {
+            named.push((key, file, name));
+        }
+    })
+    .map_err(|errno| fault::os(Stage::Read, "list", &dir.path_of(&dir.key().journal()), errno))?;
+    for (key, file, name) in named {
+        if is_of_a_job(dir.jail(), dir.fd(), &name, &key, file)
+            || haul_mutant::removed("clean-knows-jobs-by-content")
+        {
             if file == JobFile::Journal {
                 journals.push(key.clone());
             }
             found.entry(key).or_default();
         }
-    })
-    .map_err(|errno| fault::os(Stage::Read, "list", &dir.path_of(&dir.key().journal()), errno))?;
+    }
     for key in journals {
         if let Ok(stat) = dir.jail().stat(dir.fd(), &key.journal()) {
             found.insert(key, Some(stat.st_size as u64));
@@ -96,8 +108,8 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
         let (owner, life) = match dir.owners() {
             Ok(epochs) => match epochs.last() {
                 None => (None, Life::Dead),
-                Some(epoch) => match dir.look(*epoch) {
-                    Ok(Some(seen)) => match seen.info {
+                Some(epoch) => match dir.peek(*epoch) {
+                    Ok(Some((_, seen))) => match seen.info {
                         Some(info) => {
                             let life = judge(&info, dir.here());
                             (Some(info), life)

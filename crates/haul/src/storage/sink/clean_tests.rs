@@ -1,4 +1,8 @@
 use super::*;
+
+/// Of a journal that has its head only.
+const JOURNAL_LEN: u64 = 16 + 4 + 25 + 16;
+
 use crate::storage::sink::names::temp_name;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -44,7 +48,8 @@ fn only_named_temporaries_are_removed() {
     assert!(list_temporaries(&root(&top), Duration::from_secs(86_400)).is_empty());
 }
 
-/// Goal: jobs are found with what is known of them, and only dead ones can be removed, with nothing else.
+/// Goal: jobs are found with what is known of them, and only dead ones can be removed, with nothing else, least of all a file
+/// that is only named like a job's.
 /// Method: one living, one dead with owner file, one with a journal only.
 #[test]
 fn only_dead_jobs_are_removed() {
@@ -59,7 +64,17 @@ fn only_dead_jobs_are_removed() {
     fs::write(&path, text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":2147483647"))
         .expect("write");
     for i in [2, 3] {
-        fs::write(dir.path().join(format!(".haul~{}", place(i).key().as_str())), "journal").expect("write");
+        let mut bytes = Vec::new();
+        let mut log = haul_core::journal::Log::start(&mut bytes);
+        log.append(&haul_core::journal::Record::Head { job: [i; 16], root_ino: 1 }, &mut bytes);
+        assert_eq!(bytes.len() as u64, JOURNAL_LEN);
+        fs::write(dir.path().join(format!(".haul~{}", place(i).key().as_str())), bytes).expect("write");
+    }
+    // Named like a job's, and the user's.
+    for name in
+        [format!(".haul~{}", place(4).key().as_str()), format!(".haul~{}.own.1", place(5).key().as_str())]
+    {
+        fs::write(dir.path().join(name), "user's").expect("write");
     }
     temp(dir.path(), "f", 9);
     fs::write(dir.path().join("user"), "x").expect("write");
@@ -68,15 +83,15 @@ fn only_dead_jobs_are_removed() {
     let of = |i: u8| jobs.iter().find(|job| job.key == *place(i).key()).expect("found");
     assert_eq!(jobs.len(), 3);
     assert_eq!((of(1).life, of(1).journal), (Life::Alive, None));
-    assert_eq!((of(2).life, of(2).journal), (Life::Dead, Some(7)));
+    assert_eq!((of(2).life, of(2).journal), (Life::Dead, Some(JOURNAL_LEN)));
     assert_eq!(of(2).owner.as_ref().map(|owner| owner.what.as_str()), Some("dead"));
-    assert_eq!((of(3).life, of(3).journal), (Life::Dead, Some(7)));
+    assert_eq!((of(3).life, of(3).journal), (Life::Dead, Some(JOURNAL_LEN)));
 
     let remove = |i, tags: &[u32]| remove_debris(dir.path(), dir.path(), of(i), tags, &Patience::default());
     assert!(matches!(remove(1, &[9]), Err(AcquireError::Held(_))));
     assert_eq!(remove(2, &[9]).expect("removed").files, 2);
-    assert_eq!(remove(3, &[]).expect("removed"), Removed { files: 1, bytes: 7, failed: 0 });
+    assert_eq!(remove(3, &[]).expect("removed"), Removed { files: 1, bytes: JOURNAL_LEN, failed: 0 });
     living.still_owner().expect("untouched");
     let left = fs::read_dir(dir.path()).expect("ls").count();
-    assert_eq!(left, 2, "the living job's owner file and the user's file");
+    assert_eq!(left, 4, "the living job's owner file and the user's files");
 }

@@ -91,7 +91,8 @@ impl Sink {
         match (&result, &item.publish) {
             // Nothing of a file without data is under way, and nobody discards what was never written.
             (Err(_), Some(publish)) if data_len(&publish.file) == 0 => self.files.close(item.id, true),
-            (Err(failure), _) => self.files.fail(item.id, failure, true),
+            // What a run has lost is not its own to remove.
+            (Err(failure), _) => self.files.fail(item.id, failure, (self.still_owner)().is_ok()),
             (Ok(()), Some(_)) => self.files.close(item.id, false),
             (Ok(()), None) => {}
         }
@@ -184,8 +185,11 @@ impl Sink {
         let dir = self.tree.dirfd(file.parent)?;
         let temp = self.files.temp_name(file);
         self.tree.may_take(&dir, file.parent, &file.name)?;
-        // It may have hung in a sync until nobody waits any more.
-        self.check_over()?;
+        let given = match &self.published {
+            Some(_) => self.tree.jail().stat(&dir, &temp).ok(),
+            None => None,
+        };
+        self.fence()?;
         self.tree.jail().rename(&dir, &temp, &file.name, no_replace).map_err(|errno| {
             let path = self.tree.path_of(file.parent, &file.name);
             let told = match errno {
@@ -195,7 +199,11 @@ impl Sink {
                 _ => return fault::os_at(Stage::Publish, "publish", &path, errno, &dir),
             };
             fault::failure(Stage::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
-        })
+        })?;
+        match (&self.published, given) {
+            (Some(published), Some(stat)) => published.add(&self.tree, file.parent, &file.name, &stat),
+            _ => Ok(()),
+        }
     }
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
@@ -210,7 +218,7 @@ impl Sink {
         }
         let temp = self.files.temp_name(file);
         let result = self.fill_link(item, &dir).and_then(|()| self.give_name(file, item.no_replace));
-        if result.is_err() {
+        if result.is_err() && (self.still_owner)().is_ok() {
             let _ = self.tree.jail().unlink(&dir, &temp);
         }
         result
@@ -256,7 +264,7 @@ impl Sink {
     /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of
     /// dead runs of this job that still lie in it were adopted by nobody.
     pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<(), Failure> {
-        self.check_owner()?;
+        self.fence()?;
         let fd = self.tree.dirfd(id)?;
         if !self.old_tags.is_empty() && !self.tree.was_created(id) {
             // What cannot be removed is no failure of the directory; `haul clean` names it.

@@ -24,7 +24,9 @@ use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
+use super::adopt::Adopt;
 use super::commit::NotKeptCounters;
+use super::confirm::Published;
 use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
 use super::gather::{Place, no_target, pair, whole};
@@ -50,8 +52,7 @@ use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_fi
 
 /// Most threads of an engine for one storage target.
 pub const THREADS_MAX: usize = 256;
-/// For so long an answer that the job is ours is good for other files: a question costs requests to the file
-/// system, and what happens between question and rename can never be seen.
+/// For so long an answer that the job is ours is good for what publishes nothing: before each rename it is asked anew.
 const OWNER_FRESH: Duration = Duration::from_millis(50);
 /// How often an engine that ends looks whether all that is left hangs.
 const END_TICK: Duration = Duration::from_millis(50);
@@ -63,6 +64,10 @@ pub struct EngineConfig {
     pub tag: u32,
     /// Tags of dead runs of this job, whose leftovers are removed.
     pub old_tags: Vec<u32>,
+    /// What dead runs of this job left may be taken over.
+    pub adopt: Adopt,
+    /// The run before this one was not proven dead: at the end, look again at what was published.
+    pub confirm: bool,
     /// 1 to [`THREADS_MAX`].
     pub threads: usize,
     /// Keep owner and group of directories (files and links say it themselves).
@@ -109,6 +114,8 @@ pub(super) struct Sink {
     pub(super) old_tags: HashSet<u32>,
     pub(super) dir_owner: bool,
     pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    /// `None`: nobody else can have published.
+    pub(super) published: Option<Published>,
     /// When the job was last seen to be ours.
     seen_owner: Mutex<Option<Instant>>,
     pub(super) not_kept: Arc<NotKeptCounters>,
@@ -142,7 +149,13 @@ impl WriteEngine {
         let no_preallocate = config.storage.no_preallocate;
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
         let spaces = Spaces::new(no_preallocate);
-        let files = Files::new(config.tree.clone(), config.tag, spaces, config.places, config.stripes);
+        let files = Files::new(
+            config.tree.clone(),
+            (config.tag, config.adopt),
+            spaces,
+            config.places,
+            config.stripes,
+        );
         let mut knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
         if !files.is_local() {
             knobs.set_remote();
@@ -163,6 +176,7 @@ impl WriteEngine {
                 .collect(),
             dir_owner: config.dir_owner,
             still_owner: config.still_owner,
+            published: config.confirm.then(Published::default),
             seen_owner: Mutex::new(None),
             not_kept: Arc::default(),
             crew: OnceLock::new(),
@@ -289,6 +303,17 @@ impl SinkEngine for WriteEngine {
 }
 
 impl Sink {
+    /// Whether the job is ours now: asked directly before what cannot be undone. What happens between the answer and that can
+    /// never be seen.
+    pub(super) fn fence(&self) -> Result<(), Failure> {
+        // It may have hung in a sync until nobody waits any more.
+        self.check_over()?;
+        match haul_mutant::removed("fence-before-each-rename") {
+            true => self.check_owner(),
+            false => (self.still_owner)(),
+        }
+    }
+
     /// Whether the job is still ours, as of at most [`OWNER_FRESH`] ago.
     pub(super) fn check_owner(&self) -> Result<(), Failure> {
         self.check_over()?;

@@ -5,7 +5,7 @@ use crate::storage::jail::{Jail, Resolve};
 use crate::storage::layout::Provider;
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
 use crate::storage::sink::tree::tests::as_nobody;
-use crate::storage::sink::{JobKey, NotKept, temp_name};
+use crate::storage::sink::{JobKey, NotKept, Ours, temp_name};
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, FileId};
@@ -71,6 +71,8 @@ impl Bench {
             tree: tree.clone(),
             tag: TAG,
             old_tags: vec![],
+            adopt: Adopt::new(Ours::learn(tree.jail(), tree.root(), &name("probe")).ok(), &[5, 6], &[6]),
+            confirm: false,
             threads: 4,
             dir_owner: false,
             still_owner: Arc::new(move || match asked.load(Ordering::SeqCst) {

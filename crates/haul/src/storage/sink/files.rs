@@ -22,6 +22,7 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FsWord, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::adopt::Adopt;
 use super::data::Path;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
@@ -44,6 +45,7 @@ pub(super) struct Files {
     pub(super) tree: Arc<SinkTree>,
     /// Stands in the names of this session's temporaries.
     tag: u32,
+    pub(super) adopt: Adopt,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
     grain: OnceLock<u32>,
     /// The file system is of [`LOCAL`]. The destination is one file system, but for what is mounted below it; where this is wrong
@@ -123,7 +125,7 @@ pub(super) fn descriptor(file: &IoFile) -> BorrowedFd<'_> {
 impl Files {
     pub(super) fn new(
         tree: Arc<SinkTree>,
-        tag: u32,
+        (tag, adopt): (u32, Adopt),
         spaces: Spaces,
         places: Option<Places>,
         stripes: Stripes,
@@ -133,6 +135,7 @@ impl Files {
         Files {
             tree,
             tag,
+            adopt,
             open: Mutex::default(),
             grain: OnceLock::new(),
             local,
@@ -465,38 +468,9 @@ impl Files {
         Ok(Found { existing, adopted })
     }
 
-    /// Renames the temporary of the run with `tag` to ours and opens it. False if it is not there, or is not
-    /// what we left: a regular file with one name.
-    fn adopt(&self, file: &SinkFile, dir: &OwnedFd, tag: u32) -> Result<bool, Failure> {
-        let jail = self.tree.jail();
-        let (old, new) = (temp_name(&file.name, tag, file.number), self.temp_name(file));
-        let fail = |what, errno| fault::os(Stage::Open, what, &self.tree.path_of(file.parent, &old), errno);
-        let ours = |stat: &Stat| {
-            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1
-        };
-        match jail.stat(dir, &old) {
-            Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(fail("stat", errno)),
-            Ok(stat) if !ours(&stat) => return Ok(false),
-            Ok(_) => {}
-        }
-        match jail.rename(dir, &old, &new, false) {
-            Err(Errno::NOENT) => return Ok(false),
-            other => other.map_err(|errno| fail("take over", errno))?,
-        }
-        let fd = match jail.open_file(dir, &new, true) {
-            // Made by another user, or changed meanwhile: worthless to us.
-            Err(Errno::LOOP | Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO) => {
-                let _ = jail.unlink(dir, &new);
-                return Ok(false);
-            }
-            other => other.map_err(|errno| fail("open", errno))?,
-        };
-        // Looked at again through the descriptor, for the name may have been changed in between.
-        if !ours(&rustix::fs::fstat(&fd).map_err(|errno| fail("stat", errno))?) {
-            let _ = jail.unlink(dir, &new);
-            return Ok(false);
-        }
+    /// Takes over the temporary of the run with `tag`. False if it is not there, or is not what we left.
+    fn adopt(&self, file: &SinkFile, dir: &Arc<OwnedFd>, tag: u32) -> Result<bool, Failure> {
+        let Some(fd) = self.take_over(file, dir, tag)? else { return Ok(false) };
         let open = self.entry(file);
         let file_of = Opened { file: self.io_file(&open, fd), adopted: true, ready: false };
         *lock(&open.state) = State::Open(file_of);

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use haul_core::entry::Name;
-use haul_core::journal::Replay;
+use haul_core::journal::{JournalError, Replay};
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::retry_on_intr;
 
@@ -102,6 +102,27 @@ fn jobs_in(dir: &OwnedFd, ino: u64) -> Vec<(JobKey, Vec<u32>)> {
         JobFile::NewJournal { .. } => None,
     };
     found.into_iter().filter_map(job).collect()
+}
+
+/// Whether a file with a name of this form is a job's, wherever it was made: a user's may have such a name.
+pub(super) fn is_of_a_job(jail: Jail, dir: &OwnedFd, name: &Name, key: &JobKey, file: JobFile) -> bool {
+    let Some(bytes) = beginning(jail, dir, name, TAGS_WITHIN) else { return false };
+    // A killed run may leave the file that it had just made, and a power cut only its length.
+    let empty = bytes.iter().all(|b| *b == 0);
+    match file {
+        JobFile::Owner { epoch } => {
+            empty || serde_json::from_slice(&bytes).is_ok_and(|info: OwnerInfo| info.epoch == epoch)
+        }
+        JobFile::Journal | JobFile::NewJournal { .. } => {
+            let mut replay = Replay::new();
+            match replay.feed(&bytes).and_then(|()| replay.finish([0; 16], true)) {
+                Ok(replayed) => replayed.head.map_or(empty, |(job, _)| JobKey::new(&job) == *key),
+                // Of another version of haul.
+                Err(JournalError::Version(_)) => true,
+                Err(JournalError::NotAJournal) => false,
+            }
+        }
+    }
 }
 
 /// The first bytes of a regular file; `None` if it is none, or cannot be read.

@@ -16,7 +16,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::fault;
 use super::files::write_all_at;
-use super::owner::{JobDir, Owner};
+use super::owner::{AcquireError, JobDir, Owner};
 use super::tree::sync_dir;
 
 /// Bytes that are read at a time.
@@ -41,18 +41,43 @@ impl JobDir {
     /// epoch of the last run is in it, and the next owner must exceed that.
     ///
     /// # Errors
-    /// It cannot be read, or something else than a file stands there (a symbolic link is not followed).
+    /// It cannot be read, is another user's, or something else than a file stands there (a symbolic link is not followed).
     pub fn load(&self, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        self.read(true, feed)
+    }
+
+    /// As [`JobDir::load`], whoever made it: for `haul clean`, which only lists what is not ours.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no file.
+    pub fn load_any(&self, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        self.read(false, feed)
+    }
+
+    fn read(&self, ours: bool, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
         let name = self.key().journal();
         let path = self.path_of(&name);
         let fd = match self.jail().open_file(self.fd(), &name, false) {
             Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::ACCESS | Errno::PERM) if ours => {
+                let stat = self.jail().stat(self.fd(), &name);
+                let foreign = stat.ok().and_then(|stat| self.check_ours(&name, &stat).err());
+                let denied = || fault::os(Stage::Open, "open the journal", &path, Errno::ACCESS);
+                return Err(foreign
+                    .map_or_else(denied, |foreign| fault::failure(Stage::Open, 0, foreign.to_string())));
+            }
             other => other.map_err(|errno| fault::os(Stage::Open, "open the journal", &path, errno))?,
         };
         let fail = |errno| fault::os(Stage::Read, "read the journal", &path, errno);
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(fault::failure(Stage::Open, 0, format!("the journal {path} is not a regular file")));
+        }
+        if ours && let Err(foreign) = self.check_ours(&name, &stat) {
+            return Err(match foreign {
+                AcquireError::Failed(failure) => failure,
+                other => fault::failure(Stage::Open, 0, other.to_string()),
+            });
         }
         let mut piece = vec![0; READ_LEN];
         loop {

@@ -116,6 +116,11 @@ fn keep_journal(
                         let path = sink.tree.path_of_dir(DirId::ROOT);
                         fault::os_at(Stage::Sync, "sync", &path, errno, root)
                     })?;
+                    if let Some(published) = &sink.published
+                        && !haul_mutant::removed("published-names-are-confirmed")
+                    {
+                        published.confirm(&sink.tree)?;
+                    }
                     match &mut store {
                         // Only the journal knows the tag of what could not be removed; the next run will.
                         Some(_) if sink.files.left_any() => Ok(()),

@@ -2,36 +2,44 @@
 //!
 //! In: a job's key and its directory. Out: ownership, or who holds it. An owner file is made with `O_EXCL`,
 //! says host, boot and process of its owner, and a counter in it beats. A dead owner is taken over by making
-//! N+1: at once where its process can be looked at, after watching its counter otherwise.
+//! N+1: at once where its process can be looked at, after watching its counter otherwise. One that says that it ends is
+//! waited for.
 //!
 //! What must hold: of several that try, one gets the job; an owner that was taken over (stopped, suspended,
-//! cut off) sees it in [`Owner::still_owner`] before it publishes anything more.
+//! cut off) sees it in [`Owner::still_owner`] before it publishes anything more. Whether the former owner is proven dead is
+//! told ([`Owner::follows_unproven`]) and stays in the owner file until the journal says it: of one that is not, the
+//! files that it had open may still be written. An owner file of another user is never judged, only named.
 //! Left out: locks of the file system, which parallel and network file systems implement or do not.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
 use haul_core::wire::{Failure, Stage};
+use rustix::fs::{AtFlags, Stat, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::files::write_all_at;
+pub use super::life::{Life, boot_id};
+use super::life::{here, judge};
 use super::names::{JobFile, JobKey, job_file};
+use super::ours::Ours;
 use super::{clean, fault, lock};
 use crate::storage::jail::Jail;
 
 /// Length of an owner file, bytes. It never changes, so that a beat is one write in place.
 const OWNER_LEN: usize = 4096;
 /// Longest host name and description in it, characters.
-const HOST_CHARS_MAX: usize = 64;
+pub(super) const HOST_CHARS_MAX: usize = 64;
 const WHAT_CHARS_MAX: usize = 120;
+/// `AT_STATX_FORCE_SYNC`: a network file system asks its server.
+const AT_STATX_FORCE_SYNC: u32 = 0x2000;
 /// Attempts to get a job while others come and go.
 const ATTEMPTS_MAX: u32 = 1000;
 
@@ -59,15 +67,12 @@ pub struct OwnerInfo {
     /// The owner waits for a network that is down, and gives way to a run that is there.
     #[serde(default)]
     pub yields: bool,
-}
-
-/// Whether an owner lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    Alive,
-    Dead,
-    /// On another machine, or not to be seen from here: only its beat can tell.
-    Unknown,
+    /// The owner ends: its near end is gone, or was stopped. It is waited for, for soon it is proven dead.
+    #[serde(default)]
+    pub ends: bool,
+    /// It took the job from a run that was not proven dead, and the journal does not say so yet.
+    #[serde(default)]
+    pub follows_unproven: bool,
 }
 
 /// How long others are watched, and how often the own counter beats.
@@ -77,15 +82,22 @@ pub struct Patience {
     pub watch: Duration,
     pub poll: Duration,
     pub beat: Duration,
+    /// A live owner has so long to learn that it must end, whose near end may just have been killed.
+    pub notice: Duration,
+    /// One that ends is waited for so long.
+    pub ending: Duration,
 }
 
 impl Default for Patience {
-    /// Five missed beats, so that a slow file system does not look like a death.
+    /// Five missed beats, so that a slow file system does not look like a death. An end that sends nothing does not see its
+    /// streams go for three seconds.
     fn default() -> Self {
         Patience {
             watch: Duration::from_secs(15),
             poll: Duration::from_millis(500),
             beat: Duration::from_secs(3),
+            notice: Duration::from_secs(5),
+            ending: Duration::from_secs(30),
         }
     }
 }
@@ -95,8 +107,23 @@ impl Default for Patience {
 pub enum AcquireError {
     #[error("this job is running already: process {} on {}, epoch {}: {}", .0.pid, .0.host, .0.epoch, .0.what)]
     Held(Box<OwnerInfo>),
+    #[error(
+        "{path} belongs to user {uid}, and files made here to user {ours}: this is another user's copy into the same \
+         place. Let that user complete it or remove it (`haul clean`), or copy into a directory of your own"
+    )]
+    Foreign { path: String, uid: u32, ours: u32 },
+    #[error("stopped while another run of this job was waited for")]
+    Stopped,
     #[error("{}", .0.text)]
     Failed(Failure),
+}
+
+/// What an owner is told of others.
+enum Word {
+    Yields(bool),
+    Ends(bool),
+    /// The journal says whom it follows.
+    Settled,
 }
 
 /// Where a job keeps its journal and owner files.
@@ -107,6 +134,7 @@ pub struct JobDir {
     key: JobKey,
     jail: Jail,
     here: Arc<OwnerInfo>,
+    ours: Arc<OnceLock<Ours>>,
 }
 
 /// The job is ours until this is dropped.
@@ -115,8 +143,10 @@ pub struct Owner {
     epoch: u32,
     dev_ino: (u64, u64),
     released: AtomicBool,
-    /// Tells whether the job is given away when somebody asks. Dropped to stop the beat.
-    beat: Mutex<Option<Sender<bool>>>,
+    follows_unproven: bool,
+    settled: AtomicBool,
+    /// Dropped to stop the beat.
+    beat: Mutex<Option<Sender<Word>>>,
 }
 
 impl JobDir {
@@ -126,7 +156,14 @@ impl JobDir {
             fault::os(Stage::Open, "open directory", &fault::show(path.as_os_str().as_bytes()), errno)
         })?;
         let jail = Jail::probe(&fd);
-        Ok(JobDir { fd: Arc::new(fd), path: path.to_owned(), key, jail, here: Arc::new(here()) })
+        Ok(JobDir {
+            fd: Arc::new(fd),
+            path: path.to_owned(),
+            key,
+            jail,
+            here: Arc::new(here()),
+            ours: Arc::default(),
+        })
     }
 
     /// The job's key.
@@ -146,24 +183,85 @@ impl JobDir {
         format!("{}/{}", fault::show(self.path.as_os_str().as_bytes()), fault::show(name.as_bytes()))
     }
 
-    /// Takes the job: its epoch exceeds `floor` (the last epoch in the journal) and every owner before.
-    /// Waits up to `patience.watch` where only a beat can tell whether the owner lives.
+    /// How files look that we make here; a file is made for that, once.
     ///
     /// # Errors
-    /// Somebody else has it, or the directory cannot be read or written.
+    /// It cannot be made.
+    pub fn ours(&self) -> Result<Ours, Failure> {
+        if let Some(ours) = self.ours.get() {
+            return Ok(*ours);
+        }
+        // A draft of no owner, so that whoever removes drafts removes one that was left.
+        let name = self.key.journal_new(0);
+        let ours = Ours::learn(self.jail, &*self.fd, &name).map_err(|errno| {
+            fault::os_at(Stage::Create, "create", &self.path_of(&name), errno, self.fd.as_fd())
+        })?;
+        Ok(*self.ours.get_or_init(|| ours))
+    }
+
+    /// Whether a file of the job may be believed.
+    ///
+    /// # Errors
+    /// It is another user's, or others may write it.
+    pub(super) fn check_ours(&self, name: &Name, stat: &Stat) -> Result<(), AcquireError> {
+        let ours = self.ours().map_err(AcquireError::Failed)?;
+        let path = || self.path_of(name);
+        if haul_mutant::removed("foreign-jobs-are-refused") {
+            return Ok(());
+        }
+        if stat.st_uid != ours.uid {
+            return Err(AcquireError::Foreign { path: path(), uid: stat.st_uid, ours: ours.uid });
+        }
+        if !ours.made(stat) {
+            let text = format!(
+                "{} is not as a run leaves it: others may write it, it has several names, or it is no file (mode {:o}); \
+                 look what made it, and remove it",
+                path(),
+                stat.st_mode & 0o7777
+            );
+            return Err(AcquireError::Failed(fault::failure(Stage::Open, 0, text)));
+        }
+        Ok(())
+    }
+
+    /// As [`JobDir::acquire_unless`], whatever happens meanwhile.
+    ///
+    /// # Errors
+    /// As there.
     pub fn acquire(&self, floor: u32, what: &str, patience: &Patience) -> Result<Owner, AcquireError> {
-        let mut watched: Option<(u32, Seen, Instant)> = None;
+        self.acquire_unless(floor, what, patience, &mut |_| false)
+    }
+
+    /// Takes the job: its epoch exceeds `floor` (the last epoch in the journal) and every owner before.
+    /// Waits where only a beat can tell whether the owner lives, and for one that ends. `stop` is asked while it waits, and told
+    /// why, in words.
+    ///
+    /// # Errors
+    /// Somebody else has it, it is another user's, `stop` said so, or the directory cannot be read or written.
+    pub fn acquire_unless(
+        &self,
+        floor: u32,
+        what: &str,
+        patience: &Patience,
+        stop: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<Owner, AcquireError> {
+        let (mut watched, mut alive): (Option<(u32, Seen, Instant)>, Option<(u32, Instant)>) = (None, None);
         for _ in 0..ATTEMPTS_MAX {
             let known = self.owners()?;
             let Some(highest) = known.last().copied() else {
-                match self.create(floor.saturating_add(1), what, &known, patience)? {
+                // The last one removed its file when nothing of it was under way any more.
+                match self.create(floor.saturating_add(1), what, &known, patience, false)? {
                     Some(owner) => return Ok(owner),
                     None => continue,
                 }
             };
             let Some(seen) = self.look(highest)? else { continue };
-            let mut life = seen.info.as_ref().map_or(Life::Unknown, |info| self.claims(info));
-            if life == Life::Unknown {
+            let judged = seen.info.as_ref().map_or(Life::Unknown, |info| judge(info, &self.here));
+            let info = seen.info.clone().unwrap_or_default();
+            let mut life = judged;
+            if life != Life::Dead && info.yields && !info.ends {
+                life = Life::Dead;
+            } else if life == Life::Unknown {
                 life = match &watched {
                     Some((epoch, first, since)) if *epoch == highest && first.ino == seen.ino => {
                         if first.bytes != seen.bytes {
@@ -174,29 +272,52 @@ impl JobDir {
                             Life::Unknown
                         }
                     }
-                    _ => {
-                        watched = Some((highest, seen.clone(), Instant::now()));
-                        Life::Unknown
-                    }
+                    _ => Life::Unknown,
                 };
-            }
-            match life {
-                Life::Alive => return Err(AcquireError::Held(Box::new(seen.info.unwrap_or_default()))),
-                Life::Unknown => std::thread::sleep(patience.poll),
-                Life::Dead => {
-                    let epoch = highest.max(floor).saturating_add(1);
-                    if let Some(owner) = self.create(epoch, what, &known, patience)? {
-                        return Ok(owner);
-                    }
+                let again = watched.as_ref().is_none_or(|(epoch, first, _)| {
+                    *epoch != highest || first.ino != seen.ino || first.bytes != seen.bytes
+                });
+                if again {
+                    watched = Some((highest, seen.clone(), Instant::now()));
                 }
             }
+            let process = || format!("process {} on {}", info.pid, info.host);
+            let waits = match life {
+                Life::Alive => {
+                    let since = match alive {
+                        Some((epoch, since)) if epoch == highest => since,
+                        _ => alive.insert((highest, Instant::now())).1,
+                    };
+                    let limit = if info.ends { patience.ending } else { patience.notice };
+                    if since.elapsed() >= limit {
+                        return Err(AcquireError::Held(Box::new(info)));
+                    }
+                    match info.ends {
+                        true => format!("waiting for the run before to end: {}", process()),
+                        false => {
+                            format!("another run of this job is there: {}; seeing whether it ends", process())
+                        }
+                    }
+                }
+                Life::Unknown => {
+                    let seconds = patience.watch.as_secs();
+                    format!("another run of this job was there: {}; watching it for {seconds} s", process())
+                }
+                Life::Dead => {
+                    let unproven = judged != Life::Dead || info.follows_unproven;
+                    let epoch = highest.max(floor).saturating_add(1);
+                    if let Some(owner) = self.create(epoch, what, &known, patience, unproven)? {
+                        return Ok(owner);
+                    }
+                    continue;
+                }
+            };
+            if stop(&waits) {
+                return Err(AcquireError::Stopped);
+            }
+            std::thread::sleep(patience.poll);
         }
         Err(self.fail("take the job in", &self.key.journal(), Errno::AGAIN))
-    }
-
-    /// Whether this owner keeps the job from us. One that gives it away is as good as dead.
-    fn claims(&self, info: &OwnerInfo) -> Life {
-        if info.yields { Life::Dead } else { judge(info, &self.here) }
     }
 
     /// The owners' epochs, lowest first.
@@ -228,7 +349,24 @@ impl JobDir {
     }
 
     /// What the owner file says now. `None`: it is gone.
+    ///
+    /// # Errors
+    /// It is another user's, or cannot be read.
     pub(super) fn look(&self, epoch: u32) -> Result<Option<Seen>, AcquireError> {
+        let name = self.key.owner(epoch);
+        match self.peek(epoch) {
+            Ok(None) => Ok(None),
+            Ok(Some((stat, seen))) => self.check_ours(&name, &stat).map(|()| Some(seen)),
+            // The name tells whose it is.
+            Err(failed) => match self.jail.stat(&self.fd, &name) {
+                Ok(stat) => Err(self.check_ours(&name, &stat).err().unwrap_or(failed)),
+                Err(_) => Err(failed),
+            },
+        }
+    }
+
+    /// What the owner file says now, whoever made it. `None`: it is gone.
+    pub(super) fn peek(&self, epoch: u32) -> Result<Option<(Stat, Seen)>, AcquireError> {
         let name = self.key.owner(epoch);
         let read = || {
             let fd = self.jail.open_file(&self.fd, &name, false)?;
@@ -243,7 +381,7 @@ impl JobDir {
             }
             bytes.truncate(len);
             let info = serde_json::from_slice(&bytes).ok();
-            Ok(Seen { ino: stat.st_ino, bytes, info })
+            Ok((stat, Seen { ino: stat.st_ino, bytes, info }))
         };
         match read() {
             Ok(seen) => Ok(Some(seen)),
@@ -253,13 +391,14 @@ impl JobDir {
     }
 
     /// Makes the owner file. `known`: the owners when we looked, of whom the highest is dead and the others
-    /// had lost the job to it. `None`: another was faster; look again.
+    /// had lost the job to it. `follows_unproven`: it may still write. `None`: another was faster; look again.
     fn create(
         &self,
         epoch: u32,
         what: &str,
         known: &[u32],
         patience: &Patience,
+        follows_unproven: bool,
     ) -> Result<Option<Owner>, AcquireError> {
         let name = self.key.owner(epoch);
         let fd = match self.jail.create_temp(&self.fd, &name) {
@@ -269,6 +408,7 @@ impl JobDir {
         let mut info =
             OwnerInfo { epoch, what: what.chars().take(WHAT_CHARS_MAX).collect(), ..(*self.here).clone() };
         info.dir_ino = rustix::fs::fstat(&*self.fd).map_or(0, |stat| stat.st_ino);
+        info.follows_unproven = follows_unproven;
         info.since =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         // Synced, for after a power cut an empty file would have to be watched until it looks dead.
@@ -288,6 +428,8 @@ impl JobDir {
             epoch,
             dev_ino: (stat.st_dev, stat.st_ino),
             released: AtomicBool::new(false),
+            follows_unproven,
+            settled: AtomicBool::new(!follows_unproven),
             beat: Mutex::new(None),
         };
         let all = self.owners()?;
@@ -298,14 +440,20 @@ impl JobDir {
         // A lower one that was not there when we looked: it could not know of us, so it may own the job.
         for lower in all.iter().filter(|lower| **lower < epoch && !known.contains(lower)) {
             if let Some(Seen { info: Some(info), .. }) = self.look(*lower)?
-                && self.claims(&info) != Life::Dead
+                && judge(&info, &self.here) != Life::Dead
+                && !info.yields
             {
                 return Err(AcquireError::Held(Box::new(info)));
             }
         }
         // Lowest first, so that an owner that was taken over always misses its own file or sees the next.
         for lower in all.iter().filter(|lower| **lower < epoch) {
-            let _ = self.jail.unlink(&self.fd, &self.key.owner(*lower));
+            let lower = self.key.owner(*lower);
+            match self.jail.unlink(&self.fd, &lower) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                // By that it would see that it lost the job.
+                Err(errno) => return Err(self.fail("remove", &lower, errno)),
+            }
         }
         // Two words at most wait, for each is told when it changes.
         let (stop, told) = unbounded();
@@ -313,7 +461,9 @@ impl JobDir {
         let spawned = std::thread::Builder::new().name("haul-owner".into()).spawn(move || {
             loop {
                 match told.recv_timeout(every) {
-                    Ok(yields) => info.yields = yields,
+                    Ok(Word::Yields(yields)) => info.yields = yields,
+                    Ok(Word::Ends(ends)) => info.ends = ends,
+                    Ok(Word::Settled) => info.follows_unproven = false,
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -355,13 +505,34 @@ impl Owner {
         &self.place
     }
 
+    /// The job was taken from a run that was not proven dead: what that one had open it may still write, and what it was about to
+    /// publish it may still publish.
+    pub fn follows_unproven(&self) -> bool {
+        self.follows_unproven
+    }
+
+    /// The journal says whom this run follows: the next need not hear it from the owner file.
+    pub fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.tell(Word::Settled);
+    }
+
+    /// This run is about to end, for its near end is gone: the next waits for that, and finds it proven dead. Does not wait.
+    pub fn set_ends(&self, ends: bool) {
+        self.tell(Word::Ends(ends));
+    }
+
+    fn tell(&self, word: Word) {
+        if let Some(beat) = &*lock(&self.beat) {
+            // Its thread is gone only with us.
+            let _ = beat.send(word);
+        }
+    }
+
     /// From now on another run may take the job over at once, or may not. Does not wait. An owner that lost it so
     /// finds out before it publishes anything more, like any other.
     pub fn set_yields(&self, yields: bool) {
-        if let Some(beat) = &*lock(&self.beat) {
-            // Its thread is gone only with us.
-            let _ = beat.send(yields);
-        }
+        self.tell(Word::Yields(yields));
     }
 
     /// Whether the job is still ours: our file is there, and no higher one.
@@ -376,8 +547,8 @@ impl Owner {
         if self.released.load(Ordering::Acquire) {
             return lost("the job was given up; nothing more is published".into());
         }
-        match jail.stat(fd, &name) {
-            Ok(stat) if (stat.st_dev, stat.st_ino) == self.dev_ino => {}
+        match self.now_at(&name) {
+            Ok(dev_ino) if dev_ino == self.dev_ino => {}
             Ok(_) | Err(Errno::NOENT) => {
                 return lost(format!("{stopped} ({} is gone)", self.place.path_of(&name)));
             }
@@ -400,9 +571,29 @@ impl Owner {
         }
     }
 
-    /// Gives the job up: stops the beat and removes the owner file if it is still ours.
+    /// What stands at the name, as the server says now and not as it was remembered.
+    fn now_at(&self, name: &Name) -> rustix::io::Result<(u64, u64)> {
+        let JobDir { fd, jail, .. } = &self.place;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::from_bits_retain(AT_STATX_FORCE_SYNC);
+        let seen = retry_on_intr(|| rustix::fs::statx(&**fd, name.as_bytes(), flags, StatxFlags::INO));
+        match seen {
+            Ok(seen) => Ok((rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)),
+            // A filter that knows nothing of this call.
+            Err(Errno::NOSYS | Errno::PERM) => jail.stat(fd, name).map(|stat| (stat.st_dev, stat.st_ino)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Gives the job up: stops the beat and removes the owner file if it is still ours. It stays where it alone says that the
+    /// run before was not proven dead.
     pub fn release(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if !self.settled.load(Ordering::Acquire) {
+            // Found dead by the next run, or given away while this process goes on.
+            self.tell(Word::Yields(true));
+            lock(&self.beat).take();
             return;
         }
         lock(&self.beat).take();
@@ -428,76 +619,6 @@ fn encode(info: &OwnerInfo) -> Vec<u8> {
     bytes.resize(OWNER_LEN - 1, b' ');
     bytes.push(b'\n');
     bytes
-}
-
-/// What can be said of an owner without watching it. Machine ids alone prove nothing: diskless nodes and
-/// containers share an image, and with it the id.
-pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
-    if info.boot.is_empty() || here.boot.is_empty() {
-        return Life::Unknown;
-    }
-    if info.boot != here.boot {
-        let same =
-            !here.machine_id.is_empty() && info.machine_id == here.machine_id && info.host == here.host;
-        return if same { Life::Dead } else { Life::Unknown };
-    }
-    if here.pid_ns.is_empty() || info.pid_ns != here.pid_ns {
-        return Life::Unknown;
-    }
-    let Some(pid) = (info.pid > 0).then(|| Pid::from_raw(info.pid)).flatten() else { return Life::Unknown };
-    if rustix::process::test_kill_process(pid) == Err(Errno::SRCH) {
-        return Life::Dead;
-    }
-    match process_start(&info.pid.to_string()) {
-        Some(start) if start == info.pid_start => Life::Alive,
-        Some(_) => Life::Dead,
-        // It exists, but /proc hides other users' processes.
-        None => Life::Unknown,
-    }
-}
-
-/// When a process started, clock ticks since boot; `Some(u64::MAX)` if it has ended and waits for its parent.
-fn process_start(pid: &str) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program stands in parentheses and may hold anything, also parentheses.
-    let after = stat.iter().rposition(|b| *b == b')')?;
-    let mut fields = std::str::from_utf8(&stat[after + 1..]).ok()?.split_ascii_whitespace();
-    let state = fields.next()?;
-    // Field 22; the state is field 3.
-    let start = fields.nth(18)?.parse().ok()?;
-    Some(if matches!(state, "Z" | "X" | "x") { u64::MAX } else { start })
-}
-
-fn read_line(path: &str) -> String {
-    std::fs::read_to_string(path)
-        .map(|text| text.trim().chars().take(HOST_CHARS_MAX).collect())
-        .unwrap_or_default()
-}
-
-/// The id of this boot, which a journal without durability is bound to; zero if the system has none.
-pub fn boot_id() -> [u8; 16] {
-    let digits: String =
-        read_line("/proc/sys/kernel/random/boot_id").chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
-}
-
-/// This process as an owner.
-fn here() -> OwnerInfo {
-    let system = rustix::system::uname();
-    let host: String = system.nodename().to_string_lossy().chars().take(HOST_CHARS_MAX).collect();
-    let machine_id = Some(read_line("/etc/machine-id")).filter(|id| !id.is_empty()).unwrap_or(host.clone());
-    let pid_ns = std::fs::read_link("/proc/self/ns/pid")
-        .map(|link| link.to_string_lossy().chars().take(HOST_CHARS_MAX).collect())
-        .unwrap_or_default();
-    OwnerInfo {
-        host,
-        machine_id,
-        boot: read_line("/proc/sys/kernel/random/boot_id"),
-        pid_ns,
-        pid: rustix::process::getpid().as_raw_nonzero().get(),
-        pid_start: process_start("self").unwrap_or(0),
-        ..OwnerInfo::default()
-    }
 }
 
 #[cfg(test)]

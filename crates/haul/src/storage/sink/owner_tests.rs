@@ -1,5 +1,7 @@
+use super::super::life::process_start;
 use super::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 fn place(dir: &Path) -> JobDir {
@@ -12,6 +14,8 @@ fn short() -> Patience {
         watch: Duration::from_millis(60),
         poll: Duration::from_millis(5),
         beat: Duration::from_millis(5),
+        notice: Duration::ZERO,
+        ending: Duration::from_secs(60),
     }
 }
 
@@ -21,6 +25,7 @@ fn plant(place: &JobDir, epoch: u32, change: impl FnOnce(&mut OwnerInfo)) -> Pat
     let name = place.key.owner(epoch);
     let path = place.path.join(String::from_utf8(name.as_bytes().to_vec()).expect("ASCII"));
     fs::write(&path, encode(&info)).expect("write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
     path
 }
 
@@ -107,7 +112,7 @@ fn dead_processes_are_taken_over_at_once() {
                 assert!(!path.exists());
             }
             Err(AcquireError::Held(info)) => assert!(!dead && info.what == "planted", "{what}"),
-            Err(AcquireError::Failed(failure)) => panic!("{what}: {failure:?}"),
+            Err(other) => panic!("{what}: {other}"),
         }
     }
     zombie.wait().expect("wait");
@@ -136,7 +141,7 @@ fn one_of_many_takers_wins() {
                         match place.acquire(0, "taker", &patient) {
                             Ok(owner) => Some(owner),
                             Err(AcquireError::Held(_)) => None,
-                            Err(AcquireError::Failed(failure)) => panic!("{failure:?}"),
+                            Err(other) => panic!("{other}"),
                         }
                     })
                 })
@@ -242,10 +247,10 @@ fn late_takers_yield() {
     let dir = tempfile::tempdir().expect("tempdir");
     let place = place(dir.path());
     plant(&place, 5, |_| {});
-    assert!(matches!(place.create(4, "late", &[], &short()), Ok(None)));
-    assert!(matches!(place.create(6, "late", &[], &short()), Err(AcquireError::Held(_))));
+    assert!(matches!(place.create(4, "late", &[], &short(), false), Ok(None)));
+    assert!(matches!(place.create(6, "late", &[], &short(), false), Err(AcquireError::Held(_))));
     assert_eq!(names(dir.path()).len(), 1);
-    let owner = place.create(6, "taker", &[5], &short()).expect("made").expect("ours");
+    let owner = place.create(6, "taker", &[5], &short(), false).expect("made").expect("ours");
     assert_eq!(names(dir.path()).len(), 1);
     owner.still_owner().expect("ours");
 }
@@ -269,5 +274,129 @@ fn a_yielding_owner_is_taken_over() {
     assert!(second.epoch() > first.epoch() && second.still_owner().is_ok());
     while first.still_owner().is_ok() {
         assert!(Instant::now() < deadline, "it does not see that it lost the job");
+    }
+}
+
+/// Goal: whether the former owner is proven dead is told, and is not forgotten by a chain of owners: one that took the job from
+/// an unproven one and died before its journal said so is itself no proof.
+/// Method: owners that are gone, that are silent, that follow an unproven one; and one that gives up before it has settled.
+#[test]
+fn unproven_owners_are_remembered() {
+    let gone = dead_pid();
+    type Change = fn(&mut OwnerInfo);
+    let silent: Change = |info| (info.machine_id, info.boot) = ("other".into(), "other".into());
+    let dead: Change = |info| info.pid_start = 1;
+    let follows: Change = |info| (info.pid_start, info.follows_unproven) = (1, true);
+    let yields: Change = |info| info.yields = true;
+    for (what, change, unproven) in [
+        ("dead", dead, false),
+        ("silent", silent, true),
+        ("follows", follows, true),
+        ("yields", yields, true),
+    ] {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let place = place(dir.path());
+        plant(&place, 1, |info| {
+            if what == "dead" || what == "follows" {
+                info.pid = gone;
+            }
+            change(info);
+        });
+        let owner = place.acquire(0, "taker", &short()).expect("taken over");
+        assert_eq!(owner.follows_unproven(), unproven, "{what}");
+        if unproven {
+            owner.release();
+            assert_eq!(names(dir.path()).len(), 1, "{what}: only its file says whom it followed");
+            // This very process lives on, and gives the job away.
+            let patient = Patience { notice: Duration::from_secs(60), ..short() };
+            let next = place.acquire(0, "next", &patient).expect("taken over");
+            assert!(next.follows_unproven(), "{what}");
+            next.settle();
+            next.release();
+        } else {
+            owner.release();
+        }
+        assert!(names(dir.path()).is_empty(), "{what}");
+        assert!(!place.acquire(0, "last", &short()).expect("free").follows_unproven(), "{what}");
+    }
+}
+
+/// Goal: an owner that ends is waited for, and then nothing is unproven; whoever waits can be stopped, and has taken nothing.
+/// Method: an owner of this very process that says that it ends; a taker that is stopped at its first question, then one in
+/// whose wait the owner goes.
+#[test]
+fn an_ending_owner_is_waited_for() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    let mut first = Some(place.acquire(0, "first", &short()).expect("nobody has it"));
+    first.as_ref().expect("there").set_ends(true);
+    while !place.look(1).expect("look").and_then(|seen| seen.info).is_some_and(|info| info.ends) {
+        std::thread::yield_now();
+    }
+    let stopped = place.acquire_unless(0, "second", &short(), &mut |_| true);
+    assert!(matches!(stopped, Err(AcquireError::Stopped)));
+    first.as_ref().expect("there").still_owner().expect("undisturbed");
+    let mut told = Vec::new();
+    let third = place.acquire_unless(0, "third", &short(), &mut |text| {
+        told.push(text.to_owned());
+        drop(first.take());
+        false
+    });
+    assert!(!third.expect("ours").follows_unproven());
+    assert!(told[0].contains("waiting for the run before to end"), "{told:?}");
+}
+
+/// Goal: a stop is heeded while a frozen owner is watched, and the job is not taken.
+/// Method: a silent owner, a watch that never ends; stopped at the third question.
+#[test]
+fn a_watch_can_be_stopped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    let path = plant(&place, 1, |info| info.pid_ns = "pid:[1]".into());
+    let never = Patience { watch: Duration::from_secs(3600), ..short() };
+    let mut asked = 0;
+    let stopped = place.acquire_unless(0, "taker", &never, &mut |_| {
+        asked += 1;
+        asked == 3
+    });
+    assert!(matches!(stopped, Err(AcquireError::Stopped)));
+    assert!(path.exists() && names(dir.path()).len() == 1);
+}
+
+/// Goal: owner files and journals of another user are refused by name, and what others may write is not believed.
+/// Method: a dead owner and a journal, each given to another user (as root), and opened to all.
+#[test]
+fn jobs_of_others_are_refused() {
+    let gone = dead_pid();
+    for journal in [false, true] {
+        for another in [false, true] {
+            let dir = tempfile::tempdir().expect("tempdir");
+            let place = place(dir.path());
+            let path = match journal {
+                true => {
+                    let path = dir.path().join(format!(".haul~{}", place.key().as_str()));
+                    fs::write(&path, "forged").expect("write");
+                    path
+                }
+                false => plant(&place, 1, |info| (info.pid, info.pid_start) = (gone, 1)),
+            };
+            if another {
+                if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+                    eprintln!("skipped: a file can be given away by root only");
+                    continue;
+                }
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+            } else {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("chmod");
+            }
+            let text = match journal {
+                true => place.load(&mut |_| panic!("believed")).expect_err("refused").text.to_string(),
+                false => place.acquire(0, "taker", &short()).err().expect("refused").to_string(),
+            };
+            assert!(text.contains(".haul~"), "{text}");
+            let why = if another { "belongs to user 12345" } else { "others may write it" };
+            assert!(text.contains(why), "{text}");
+            assert!(path.exists(), "it is not ours to remove");
+        }
     }
 }

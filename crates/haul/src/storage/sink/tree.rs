@@ -273,6 +273,19 @@ impl SinkTree {
         self.shown_path(dir, None)
     }
 
+    /// The names that lead from the root to the directory.
+    pub(super) fn names_of(&self, dir: DirId) -> Vec<Name> {
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at != DirId::ROOT && names.len() <= DEPTH_MAX {
+            let Ok(node) = self.node(at) else { break };
+            names.push(node.name.clone());
+            at = node.parent;
+        }
+        names.reverse();
+        names
+    }
+
     fn shown_path(&self, dir: DirId, name: Option<&Name>) -> String {
         let mut parts: Vec<String> = name.iter().map(|name| fault::show(name.as_bytes())).collect();
         let mut at = dir;

@@ -73,6 +73,114 @@ fn lookup_tells_and_adopts() {
     assert_eq!(fs::read(bench.root.join("victim")).expect("read"), b"precious");
 }
 
+/// Goal: what another user may write, or made, is never published as ours.
+/// Method: temporaries of a dead run, opened to all, to the group, and given to another user; a descriptor of each that writes
+/// on; and a good one.
+#[test]
+fn files_of_others_are_not_adopted() {
+    let mut bench = Bench::new();
+    for (id, text, mode) in
+        [(1, "good", 0o600), (2, "all", 0o602), (3, "group", 0o620), (4, "another", 0o600)]
+    {
+        fs::write(bench.temp(text, 5), "half").expect("write");
+        fs::set_permissions(bench.temp(text, 5), fs::Permissions::from_mode(mode)).expect("chmod");
+        if text == "another" && std::os::unix::fs::chown(bench.temp(text, 5), Some(12345), None).is_err() {
+            eprintln!("skipped: a file can be given away by root only");
+            continue;
+        }
+        let stranger = fs::File::options().write(true).open(bench.temp(text, 5)).expect("open");
+        let f = file(id, DirId::ROOT, text, 8);
+        let adopted = bench.look(&f, Some(5)).adopted;
+        assert_eq!(adopted, text == "good", "{text}");
+        if !adopted {
+            bench.write(&f, 0, b"all anew").expect("written");
+            std::os::unix::fs::FileExt::write_all_at(&stranger, b"evil", 0).expect("write");
+            bench.publish(&f).expect("published");
+            assert_eq!(fs::read(bench.root.join(text)).expect("read"), b"all anew", "{text}");
+        }
+    }
+}
+
+/// Goal: what a run has open that was not seen to die is never published: its parts are copied to a new file.
+/// Method: a temporary of such a run, and one of a run of which nobody knows; a descriptor of each that writes on after the
+/// takeover, as a thawed process does, before and after publication.
+#[test]
+fn what_an_unproven_run_has_open_is_copied() {
+    let mut bench = Bench::new();
+    for (id, tag) in [(1, 6), (2, 9)] {
+        let text = format!("f{tag}");
+        fs::write(bench.temp(&text, tag), "half").expect("write");
+        fs::set_permissions(bench.temp(&text, tag), fs::Permissions::from_mode(0o600)).expect("chmod");
+        let zombie = fs::File::options().write(true).open(bench.temp(&text, tag)).expect("open");
+        let f = file(id, DirId::ROOT, &text, 8);
+        assert!(bench.look(&f, Some(tag)).adopted);
+        assert!(!bench.temp(&text, tag).exists() && bench.temp(&text, TAG).exists());
+        let late = |bytes: &[u8]| std::os::unix::fs::FileExt::write_all_at(&zombie, bytes, 0).expect("write");
+        late(b"LATE");
+        bench.write(&f, 4, b"rest").expect("written");
+        bench.publish(&f).expect("published");
+        late(b"LATER!!!");
+        assert_eq!(fs::read(bench.root.join(&text)).expect("read"), b"halfrest");
+        assert_eq!(fs::metadata(bench.root.join(&text)).expect("stat").mtime(), META.mtime.secs);
+    }
+}
+
+/// Goal: whether the job is ours is asked directly before each rename, not only before the syncs; what was not published then
+/// is left alone.
+/// Method: an owner that loses the job between the two questions, for a file and for a link.
+#[test]
+fn the_owner_is_asked_before_each_rename() {
+    use std::sync::atomic::AtomicU32;
+    let asked = Arc::new(AtomicU32::new(u32::MAX));
+    let left = asked.clone();
+    let mut bench = Bench::with(|config| {
+        config.still_owner = Arc::new(move || {
+            match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) {
+                Ok(_) => Ok(()),
+                Err(_) => Err(fault::failure(Stage::Publish, 0, "lost")),
+            }
+        });
+    });
+    let f = file(1, DirId::ROOT, "f", 1);
+    bench.write(&f, 0, b"x").expect("written");
+    asked.store(1, Ordering::SeqCst);
+    assert_eq!(&*bench.publish(&f).expect_err("lost").text, "lost");
+    assert!(bench.temp("f", TAG).exists() && !bench.root.join("f").exists());
+    asked.store(0, Ordering::SeqCst);
+    let target = b"x"[..].into();
+    let link =
+        LinkItem { file: file(2, DirId::ROOT, "l", 0), target, meta: META, owner: false, no_replace: false };
+    let done = bench.run(SinkOp::MakeLinks { items: vec![link] }, b"");
+    assert!(matches!(done, SinkDone::MakeLinks { results } if results[0].1.is_err()));
+    assert!(fs::symlink_metadata(bench.root.join("l")).is_err());
+}
+
+/// Goal: a run that followed one which may still publish does not end well while something else stands at a name that it gave.
+/// Method: files at the top and below, one of them replaced by a rename as a thawed run's; and nothing replaced.
+#[test]
+fn published_names_are_confirmed() {
+    for replaced in [None, Some("f"), Some("d/g")] {
+        let mut bench = Bench::with(|config| config.confirm = true);
+        let dir = bench.dir(9, DirId::ROOT, "d");
+        for f in [file(1, DirId::ROOT, "f", 1), file(2, dir, "g", 1)] {
+            bench.write(&f, 0, b"x").expect("written");
+            bench.publish(&f).expect("published");
+        }
+        bench.finish(vec![(dir, META)]).remove(0).expect("finished");
+        if let Some(name) = replaced {
+            fs::write(bench.root.join("late"), "old").expect("write");
+            fs::rename(bench.root.join("late"), bench.root.join(name)).expect("rename");
+        }
+        match (bench.run(SinkOp::RemoveJournal, b""), replaced) {
+            (SinkDone::RemoveJournal { result: Ok(()) }, None) => {}
+            (SinkDone::RemoveJournal { result: Err(failure) }, Some(name)) => {
+                assert!(failure.text.contains(&format!("1 of the files")) && failure.text.contains(name));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Goal: an entry that takes the name of a file of a job here fails alone: of this job's temporaries, and of the journal,
 /// owner file or temporaries of another; the same names elsewhere are the user's.
 /// Method: files, links and directories of such names beside a live job, and beside none.

@@ -1,0 +1,93 @@
+//! What a run published that followed one which may still publish, looked at before it is called complete.
+//!
+//! In: each name that was given, with the inode that it was given to. Out: whether all of them still stand.
+//! What must hold: a run that was frozen between its look at the owner file and its rename can put an old file over a new
+//! one when it goes on; a run that took its job over does not end with success over such a file.
+//! Assumed: nobody else replaces what was just copied. Where that happens the run fails too, and the next one looks again.
+//! Left out: what happens after the look. A run that stays frozen until then can still rename the few files that it was about
+//! to, one for each of its threads.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use haul_core::entry::Name;
+use haul_core::ids::DirId;
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::Stat;
+
+use super::tree::SinkTree;
+use super::{fault, lock};
+
+/// Most names that are remembered, about 100 bytes each. A run that publishes more is to be run again.
+const NAMES_MAX: usize = 4 << 20;
+
+/// The names that a run gave.
+#[derive(Default)]
+pub(super) struct Published {
+    dirs: Mutex<HashMap<DirId, Dir>>,
+    count: AtomicUsize,
+}
+
+struct Dir {
+    path: Vec<Name>,
+    given: Vec<(Name, u64, u64)>,
+}
+
+impl Published {
+    /// This name was given to this inode.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn add(&self, tree: &SinkTree, dir: DirId, name: &Name, stat: &Stat) -> Result<(), Failure> {
+        if self.count.fetch_add(1, Ordering::Relaxed) >= NAMES_MAX {
+            let text = "this run followed one that may still write, and published more files than it can look at again at its \
+                        end; run the same command once more";
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+        let mut dirs = lock(&self.dirs);
+        let known = dirs.entry(dir).or_insert_with(|| Dir { path: tree.names_of(dir), given: Vec::new() });
+        known.given.push((name.clone(), stat.st_dev, stat.st_ino));
+        Ok(())
+    }
+
+    /// Whether each name still leads to what it was given to.
+    ///
+    /// # Errors
+    /// One does not, or cannot be looked at.
+    pub(super) fn confirm(&self, tree: &SinkTree) -> Result<(), Failure> {
+        let (mut lost, mut first) = (0u64, None);
+        for dir in lock(&self.dirs).values() {
+            let fd = open(tree, &dir.path);
+            // The last word on a name is its last file.
+            let given: HashMap<&Name, (u64, u64)> =
+                dir.given.iter().map(|(name, dev, ino)| (name, (*dev, *ino))).collect();
+            for (name, meant) in given {
+                let stands = fd.as_ref().and_then(|fd| tree.jail().stat(&**fd, name).ok());
+                if stands.is_none_or(|stat| (stat.st_dev, stat.st_ino) != meant) {
+                    lost += 1;
+                    first.get_or_insert_with(|| {
+                        let names: Vec<String> =
+                            dir.path.iter().chain([name]).map(|name| fault::show(name.as_bytes())).collect();
+                        names.join("/")
+                    });
+                }
+            }
+        }
+        let Some(first) = first else { return Ok(()) };
+        let text = format!(
+            "{lost} of the files that this run published were replaced meanwhile, {first} among them: perhaps by the run that it \
+             took over, which may still be there; run the same command again"
+        );
+        Err(fault::failure(Stage::Publish, 0, text))
+    }
+}
+
+fn open(tree: &SinkTree, path: &[Name]) -> Option<Arc<OwnedFd>> {
+    let mut at = tree.root().clone();
+    for name in path {
+        at = Arc::new(tree.jail().open_dir(&*at, name).ok()?);
+    }
+    Some(at)
+}

@@ -1,0 +1,69 @@
+//! Which file system a directory lies on, in bytes that stay the same.
+//!
+//! In: an open directory. Out: what tells its file system from others, for the key of a job: two of them may have equal inode
+//! numbers, as the roots of all ext4 have.
+//! What must hold: it is the same after a reboot, after a remount, and for every host that has the file system mounted. So no
+//! device number is in it, nor an address or a path. Where it changes all the same, the job is another one: parts go again,
+//! nothing is lost.
+//! What is asked, the first that there is: the UUID of XFS, whose `fsid` is a device number; the `fsid` of `statfs` (ext4 and
+//! btrfs make it from their UUID, Ceph from the cluster's), unless it is the device's number; size and type of a local file system.
+//! Left out: telling two shares of NFS apart, which have no `fsid`: there the inode of the root must do.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{StatVfs, fstat, fstatfs, fstatvfs};
+
+use crate::sys;
+
+/// See the module. Empty where the system says nothing.
+pub(crate) fn identity(dir: impl AsFd) -> Vec<u8> {
+    let dir = dir.as_fd();
+    if let Ok(uuid) = sys::xfs_uuid(dir) {
+        return [b"xfs".as_slice(), &uuid].concat();
+    }
+    let (Ok(kind), Ok(stat)) = (fstatfs(dir).map(|stat| stat.f_type), fstatvfs(dir)) else {
+        return Vec::new();
+    };
+    let device = fstat(dir).map_or(0, |stat| stat.st_dev);
+    from((kind as u64).to_le_bytes(), &stat, device)
+}
+
+fn from(kind: [u8; 8], stat: &StatVfs, device: u64) -> Vec<u8> {
+    let StatVfs { f_fsid: id, f_blocks, f_frsize, .. } = *stat;
+    if id != 0 && id != encoded(device) {
+        return [b"id".as_slice(), &kind, &id.to_le_bytes()].concat();
+    }
+    // Without any id it is a server's, whose size may change by the hour (NFS over ZFS).
+    let size = if id == 0 { 0 } else { f_blocks.saturating_mul(f_frsize) };
+    [b"type".as_slice(), &kind, &size.to_le_bytes()].concat()
+}
+
+/// A device number as the kernel makes an `fsid` of it (`huge_encode_dev`).
+fn encoded(device: u64) -> u64 {
+    let (major, minor) = (u64::from(rustix::fs::major(device)), u64::from(rustix::fs::minor(device)));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an id that is a device number, which changes from boot to boot, is not taken; one that is made of a UUID is, and
+    /// nothing else then.
+    /// Method: answers of the kernel, made up from a real one.
+    #[test]
+    fn device_numbers_are_no_identity() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let real = fstatvfs(std::fs::File::open(dir.path()).expect("open")).expect("statvfs");
+        let stat = |f_fsid, f_blocks| StatVfs { f_fsid, f_blocks, ..real };
+        let kind = [1; 8];
+        let (here, there) = (rustix::fs::makedev(253, 0), rustix::fs::makedev(253, 1));
+        let of = |id, blocks, device| from(kind, &stat(id, blocks), device);
+        assert_eq!(of(encoded(here), 9, here), of(encoded(there), 9, there), "another boot");
+        assert_ne!(of(encoded(here), 9, here), of(encoded(here), 10, here), "another disk");
+        assert_eq!(of(77, 9, here), of(77, 10, there), "a UUID");
+        assert_ne!(of(77, 9, here), of(78, 9, here));
+        assert_eq!(of(0, 9, here), of(0, 10, there), "a server that says nothing");
+        assert_ne!(identity(std::fs::File::open(dir.path()).expect("open")), Vec::<u8>::new());
+    }
+}
