@@ -48,7 +48,7 @@ pub enum SourceOp {
     /// lies between the map's extents is still zeros; where it is not, the file changed.
     HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Fingerprint },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
-    /// against it. What is read of it counts only if the read begins as long after the answer as that says.
+    /// against it. Of one that gives bytes beyond its size ([`Look::Longer`]) the size is what it gave. What is read of it counts only if the read begins as long after the answer as that says.
     Refresh { id: FileId, generation: Generation },
     /// The file is over: close it and forget its id.
     Forget { id: FileId },
@@ -74,7 +74,17 @@ pub enum Look {
         seen: Fingerprint,
         settle: Duration,
     },
+    /// It gives bytes beyond its size, as files of `/proc` do: what it has must be found by reading, which
+    /// [`SourceOp::Refresh`] does.
+    Longer,
     Changed,
+}
+
+impl Look {
+    /// What was read of a small file is worth sending.
+    pub fn has_payload(self) -> bool {
+        !matches!(self, Look::Longer | Look::Changed)
+    }
 }
 
 /// The completion of a [`SourceOp`].
@@ -134,7 +144,7 @@ pub struct ReadOk {
     pub cvs: Vec<Cv>,
 }
 
-/// A small file that was read whole. With `Look::Changed` it has no payload in the buffer.
+/// A small file that was read whole. Its payload is in the buffer if [`Look::has_payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BundleOk {
     pub root: Root,

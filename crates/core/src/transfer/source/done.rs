@@ -8,6 +8,7 @@
 
 use super::file::Phase;
 use super::read::Ready;
+use super::seal::longer;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
 use crate::ids::{BufferId, Class, FileId, Generation, Time};
@@ -165,7 +166,7 @@ impl Source {
             match result {
                 // Its payload lies in the buffer, so it must be in the frame: the sink drops what it does
                 // not want.
-                Ok(ok) if ok.look != Look::Changed => {
+                Ok(ok) if ok.look.has_payload() => {
                     let mut pass = 0;
                     if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
                         file.reads -= 1;
@@ -195,6 +196,7 @@ impl Source {
                         }
                     }
                 }
+                Ok(ok) if sending && ok.look == Look::Longer => self.changed(id, Some(longer())),
                 Ok(_) if sending => self.changed(id, None),
                 Err(failure) if sending && failure.stage == Stage::Changed => self.changed(id, Some(failure)),
                 Err(failure) if sending => self.fail_file(id, failure),

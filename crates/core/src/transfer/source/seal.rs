@@ -59,6 +59,7 @@ impl Source {
                     self.hash(id);
                 }
             }
+            Look::Longer => self.changed(id, Some(longer())),
             Look::Changed => self.changed(id, None),
         }
     }
@@ -246,4 +247,11 @@ impl Source {
         self.push_announcement(entry);
         self.announced(id, sparse);
     }
+}
+
+/// Why a file fails whose size is not what it gives.
+pub(super) fn longer() -> Failure {
+    let text = "it gives more bytes than its size says, and another number of them each time; \
+                write them to a file first (cat FILE > COPY), and copy that";
+    Failure { stage: Stage::Changed, errno: 0, text: text.into() }
 }

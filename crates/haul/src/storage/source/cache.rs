@@ -156,6 +156,12 @@ impl Pages {
 
     /// Reads until `room` is full or the file ends, and leaves the page cache as it was. `dev`: of the file.
     pub(super) fn read_at(&self, fd: BorrowedFd<'_>, dev: u64, room: &mut [u8], offset: u64) -> ReadEnd {
+        self.read(fd, dev, Reading { room, spare: None, strictly: false }, offset).0
+    }
+
+    fn read(&self, fd: BorrowedFd<'_>, dev: u64, reading: Reading<'_>, offset: u64) -> (ReadEnd, bool) {
+        let Reading { room, mut spare, strictly } = reading;
+        let mut beyond = false;
         let mut flags = DONTCACHE;
         let mut absent = Runs::new();
         if self.known_dontcache(dev) == Some(false) {
@@ -165,12 +171,27 @@ impl Pages {
         let mut done = 0;
         let mut blocking = false;
         let end = loop {
-            if done == room.len() {
+            let asked = room.len() - done + spare.as_ref().map_or(0, |spare| spare.len());
+            if asked == 0 {
                 break ReadEnd::Full;
             }
-            match preadv2_one(fd, &mut room[done..], offset + done as u64, flags) {
+            let read = match &mut spare {
+                None => preadv2_one(fd, &mut room[done..], offset + done as u64, flags),
+                Some(spare) => preadv2_two(fd, (&mut room[done..], spare), offset + done as u64, flags),
+            };
+            match read {
+                Ok(0) if done == room.len() => break ReadEnd::Full,
                 Ok(0) => break ReadEnd::Short(done),
-                Ok(n) => done += n,
+                Ok(n) if done + n > room.len() => {
+                    beyond = true;
+                    break ReadEnd::Full;
+                }
+                Ok(n) => {
+                    done += n;
+                    if done == room.len() && n < asked && !strictly {
+                        break ReadEnd::Full;
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) if !flags.is_empty() && is_refusal(errno) => {
                     self.set_dontcache(dev, false);
@@ -190,7 +211,22 @@ impl Pages {
             }
         };
         drop_pages(fd, &absent);
-        end
+        (end, beyond)
+    }
+
+    /// Reads a file from its begin until `room` is full or it ends, as [`Pages::read_at`] does, and says whether it gives bytes
+    /// beyond that: each read asks for one more, so that no read has to be added. `strictly`: it is at its end only where a read
+    /// gives nothing; else also where one gives less than was asked, as a regular file does.
+    pub(super) fn read_whole(
+        &self,
+        fd: BorrowedFd<'_>,
+        dev: u64,
+        room: &mut [u8],
+        strictly: bool,
+    ) -> (ReadEnd, bool) {
+        let mut spare = [0];
+        let whole = Reading { room, spare: Some(&mut spare), strictly };
+        self.read(fd, dev, whole, 0)
     }
 
     /// The pages of a range, all of which were absent.
@@ -300,6 +336,24 @@ pub(super) fn drop_pages(fd: BorrowedFd<'_>, runs: &[Range<u64>]) {
 pub(super) fn no_readahead(fd: BorrowedFd<'_>) {
     // Refused only for what has no page cache.
     let _ = fadvise(fd, 0, None, Advice::Random);
+}
+
+/// Where a read goes.
+struct Reading<'a> {
+    room: &'a mut [u8],
+    /// Behind it: what comes here lies beyond what was expected.
+    spare: Option<&'a mut [u8; 1]>,
+    strictly: bool,
+}
+
+fn preadv2_two(
+    fd: BorrowedFd<'_>,
+    (room, spare): (&mut [u8], &mut [u8; 1]),
+    offset: u64,
+    flags: ReadWriteFlags,
+) -> Result<usize, Errno> {
+    let mut parts = [std::io::IoSliceMut::new(room), std::io::IoSliceMut::new(spare)];
+    preadv2(fd, &mut parts, offset, flags)
 }
 
 fn preadv2_one(

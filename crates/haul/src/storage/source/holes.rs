@@ -27,7 +27,7 @@ impl Reader {
     pub(super) fn map(&mut self, id: FileId, generation: Generation) -> Result<ExtentMap, Failure> {
         let view = self.view(id, generation)?;
         let open = self.open(id, &view)?;
-        self.map_of(id, &open, view.fingerprint.size)
+        self.map_of(id, &open, view.size())
     }
 
     fn map_of(&self, id: FileId, open: &OpenFile, size: u64) -> Result<ExtentMap, Failure> {

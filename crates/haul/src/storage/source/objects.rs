@@ -150,7 +150,7 @@ impl Objects {
         let known = tree.file(id).filter(|view| view.generation == generation);
         let (Some(view), Some(open)) = (known, tree.open_file(id)) else { return Err(job) };
         let Some(buffer) = job.buffer.take() else { return Err(job) };
-        let choice = self.choose(&open, view.fingerprint.size, &job.op);
+        let choice = self.choose(&open, view.size(), &job.op);
         if buffer.as_slice().len() != len as usize
             || (choice.mode == IoMode::Direct && open.is_direct_untried())
         {
@@ -170,7 +170,7 @@ impl Objects {
             let choice = Choice { mode: IoMode::Buffered, is_sample: false, cached: None };
             return self.send(open, op, buffer, choice, None);
         };
-        let mut choice = self.choose(&open, view.fingerprint.size, op);
+        let mut choice = self.choose(&open, view.size(), op);
         if choice.mode == IoMode::Direct && open.is_direct_untried() {
             let opened = shared.meter.busy(Stage::SourceStorage, || open.open_direct(&shared.tree, &view));
             if let Err(why) = opened {

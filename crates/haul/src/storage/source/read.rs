@@ -13,6 +13,7 @@ use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, FileId, Generation, TargetId};
 use haul_core::layout::Layout;
 use haul_core::stage::Stage;
+use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{BundleFile, BundleOk, Look, SourceDone, SourceOp};
 use haul_core::wire::{self, Failure};
 use rustix::fs::OFlags;
@@ -128,7 +129,7 @@ impl Reader {
             let found = self.view(id, generation).and_then(|view| {
                 let open = self.open(id, &view)?;
                 let provider = self.tree.provider(open.dev());
-                Ok(self.storage(|| layout_by(provider, open.fd(), view.fingerprint.size)))
+                Ok(self.storage(|| layout_by(provider, open.fd(), view.size())))
             });
             // What cannot be opened is told by its reads.
             let layout = match found {
@@ -151,7 +152,7 @@ impl Reader {
         for file in files {
             self.step(file.id.0);
             let result = self.read_small(file, &mut buffer.as_mut_slice()[filled..]);
-            if matches!(&result, Ok(ok) if ok.look != Look::Changed) {
+            if matches!(&result, Ok(ok) if ok.look.has_payload()) {
                 filled += file.size as usize;
             }
             items.push((*file, result));
@@ -164,7 +165,7 @@ impl Reader {
     fn read_small(&mut self, file: &BundleFile, room: &mut [u8]) -> Result<BundleOk, Failure> {
         const CHANGED: BundleOk = BundleOk { root: [0; 32], look: Look::Changed };
         let view = self.view(file.id, file.generation)?;
-        if u64::from(file.size) != view.fingerprint.size {
+        if u64::from(file.size) != view.size() {
             return Ok(CHANGED);
         }
         let Some(room) = room.get_mut(..file.size as usize) else {
@@ -179,7 +180,9 @@ impl Reader {
                     return Err(os_failure(wire::Stage::Open, "open", &self.tree.path_of(file.id), errno));
                 }
             };
-            match self.shared.pages.read_at(opened.fd.as_fd(), device_of(&opened.stat), room, 0) {
+            let (fd, dev) = (opened.fd.as_fd(), device_of(&opened.stat));
+            let (end, beyond) = self.shared.pages.read_whole(fd, dev, room, view.is_measured());
+            match end {
                 ReadEnd::Full => {}
                 ReadEnd::Short(_) => return Ok(None),
                 ReadEnd::Failed(at, errno) => {
@@ -188,25 +191,33 @@ impl Reader {
             }
             // Also sees a file that grew.
             match look_into(opened.fd.as_fd()) {
-                Ok(seen) => Ok(Some(seen)),
+                Ok(seen) => Ok(Some((seen, beyond))),
                 Err(errno) => Err(os_failure(wire::Stage::Read, "stat", &self.tree.path_of(file.id), errno)),
             }
         })?;
-        let Some(after) = read else { return Ok(CHANGED) };
-        let look = self.judge(&after, &view);
-        if look == Look::Changed {
-            return Ok(CHANGED);
+        let Some((after, beyond)) = read else { return Ok(CHANGED) };
+        let look = self.judge_end(file.id, self.judge(&after, &view), beyond);
+        if !look.has_payload() {
+            return Ok(BundleOk { look, ..CHANGED });
         }
         Ok(BundleOk { root: self.host(|| digest::root(self.shared.digest, room)), look })
     }
 
     fn look(&mut self, id: FileId, generation: Generation) -> Result<Look, Failure> {
         let view = self.view(id, generation)?;
-        let open = self.tree.open_file(id);
-        let (of_fd, of_name) = self.storage(|| {
-            let of_fd = open.map(|open| look_into(open.fd())).transpose();
+        // One that has to be opened again may be another file by now, which the looks say.
+        let open = match self.open(id, &view) {
+            Ok(open) => open,
+            Err(failure) if failure.stage == wire::Stage::Changed => return Ok(Look::Changed),
+            Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => return Ok(Look::Changed),
+            Err(failure) => return Err(failure),
+        };
+        let (beyond, of_fd, of_name) = self.storage(|| {
+            // Before the looks, for one that grows meanwhile is no such file.
+            let beyond = self.shared.pages.read_at(open.fd(), open.dev(), &mut [0], view.size());
+            let of_fd = look_into(open.fd());
             let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name));
-            (of_fd, of_name)
+            (beyond, of_fd, of_name)
         });
         let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
         let of_fd = of_fd.map_err(fail)?;
@@ -217,14 +228,26 @@ impl Reader {
             Err(errno) => return Err(fail(errno)),
         };
         let look = self.judge(&of_name, &view);
-        let Some(of_fd) = of_fd else { return Ok(look) };
         if of_fd.fingerprint.ino != of_name.fingerprint.ino {
             // What was read is not what stands under the name now.
             return Ok(Look::Changed);
         }
         // The two can differ where attributes are cached; the worse one counts.
         let of_fd = self.judge(&of_fd, &view);
-        Ok(if severity(of_fd) > severity(look) { of_fd } else { look })
+        let look = if severity(of_fd) > severity(look) { of_fd } else { look };
+        match beyond {
+            ReadEnd::Failed(_, errno) => Err(read_failure(&self.tree, id, view.size(), errno)),
+            end => Ok(self.judge_end(id, look, matches!(end, ReadEnd::Full))),
+        }
+    }
+
+    /// A look at a file of which all was read, and that gives bytes `beyond` that.
+    fn judge_end(&self, id: FileId, look: Look, beyond: bool) -> Look {
+        if !beyond || look == Look::Changed || haul_mutant::removed("read-to-the-end") {
+            return look;
+        }
+        self.tree.is_longer(id);
+        Look::Longer
     }
 
     fn verify(
@@ -268,7 +291,7 @@ impl Reader {
             Some(map) => self.hash_sparse(id, &open, map)?,
             None => {
                 let mut hasher = Hasher::new(self.shared.digest, 0);
-                self.hash_range(id, &open, &mut hasher, 0, view.fingerprint.size)?;
+                self.hash_range(id, &open, &mut hasher, 0, view.size())?;
                 hasher.root()
             }
         };
@@ -332,8 +355,39 @@ impl Reader {
         if !seen.is_file() {
             return Err(self.own(wire::Stage::Changed, "stat", id, "is no regular file any more"));
         }
-        self.tree.refresh(id, generation, seen.fingerprint);
-        Ok((seen.fingerprint, seen.meta, self.tree.settle(view.place, &seen)))
+        let settle = self.tree.settle(view.place, &seen);
+        let refresh = |measured| self.tree.refresh(id, generation, seen.fingerprint, measured);
+        refresh(None);
+        let mut fingerprint = seen.fingerprint;
+        if self.tree.was_longer(id) {
+            let size = self.measure(id, generation)?;
+            if size > fingerprint.size {
+                refresh(Some(size));
+                fingerprint.size = size;
+            }
+        }
+        Ok((fingerprint, seen.meta, settle))
+    }
+
+    /// How much a file gives, whatever its size is; what gives more than a small file has is refused.
+    fn measure(&self, id: FileId, generation: Generation) -> Result<u64, Failure> {
+        let view = self.view(id, generation)?;
+        let open = self.open(id, &view)?;
+        let mut all = vec![0; SMALL_LEN_MAX as usize];
+        let (end, beyond) =
+            self.storage(|| self.shared.pages.read_whole(open.fd(), open.dev(), &mut all, true));
+        match end {
+            ReadEnd::Full if beyond => {
+                let cause = format!(
+                    "it gives more bytes than its size says, and more than {SMALL_LEN_MAX}; write them to a file \
+                     first (cat FILE > COPY), and copy that"
+                );
+                Err(self.own(wire::Stage::Read, "read", id, &cause))
+            }
+            ReadEnd::Full => Ok(SMALL_LEN_MAX),
+            ReadEnd::Short(len) => Ok(len as u64),
+            ReadEnd::Failed(at, errno) => Err(read_failure(&self.tree, id, at as u64, errno)),
+        }
     }
 
     /// The file, if it is still of this generation.
@@ -354,7 +408,7 @@ impl Reader {
             let name = printable(&self.tree.path_of(id)).into();
             let open = OpenFile::open(&self.tree, view, name)?;
             // Known from here on, so that no object has to ask.
-            self.shared.pages.takes_dontcache(open.fd(), open.dev(), view.fingerprint.size);
+            self.shared.pages.takes_dontcache(open.fd(), open.dev(), view.size());
             Ok(Arc::new(open))
         });
         match opened {
@@ -493,7 +547,8 @@ fn severity(look: Look) -> u8 {
     match look {
         Look::Same => 0,
         Look::MetaOnly { .. } => 1,
-        Look::Changed => 2,
+        Look::Longer => 2,
+        Look::Changed => 3,
     }
 }
 

@@ -42,7 +42,21 @@ pub(in crate::storage) struct FileView {
     pub(in crate::storage) place: Place,
     pub(in crate::storage) name: Name,
     pub(in crate::storage) generation: Generation,
+    /// As `stat` shows it.
     pub(in crate::storage) fingerprint: Fingerprint,
+    /// What it gives when it is read, where that is more than its size.
+    measured: Option<u64>,
+}
+
+impl FileView {
+    /// Bytes that are read of it.
+    pub(in crate::storage) fn size(&self) -> u64 {
+        self.measured.unwrap_or(self.fingerprint.size)
+    }
+    /// Its size says nothing: it ends where a read gives nothing more.
+    pub(in crate::storage) fn is_measured(&self) -> bool {
+        self.measured.is_some()
+    }
 }
 
 /// The table of source entries, shared by the walk and the engine's threads.
@@ -89,6 +103,9 @@ struct EntryNode {
     fingerprint: Option<Fingerprint>,
     /// What is read before proves nothing; `None`: whatever is read counts.
     not_before: Option<Instant>,
+    /// It gave bytes beyond its size.
+    longer: bool,
+    measured: Option<u64>,
 }
 
 impl SourceTree {
@@ -194,9 +211,11 @@ impl SourceTree {
         let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
         let fingerprint = seen.map(|seen| seen.fingerprint);
         let generation = Generation(0);
+        let entry =
+            EntryNode { place, name, generation, fingerprint, not_before, longer: false, measured: None };
         let mut inner = self.lock();
         inner.hold(place);
-        inner.entries.insert(id, EntryNode { place, name, generation, fingerprint, not_before });
+        inner.entries.insert(id, entry);
     }
 
     /// For how long from now on a read of a file that was just seen does not count, for a change could leave what was seen
@@ -220,16 +239,37 @@ impl SourceTree {
             name: entry.name.clone(),
             generation: entry.generation,
             fingerprint: entry.fingerprint?,
+            measured: entry.measured,
         })
     }
 
+    /// The file gave bytes beyond its size: when it is looked at anew, it is to be measured.
+    pub(in crate::storage) fn is_longer(&self, id: FileId) {
+        if let Some(entry) = self.lock().entries.get_mut(&id) {
+            entry.longer = true;
+        }
+    }
+
+    /// Whether a file gave bytes beyond its size.
+    pub(in crate::storage) fn was_longer(&self, id: FileId) -> bool {
+        self.lock().entries.get(&id).is_some_and(|entry| entry.longer)
+    }
+
     /// The file's content is of this generation from now on; a descriptor of an older one is closed.
-    pub(in crate::storage) fn refresh(&self, id: FileId, generation: Generation, fingerprint: Fingerprint) {
+    /// `measured`: what it gives, where that is more than its size.
+    pub(in crate::storage) fn refresh(
+        &self,
+        id: FileId,
+        generation: Generation,
+        fingerprint: Fingerprint,
+        measured: Option<u64>,
+    ) {
         let mut inner = self.lock();
         let fd = inner.files_open.remove(&id);
         if let Some(entry) = inner.entries.get_mut(&id) {
             entry.generation = generation;
             entry.fingerprint = Some(fingerprint);
+            entry.measured = measured;
         }
         drop(inner);
         drop(fd);
