@@ -12,7 +12,8 @@
 //!   there after a power cut at that instant; so is every extent that is said to be durable;
 //! - no final name ever shows a part or a mixture;
 //! - the holes that a session was told of are holes when a file is published, and no write touches one;
-//! - what a journal promises is in the temporary that is taken over for it;
+//! - what a journal promises is in the temporary that is taken over for it, unless somebody altered that between two
+//!   sessions: then what is published is right all the same, or the file failed;
 //! - a paused source reads no payload and sends none, and still ends when it is stopped;
 //! - buffers of either end stay within its memory, and each is freed once; entries stay within their limit;
 //! - blocks that were acknowledged are not read again, by any later session;
@@ -126,6 +127,11 @@ fn nothing_promised_is_lost() {
     assert!(
         fetched >= count / 100,
         "{fetched} frames waited on flash: what is said of it here is said of nothing"
+    );
+    let altered = world::ALTERED.get();
+    assert!(
+        altered >= count / 100,
+        "{altered} temporaries were altered: what is said of it here is said of nothing"
     );
     println!("{} kept and {count} new seeds, {steps} steps, {fetched} frames from flash", KEPT.len());
 }

@@ -21,6 +21,7 @@ mod fault;
 mod files;
 mod gate;
 mod gather;
+mod held;
 pub mod journal;
 mod keeper;
 mod mode;

@@ -386,6 +386,14 @@ impl Sink {
                     (sink.post)(SinkCompletion { done: SinkDone::Create { id: file.id, result } });
                 });
             }
+            SinkOp::Check { file, kind, ranges } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let target = self.files.target_of(file.id).unwrap_or_else(|| self.tree.target_of(place.0));
+                self.task(target, "check", place, move |sink, _| {
+                    let result = guard(Stage::Read, || sink.check(&file, kind, &ranges));
+                    (sink.post)(SinkCompletion { done: SinkDone::Check { id: file.id, ranges, result } });
+                });
+            }
             SinkOp::Write { ref file, .. } => {
                 let place = Place(file.parent, Some(file.name.clone()));
                 let job = SinkJob { op, buffer };
