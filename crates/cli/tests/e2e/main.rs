@@ -11,6 +11,7 @@
 #[macro_use]
 mod support;
 
+mod between;
 mod channels;
 mod copy;
 mod ctl;

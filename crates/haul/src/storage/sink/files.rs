@@ -461,8 +461,7 @@ impl Files {
     fn look_at_adopted(&self, file: &SinkFile) -> Option<u64> {
         let (_, temp, _) = self.fd_of(file.id).ok()?;
         let fd = descriptor(&temp);
-        let holes =
-            file.map.as_ref().is_none_or(|map| haul_mutant::removed("adopted-holes") || clear_holes(fd, map));
+        let holes = file.map.as_ref().is_none_or(|map| clear_holes(fd, map));
         let len = rustix::fs::fstat(fd).ok().filter(|_| holes).map(|stat| stat.st_size as u64);
         if len.is_none() {
             self.close(file.id, true);
