@@ -76,6 +76,7 @@ impl Tracker {
         now.files_total = new.files_total.max(now.files_done);
         now.counting = counting;
         now.waiting = new.waiting.clone();
+        now.checking = new.checking;
         now.paused = new.paused;
         now.unencrypted = new.unencrypted;
         let seconds = new.elapsed.saturating_sub(old.elapsed).as_secs_f64();
@@ -152,6 +153,10 @@ impl Tracker {
         }
         // What hangs comes before everything that it holds up.
         parts.extend(p.waiting.as_deref().map(crate::escape::text));
+        parts.extend(p.checking.map(|checking| {
+            let left = checking.seconds_left.map(|left| format!(", {} at this rate", time(left)));
+            format!("checking {} held{}", bytes(checking.left), left.unwrap_or_default())
+        }));
         match p.paused {
             true => parts.push("paused".into()),
             false => parts.push(format!("{}/s", bytes(self.bytes_per_second() as u64))),
@@ -286,6 +291,7 @@ mod tests {
                     counting: random.bool(),
                     elapsed: Duration::from_millis(random.u64(..100_000)),
                     bytes_sent: random.u64(..),
+                    checking: None,
                     waiting: None,
                     paused: false,
                     unencrypted: false,

@@ -140,12 +140,20 @@ pub struct SubtreeSet {
     nodes: BTreeMap<u64, (u64, Cv)>,
     /// Where a sparse file has data; never a full map.
     map: Option<ExtentMap>,
+    /// Siblings merge up to nodes of this length.
+    merged_max: u64,
 }
 
 impl SubtreeSet {
     /// A set for a file of `total` bytes, of which nothing is known. An empty file is complete at once.
     pub fn new(kind: DigestKind, total: u64) -> SubtreeSet {
-        SubtreeSet { kind, total, covered: 0, nodes: BTreeMap::new(), map: None }
+        SubtreeSet { kind, total, covered: 0, nodes: BTreeMap::new(), map: None, merged_max: u64::MAX }
+    }
+
+    /// As [`SubtreeSet::new`], but siblings merge up to nodes of `merged_max` bytes only, so that what is found wrong later is
+    /// found to be in one of these. A file that is longer gets no root.
+    pub fn capped(kind: DigestKind, total: u64, merged_max: u64) -> SubtreeSet {
+        SubtreeSet { merged_max, ..SubtreeSet::new(kind, total) }
     }
 
     /// A set for the file of this map, of which nothing is known. One without data is complete at once; one
@@ -157,7 +165,8 @@ impl SubtreeSet {
 
     /// A set for the same file, of which nothing is known.
     pub fn fresh(&self) -> SubtreeSet {
-        SubtreeSet { map: self.map.clone(), ..SubtreeSet::new(self.kind, self.total) }
+        let empty = SubtreeSet::new(self.kind, self.total);
+        SubtreeSet { map: self.map.clone(), merged_max: self.merged_max, ..empty }
     }
 
     /// How its values are made.
@@ -296,6 +305,20 @@ impl SubtreeSet {
         (start < end).then_some((start, end))
     }
 
+    /// Forgets the subtree that begins at `offset`, if one does.
+    pub fn remove(&mut self, offset: u64) -> Option<Subtree> {
+        let (len, cv) = self.nodes.remove(&offset)?;
+        self.covered -= len;
+        Some(Subtree { offset, len, cv })
+    }
+
+    /// The maximal subtrees that have a byte in common with a range.
+    pub fn touching(&self, offset: u64, len: u64) -> impl Iterator<Item = Subtree> + '_ {
+        let first = self.covering(offset).map_or(offset, |held| held.offset);
+        let end = offset.saturating_add(len).max(first);
+        self.nodes.range(first..end).map(|(&offset, &(len, cv))| Subtree { offset, len, cv })
+    }
+
     /// The maximal subtrees, by offset.
     pub fn iter(&self) -> impl Iterator<Item = Subtree> + '_ {
         self.nodes.iter().map(|(&offset, &(len, cv))| Subtree { offset, len, cv })
@@ -346,6 +369,9 @@ impl SubtreeSet {
     /// Takes the sibling of a node out of the set, if it is held.
     fn take_sibling(&mut self, node: &Subtree) -> Option<Subtree> {
         let (offset, len) = self.sibling(node)?;
+        if node.len.saturating_add(len) > self.merged_max {
+            return None;
+        }
         let (_, cv) = *self.nodes.get(&offset).filter(|(held_len, _)| *held_len == len)?;
         self.nodes.remove(&offset);
         Some(Subtree { offset, len, cv })

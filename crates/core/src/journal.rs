@@ -42,6 +42,9 @@ pub const DONE_REPLAYED_MAX: usize = 4_194_304;
 pub const PARTIALS_REPLAYED_MAX: usize = 1_048_576;
 /// Most subtrees of all partial files that a replay remembers.
 pub const SUBTREES_REPLAYED_MAX: usize = 4_194_304;
+/// Longest subtree that is kept, bytes: what a later run finds wrong is sent again in pieces of this length. No object is longer,
+/// and [`SUBTREES_REPLAYED_MAX`] of them are 256 TiB.
+pub const SUBTREE_KEPT_MAX: u64 = 64 << 20;
 
 const MAGIC_LEN: usize = 16;
 /// What a journal of this format begins with.
@@ -88,11 +91,6 @@ impl DoneMark {
     /// The mark of a file that was copied from a source with this fingerprint.
     pub fn new(fingerprint: &Fingerprint, root: Root) -> DoneMark {
         DoneMark { size: fingerprint.size, mtime: fingerprint.mtime, root }
-    }
-    /// True if the source still has the content that was copied ([`Fingerprint::same_content`]).
-    pub fn matches(&self, fingerprint: &Fingerprint) -> bool {
-        let copied = Fingerprint { size: self.size, mtime: self.mtime, ..*fingerprint };
-        copied.same_content(fingerprint)
     }
 }
 

@@ -133,6 +133,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
         owner: false,
         times: true,
         verify: false,
+        trust: false,
     };
     let aborts = |stops: bool| {
         let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };

@@ -12,9 +12,10 @@
 //!   there after a power cut at that instant; so is every extent that is said to be durable;
 //! - no final name ever shows a part or a mixture;
 //! - the holes that a session was told of are holes when a file is published, and no write touches one;
-//! - what a journal promises is in the temporary that is taken over for it;
 //! - nothing of a file is read before its fingerprint is old enough, and what changed before that, and left the fingerprint as
 //!   it was, is copied as it is then;
+//! - what a journal promises is in the temporary that is taken over for it, unless somebody altered that between two
+//!   sessions: then what is published is right all the same, or the file failed;
 //! - a paused source reads no payload and sends none, and still ends when it is stopped;
 //! - buffers of either end stay within its memory, and each is freed once; entries stay within their limit;
 //! - blocks that were acknowledged are not read again, by any later session;
@@ -127,6 +128,11 @@ fn nothing_promised_is_lost() {
     assert!(
         fetched >= count / 100,
         "{fetched} frames waited on flash: what is said of it here is said of nothing"
+    );
+    let altered = world::ALTERED.get();
+    assert!(
+        altered >= count / 100,
+        "{altered} temporaries were altered: what is said of it here is said of nothing"
     );
     println!("{} kept and {count} new seeds, {steps} steps, {fetched} frames from flash", KEPT.len());
 }

@@ -139,6 +139,7 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
             owner: false,
             times: true,
             verify: false,
+            trust: false,
         },
         memory,
         entries_max: 10_000,

@@ -17,7 +17,7 @@ pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
-use crate::job::{Digest, Durability, Options, Role, Verify};
+use crate::job::{Digest, Durability, Options, Resume, Role, Verify};
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -130,10 +130,33 @@ pub struct Progress {
     /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's write of
     /// big.dat"), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
+    /// Parts that an earlier run left are being read; none of that is in `bytes_done` yet.
+    pub checking: Option<Checking>,
     /// Somebody paused the copy.
     pub paused: bool,
     /// Data crosses the network unencrypted.
     pub unencrypted: bool,
+}
+
+/// The parts of files that an earlier run left are being read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Checking {
+    /// Bytes still to be read.
+    pub left: u64,
+    /// At the rate so far, if that is known.
+    pub seconds_left: Option<f64>,
+}
+
+/// What became of the parts of files that an earlier run left, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Held {
+    /// They were read, and what of them was not as it was left was sent again.
+    pub checked: u64,
+    pub wrong: u64,
+    /// They were believed unread: `resume` is trust.
+    pub trusted: u64,
+    /// How long the check took; other data moved meanwhile.
+    pub seconds: f64,
 }
 
 /// How a run ended.
@@ -183,6 +206,8 @@ pub struct Summary {
     /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it is written again,
     /// the second time it fails.
     pub came_back: u64,
+    pub resume: Resume,
+    pub held: Held,
     /// Where the data went, in words for people.
     pub path: String,
     /// What was asked for; `None`: the destination keeps nothing (`null://`).
@@ -236,6 +261,8 @@ impl Default for Summary {
             digest: Digest::default(),
             verify: Verify::default(),
             came_back: 0,
+            resume: Resume::default(),
+            held: Held::default(),
             path: String::new(),
             durability: Some(Durability::Disk),
             stages: [StageTime::default(); 5],

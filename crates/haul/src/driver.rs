@@ -21,7 +21,7 @@ use haul_core::wire::{
 };
 
 use crate::api::{Control, EntryEnd, Event, Observer, Progress};
-use crate::job::{Durability, LayoutChoice, Options, Role, Verify};
+use crate::job::{Durability, LayoutChoice, Options, Resume, Role, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
 use crate::storage::sink::stripes::in_words;
@@ -33,6 +33,7 @@ use streams::{Lines, Lost};
 
 pub(crate) mod choices;
 pub(crate) mod dry;
+mod held;
 pub(crate) mod net;
 mod processors;
 pub(crate) mod sink;
@@ -401,6 +402,7 @@ pub(crate) fn policy(options: &Options) -> Policy {
         owner: options.archive,
         times: true,
         verify: options.verify == Verify::Disk,
+        trust: options.resume == Resume::Trust,
     }
 }
 
@@ -448,6 +450,7 @@ pub(crate) fn end_report(meter: &Meter, strays: &AtomicU64, payload: u64, object
         payload,
         objects_resent,
         not_kept: [0; NotKept::COUNT],
+        held: Default::default(),
     }
 }
 

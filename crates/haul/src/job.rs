@@ -105,6 +105,17 @@ pub enum Verify {
     Disk,
 }
 
+/// What becomes of the parts of files that an earlier run left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resume {
+    /// They are read at the destination, and what is not as it was left is sent again.
+    #[default]
+    Check,
+    /// The journal is believed.
+    Trust,
+}
+
 /// Whether storage goes through the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", remote = "IoPolicy")]
@@ -246,6 +257,7 @@ pub struct Options {
     pub digest: Digest,
     pub protect: Protect,
     pub verify: Verify,
+    pub resume: Resume,
     /// What the passport of the network says, for what the user left open.
     pub start: Option<Start>,
     /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
@@ -285,6 +297,7 @@ impl Default for Options {
             digest: Digest::default(),
             protect: Protect::default(),
             verify: Verify::default(),
+            resume: Resume::default(),
             start: None,
             spill_dir: None,
             spill_size: None,
@@ -307,6 +320,12 @@ impl Options {
         if self.digest == Digest::Xxh3 && self.manifest {
             return Err(
                 "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
+            );
+        }
+        if self.resume == Resume::Trust && self.manifest {
+            return Err(
+                "a manifest holds hashes of what was read, and --resume=trust leaves parts of files unread; \
+                        leave one of them out",
             );
         }
         if self.digest == Digest::Xxh3 && self.protect == Protect::Integrity {

@@ -19,6 +19,13 @@ pub struct Protection {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Verify::Transfer)]
     pub verify: Verify,
 
+    /// What becomes of the parts of files that an interrupted run left at the destination
+    ///
+    /// Default: check. They are read there while the rest is on its way, and what is not as it was left is sent again. trust
+    /// believes the journal of that run, which proves nothing: the files count as copied and parts of them were never read.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Resume::Check)]
+    pub resume: Resume,
+
     /// What guards the data on the network
     ///
     /// Default: tls. integrity leaves the data itself unencrypted (names and control stay encrypted), and finds
@@ -44,6 +51,14 @@ pub enum Verify {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Resume {
+    /// Each part is read and held against what was written
+    Check,
+    /// They are believed unread; no manifest can be made
+    Trust,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protect {
     /// All is encrypted and authenticated: TLS 1.3
     Tls,
@@ -63,6 +78,13 @@ impl Protection {
         match self.verify {
             Verify::Transfer => job::Verify::Transfer,
             Verify::Disk => job::Verify::Disk,
+        }
+    }
+
+    pub fn resume(self) -> job::Resume {
+        match self.resume {
+            Resume::Check => job::Resume::Check,
+            Resume::Trust => job::Resume::Trust,
         }
     }
 

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{DEBRIS, EntryEnd, LEFT_OUT, Processors, SlowTarget, Stage, Status, Summary};
+use haul::api::{DEBRIS, EntryEnd, Held, LEFT_OUT, Processors, SlowTarget, Stage, Status, Summary};
 use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
@@ -123,6 +123,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         };
         let _ = writeln!(out, "  verified: each file was read back from the destination's storage{again}");
     }
+    held(&mut out, s);
     out += match s.durability {
         Some(Durability::Disk) if s.status == Status::Complete => {
             "  durable: everything is on media under its name\n"
@@ -213,6 +214,30 @@ fn transport(out: &mut String, s: &Summary) {
         n => format!("; {} objects were sent again", count(n)),
     };
     let _ = writeln!(out, "  sent {} {how}{path}{again}", bytes(s.bytes_sent));
+}
+
+/// What became of the parts of files that an earlier run left.
+fn held(out: &mut String, s: &Summary) {
+    let Held { checked, wrong, trusted, seconds } = s.held;
+    if checked > 0 {
+        let again = match wrong {
+            0 => "all of it as it was left".into(),
+            n => format!("{} were not as they were left, and were sent again", bytes(n)),
+        };
+        let _ = writeln!(
+            out,
+            "  held from an earlier run: {} read in {}, {again}",
+            bytes(checked),
+            time(seconds)
+        );
+    }
+    if trusted > 0 {
+        let _ = writeln!(
+            out,
+            "  NOT read: {} held from an earlier run, which --resume=trust believes; these files were not hashed whole",
+            bytes(trusted)
+        );
+    }
 }
 
 fn costs(out: &mut String, s: &Summary) {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Status, TargetTable};
-use haul::job::{Durability, Verify};
+use haul::job::{Durability, Resume, Verify};
 use serde::Serialize;
 
 use super::Ending;
@@ -152,6 +152,7 @@ enum Line<'a> {
         bytes_per_second: f64,
         eta_seconds: Option<f64>,
         waiting: Option<&'a str>,
+        checking: Option<CheckingBytes>,
         unencrypted: bool,
         paused: bool,
     },
@@ -168,6 +169,20 @@ enum Line<'a> {
     },
     Failed(Failure<'a>),
     Summary(Box<SummaryLine<'a>>),
+}
+
+#[derive(Serialize)]
+struct HeldBytes {
+    checked: u64,
+    wrong: u64,
+    trusted: u64,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct CheckingBytes {
+    left: u64,
+    seconds_left: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -195,6 +210,8 @@ struct SummaryLine<'a> {
     digest: &'static str,
     verify: &'static str,
     came_back: u64,
+    resume: &'static str,
+    held: HeldBytes,
     path: &'a str,
     strays: u64,
     durability: &'static str,
@@ -319,6 +336,7 @@ fn progress(tracker: &Tracker) -> Line<'_> {
         bytes_per_second: tracker.bytes_per_second(),
         eta_seconds: tracker.eta(),
         waiting: p.waiting.as_deref(),
+        checking: p.checking.map(|c| CheckingBytes { left: c.left, seconds_left: c.seconds_left }),
         unencrypted: p.unencrypted,
         paused: p.paused,
     }
@@ -366,6 +384,16 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
             Verify::Disk => "disk",
         },
         came_back: s.came_back,
+        resume: match s.resume {
+            Resume::Check => "check",
+            Resume::Trust => "trust",
+        },
+        held: HeldBytes {
+            checked: s.held.checked,
+            wrong: s.held.wrong,
+            trusted: s.held.trusted,
+            seconds: s.held.seconds,
+        },
         path: &s.path,
         strays: s.strays,
         durability: match s.durability {

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use haul::api::{
-    Endpoint, EntryEnd, Health, Processors, Progress, RemoteOptions, SlowTarget, Stage, StageTime, TargetRow,
+    Endpoint, EntryEnd, Health, Held, Processors, Progress, RemoteOptions, SlowTarget, Stage, StageTime,
+    TargetRow,
 };
 use haul::job::{Durability, Options, Verify};
 use serde_json::Value;
@@ -154,6 +155,7 @@ fn ending(status: Status) -> Ending {
         durability: Some(Durability::Disk),
         verify: Verify::Disk,
         came_back: 2,
+        held: Held { checked: 3_000_000_000, wrong: 4_194_304, trusted: 0, seconds: 2.0 },
         stages: [stage(20, 0, 80), stage(30, 20, 50), stage(95, 5, 0), stage(30, 70, 0), stage(0, 0, 0)],
         processors: [Some(Processors { count: 2, busy: 957 }), Some(Processors { count: 64, busy: 120 })],
         limited_by: Some(Stage::Network),
@@ -305,6 +307,7 @@ fn people_see_what_they_asked_for() {
         "  5 unchanged, 1 failed\n",
         "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 objects were sent again\n",
         "  verified: each file was read back from the destination's storage; 2 times a file came back wrong",
+        "  held from an earlier run: 3.00 GB read in 2.0 s, 4.19 MB were not as they were left, and were sent again\n",
         "  durable: everything is on media under its name\n",
         "  processor 2.2 s, memory 120 MB; far end 3.5 s\n",
         "  source host         30 %     20 %     50 %\n",

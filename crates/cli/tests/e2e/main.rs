@@ -12,6 +12,7 @@
 #[macro_use]
 mod support;
 
+mod between;
 mod channels;
 mod copy;
 mod ctl;

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use super::codec::decode;
 use super::{
     DONE_REPLAYED_MAX, DoneMark, JournalError, LEN_LEN, MAGIC, MAGIC_LEN, PARTIALS_REPLAYED_MAX, Partial,
-    PathKey, RECORD_LEN_MAX, Record, Replayed, SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX, sum,
+    PathKey, RECORD_LEN_MAX, Record, Replayed, SUBTREE_KEPT_MAX, SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX,
+    sum,
 };
 use crate::digest::{Subtree, SubtreeSet};
 
@@ -235,7 +236,7 @@ impl Replay {
                 self.forget(&path);
                 self.slots.remove(&slot);
                 if self.solid.partials.len() + self.loose.partials.len() < self.bounds.partials {
-                    let subtrees = SubtreeSet::new(digest, fingerprint.size);
+                    let subtrees = SubtreeSet::capped(digest, fingerprint.size, SUBTREE_KEPT_MAX);
                     let partial = Partial { fingerprint, object_size, tag, number, map, subtrees };
                     self.layer(durable).partials.insert(path, (slot, partial));
                     self.slots.insert(slot, path);
@@ -278,7 +279,8 @@ impl Replay {
         let facts = if durable { &mut self.solid } else { &mut self.loose };
         let Some((_, partial)) = facts.partials.get_mut(path) else { return };
         let before = partial.subtrees.len();
-        if full || partial.subtrees.insert(subtree.offset, subtree.len, subtree.cv).is_err() {
+        let long = subtree.len > SUBTREE_KEPT_MAX;
+        if full || long || partial.subtrees.insert(subtree.offset, subtree.len, subtree.cv).is_err() {
             self.dropped += 1;
             return;
         }

@@ -166,6 +166,10 @@ pub enum SinkOp {
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
     /// Write whole small files, each into its own temporary, from one buffer.
     WriteBundle { buffer: BufferId, items: Vec<BundleWrite> },
+    /// Read these ranges of the file's temporary, nodes of its tree of at most
+    /// [`SUBTREE_KEPT_MAX`](crate::journal::SUBTREE_KEPT_MAX) bytes, and make their values; other ranges of it may be
+    /// written meanwhile.
+    Check { file: SinkFile, kind: DigestKind, ranges: Vec<(u64, u64)> },
     /// Make the written part of each file durable (if `durable`); then publish those that are complete:
     /// size, metadata, sync, rename. The temporary of one that fails is removed, and writes of it fail until
     /// it is discarded: a temporary that they made again would be taken for the one in the journal.
@@ -227,6 +231,8 @@ pub struct Found {
     pub existing: Existing,
     /// The temporary of the earlier run is ours now.
     pub adopted: bool,
+    /// Its length, if so.
+    pub len: u64,
 }
 
 /// A small file to write.
@@ -302,6 +308,12 @@ pub enum SinkDone {
     WriteBundle {
         buffer: BufferId,
         results: Vec<(FileId, Result<(), Failure>)>,
+    },
+    /// One value for each range, in order; `None`: storage gives too little of it, or nothing.
+    Check {
+        id: FileId,
+        ranges: Vec<(u64, u64)>,
+        result: Result<Vec<Option<Cv>>, Failure>,
     },
     Commit {
         results: Vec<(FileId, Result<(), Failure>)>,

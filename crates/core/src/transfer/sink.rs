@@ -5,7 +5,7 @@
 //! Invariants: a file is published only when every object is written, its digest tree is whole and a seal
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
-//! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `data`, `epoch`,
+//! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`, `data`, `epoch`,
 //! `end`, `drain`; a destination of several storage targets (`targets`); how much is granted (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -21,6 +21,7 @@ use crate::transfer::{Ended, SessionEnd, protocol};
 use crate::wire::{DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Totals};
 
 mod announce;
+mod check;
 mod data;
 mod dirs;
 mod drain;
@@ -32,6 +33,7 @@ mod map;
 mod targets;
 mod window;
 
+use check::Checks;
 use data::Frame;
 use dirs::Dirs;
 use drain::Drain;
@@ -163,6 +165,7 @@ pub struct Sink {
     /// Entries that look for the temporary of an earlier run, each path once.
     adopting: HashSet<PathKey>,
     epochs: Epochs,
+    checks: Checks,
     targets: Option<Targets>,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
@@ -211,6 +214,7 @@ impl Sink {
             adopting: HashSet::new(),
             resume: resume.replayed,
             epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
+            checks: Checks::default(),
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
             }),
@@ -445,6 +449,7 @@ impl Sink {
                 }
                 Err(failure) => self.begin_stop(SessionEnd::Failed(failure)),
             },
+            SinkDone::Check { id, ranges, result } => self.handle_checked(id, ranges, result),
             SinkDone::Commit { results } => self.epoch_committed(results),
             SinkDone::SyncDirs { results } => self.epoch_dirs_synced(results),
             SinkDone::Journal { result } => self.epoch_journaled(result),
@@ -460,6 +465,7 @@ impl Sink {
             // An epoch with nothing to write ends at once, and files may have begun with it.
             self.take_deferred();
             self.run_targets();
+            self.run_checks();
             self.finish_dirs();
             self.flush();
             self.end_if_over();
@@ -515,8 +521,11 @@ impl Sink {
     }
 
     fn end_if_over(&mut self) {
-        let quiet =
-            self.writes == 0 && self.other_ops == 0 && self.epochs.is_idle() && self.actions.is_empty();
+        let quiet = self.writes == 0
+            && self.other_ops == 0
+            && self.checks.in_flight == 0
+            && self.epochs.is_idle()
+            && self.actions.is_empty();
         if !quiet {
             return;
         }

@@ -26,6 +26,7 @@ mod answer;
 mod classes;
 mod done;
 mod file;
+mod held;
 mod map;
 mod plan;
 mod read;
@@ -36,6 +37,7 @@ mod young;
 
 use classes::Classes;
 use file::{File, Phase, Queue};
+use held::Held;
 use map::Maps;
 use plan::Plan;
 pub use plan::{LOCATE_FILES_MAX, Lies};
@@ -127,6 +129,10 @@ pub struct SourceCounts {
     pub sent_back: u64,
     /// Bytes that the sink said are on media, of files not yet done.
     pub durable: u64,
+    /// Bytes that the sink said it holds from an earlier run.
+    pub held: u64,
+    /// Those of them that it neither confirmed nor asked for yet.
+    pub held_open: u64,
 }
 
 /// The source of one session. One owner, no locks: feed it events, then drain [`Source::poll_action`].
@@ -289,7 +295,7 @@ impl Source {
                         striped: *striped,
                         phase: Phase::AwaitState,
                         digest: SubtreeSet::new(self.config.digest, fingerprint.size),
-                        held: Vec::new(),
+                        held: Held::default(),
                         layout: match lies {
                             Lies::At(target) => Some(Arc::new(Layout::flat(target))),
                             Lies::Ask => None,
@@ -510,6 +516,11 @@ impl Source {
                         let more = extent.len.min(file.size() - file.durable);
                         file.durable += more;
                         self.counts.durable += more;
+                        if file.held.end_at(extent.offset).is_some() {
+                            let checked = extent.len.min(file.held.open);
+                            file.held.open -= checked;
+                            self.counts.held_open -= checked;
+                        }
                     }
                 }
             }
@@ -523,6 +534,7 @@ impl Source {
                     self.handle_resend(id, generation, offset);
                 }
             }
+            Message::NotHeld(extents) => extents.into_iter().for_each(|extent| self.handle_not_held(extent)),
             Message::StreamClosed { stream, frames } => self.handle_stream_closed(stream, frames),
             Message::Stop { .. } => {
                 self.stopping = true;

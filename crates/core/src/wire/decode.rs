@@ -14,10 +14,10 @@ use super::negotiate::extra;
 use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX,
-    Capability, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, Hello, ITEMS_MAX,
-    KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX,
-    SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth,
-    Totals, WireError,
+    Capability, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport, Hello,
+    ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy,
+    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX,
+    TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
@@ -125,6 +125,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         },
         kind::DURABLE => Message::Durable(r.list("durable extents", items, EXTENT_LEN, read_extent)?),
         kind::DONE => Message::Done(r.list("done entries", items, DONE_LEN_MIN, read_done)?),
+        kind::NOT_HELD => {
+            Message::NotHeld(r.list("extents that are not held", items, EXTENT_LEN, read_extent)?)
+        }
         kind::RESEND => Message::Resend(r.list("extents to send again", items, EXTENT_LEN, read_extent)?),
         kind::STREAM_CLOSED => Message::StreamClosed {
             stream: StreamId(r.u16("closed stream")?),
@@ -249,11 +252,11 @@ fn read_knob(r: &mut Reader<'_>, what: &'static str, max: u16) -> Result<u16, Wi
 }
 
 fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
-    let bits = r.u8("policy")?;
+    let bits = r.u16("policy")?;
     if bits & !POLICY_BITS != 0 {
         return Err(WireError::BadValue { what: "policy", value: bits.into() });
     }
-    let on = |bit: u8| bits & 1 << bit != 0;
+    let on = |bit: u16| bits & 1 << bit != 0;
     Ok(Policy {
         durable: on(0),
         force: on(1),
@@ -262,6 +265,7 @@ fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
         owner: on(4),
         times: on(5),
         verify: on(6),
+        trust: on(7),
     })
 }
 
@@ -476,5 +480,11 @@ fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {
     for count in &mut not_kept {
         *count = r.u64("report: not kept")?;
     }
-    Ok(EndReport { cpu, rss_max, stages, strays, payload, objects_resent, not_kept })
+    let held = HeldReport {
+        checked: r.u64("report: checked")?,
+        wrong: r.u64("report: found wrong")?,
+        trusted: r.u64("report: trusted")?,
+        time: r.u64("report: time of checking")?,
+    };
+    Ok(EndReport { cpu, rss_max, stages, strays, payload, objects_resent, not_kept, held })
 }

@@ -9,8 +9,8 @@ use super::negotiate::extra;
 use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem,
-    EndReport, Extent, Failure, FileState, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome,
-    PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
+    EndReport, Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message,
+    Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
     TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name, Timestamp};
@@ -103,6 +103,7 @@ impl Message {
             Message::Sealed(list) => cut(list, items, |_| SEALED_LEN, Message::Sealed),
             Message::Durable(list) => cut(list, items, |_| EXTENT_LEN, Message::Durable),
             Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
+            Message::NotHeld(list) => cut(list, items, |_| EXTENT_LEN, Message::NotHeld),
             Message::FileLayout(list) => cut(list, items, |_| FILE_LAYOUT_LEN, Message::FileLayout),
             Message::TargetHealth(list) => cut(list, items, |_| TARGET_HEALTH_LEN, Message::TargetHealth),
             Message::Sources { mut roots, policy } if roots.len() > ROOTS_PART_MAX => {
@@ -177,7 +178,7 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             kind::SOURCE_ROOTS
         }
         Message::Sources { roots, policy } => {
-            w.u8(policy_bits(policy));
+            w.u16(policy_bits(policy));
             list(w, "source roots", ITEMS_MAX, roots, write_root);
             kind::SOURCES
         }
@@ -272,6 +273,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         Message::Resend(extents) => {
             list(w, "extents to send again", ITEMS_MAX, extents, write_extent);
             kind::RESEND
+        }
+        Message::NotHeld(extents) => {
+            list(w, "extents that are not held", ITEMS_MAX, extents, write_extent);
+            kind::NOT_HELD
         }
         Message::StreamClosed { stream, frames } => {
             w.u16(stream.0);
@@ -427,14 +432,14 @@ fn write_hello(w: &mut Writer<'_>, hello: &Hello) {
     });
 }
 
-/// Bits of [`Policy`] in a byte, lowest first.
-pub(super) const POLICY_BITS: u8 = 0b111_1111;
+/// Bits of [`Policy`], lowest first.
+pub(super) const POLICY_BITS: u16 = 0b1111_1111;
 
-fn policy_bits(p: &Policy) -> u8 {
-    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times, p.verify]
+fn policy_bits(p: &Policy) -> u16 {
+    [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times, p.verify, p.trust]
         .iter()
         .enumerate()
-        .map(|(bit, on)| u8::from(*on) << bit)
+        .map(|(bit, on)| u16::from(*on) << bit)
         .sum()
 }
 
@@ -588,4 +593,6 @@ fn write_report(w: &mut Writer<'_>, report: &EndReport) {
     for count in report.not_kept {
         w.u64(count);
     }
+    let HeldReport { checked, wrong, trusted, time } = report.held;
+    [checked, wrong, trusted, time].into_iter().for_each(|n| w.u64(n));
 }

@@ -60,6 +60,7 @@ pub mod kind {
     pub const RESUME: u8 = 0x2a;
     pub const FILE_LAYOUT: u8 = 0x2b;
     pub const SOURCE_ROOTS: u8 = 0x2c;
+    pub const NOT_HELD: u8 = 0x2d;
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -96,7 +97,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
-        kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::SOURCE_ROOTS => KindClass::Control,
+        kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::NOT_HELD => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

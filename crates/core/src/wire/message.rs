@@ -179,6 +179,21 @@ pub struct EndReport {
     pub objects_resent: u64,
     /// What could not be kept, counted by [`NotKept`].
     pub not_kept: [u64; NotKept::COUNT],
+    /// What this end did with the parts of files that an earlier run left.
+    pub held: HeldReport,
+}
+
+/// What a sink did with the parts of files that an earlier run had left in temporaries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldReport {
+    /// Bytes that were read and held against the journal.
+    pub checked: u64,
+    /// Bytes of these that were not what the journal says, or not there; they were asked for again.
+    pub wrong: u64,
+    /// Bytes that were believed unread, as the user asked.
+    pub trusted: u64,
+    /// How long something was being checked, nanoseconds.
+    pub time: u64,
 }
 
 /// What a copy does not carry over, counted and said once.
@@ -248,6 +263,8 @@ pub struct Policy {
     pub times: bool,
     /// Read each file back from storage before it gets its name, and hold it against its digest.
     pub verify: bool,
+    /// Take what an earlier run left as its journal says, without reading it.
+    pub trust: bool,
 }
 
 /// Choices that an end tells of at most.
@@ -404,6 +421,9 @@ pub enum Message {
     Done(Vec<DoneItem>),
     /// Sink to source: these objects arrived damaged; send them again.
     Resend(Vec<Extent>),
+    /// Sink to source: it said that it holds these ranges, and what it found there is not what it expected. Ends need not be an
+    /// object's.
+    NotHeld(Vec<Extent>),
     /// Either way: this data stream is closed here; `frames` data frames were taken from it in all.
     StreamClosed {
         stream: StreamId,
@@ -537,6 +557,7 @@ impl Message {
             Message::Durable(_) => "DURABLE",
             Message::Done(_) => "FILE_DONE",
             Message::Resend(_) => "RESEND",
+            Message::NotHeld(_) => "NOT_HELD",
             Message::StreamClosed { .. } => "STREAM_CLOSED",
             Message::Received(_) => "RECEIVED",
             Message::Streams(_) => "STREAMS",

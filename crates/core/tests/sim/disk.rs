@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use fastrand::Rng;
 
-use super::model::NOTHING;
+use super::model::{BLOCK, GARBAGE, KEYS, NOTHING};
 
 /// A name: the entry's number and the tag and number of a temporary.
 pub type Name = (usize, Option<(u32, u64)>);
@@ -137,6 +137,39 @@ impl Disk {
             block.dirty = true;
         }
         file.len = file.len.max(end);
+    }
+
+    /// Makes holes of these blocks.
+    pub fn punch(&mut self, file: usize, is_hole: impl Fn(usize) -> bool) {
+        for (i, block) in self.files[file].blocks.iter_mut().enumerate().filter(|(i, _)| is_hole(*i)) {
+            let _ = i;
+            if block.live != NOTHING {
+                (block.live, block.dirty) = (NOTHING, true);
+            }
+        }
+    }
+
+    /// Somebody alters a file that nobody has open. What he did, in words.
+    pub fn alter(&mut self, file: usize, rng: &mut Rng) -> &'static str {
+        let file = &mut self.files[file];
+        let (what, key) = match rng.u8(..4) {
+            0 => {
+                let kept = rng.usize(..=file.blocks.len());
+                file.blocks.truncate(kept);
+                file.len = file.len.min(kept as u64 * BLOCK);
+                file.len_durable = file.len;
+                return "truncated";
+            }
+            1 => ("flipped", GARBAGE),
+            2 => ("made an older copy of itself", NOTHING),
+            _ => ("mixed with another version", rng.u8(1..=KEYS)),
+        };
+        for block in &mut file.blocks {
+            if rng.u8(..3) == 0 {
+                *block = Block { live: key, durable: key, dirty: false };
+            }
+        }
+        what
     }
 
     /// Makes a file longer by a hole.

@@ -90,6 +90,10 @@ impl World {
         let entry = self.entry(id);
         let len = self.s.announced[&(id, generation)].len;
         self.s.held.push(entry);
+        if self.altered.contains(&entry) {
+            // The journal says what was there; what is there the session has to find out.
+            return;
+        }
         let file = &self.disk.files[self.s.sink.as_ref().expect("the sink runs").open[&id].file];
         for subtree in subtrees {
             let first = (subtree.offset / BLOCK) as usize;

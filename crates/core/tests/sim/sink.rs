@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use haul_core::digest::DigestKind;
+use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, TargetId};
@@ -18,7 +18,7 @@ use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
-use super::model::{BLOCK, GARBAGE, NOTHING, blocks_of, entry_of};
+use super::model::{BLOCK, GARBAGE, KEYS, NOTHING, ZERO, blocks_of, entry_of, mixed_node};
 use super::world::World;
 
 pub struct OpenFile {
@@ -91,6 +91,7 @@ impl World {
             owner: false,
             times: true,
             verify: false,
+            trust: false,
         };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
         let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
@@ -296,6 +297,10 @@ impl World {
                 }
                 SinkDone::WriteBundle { buffer, results }
             }
+            SinkOp::Check { file, ranges, .. } => {
+                let result = Ok(ranges.iter().map(|range| self.check(&file, *range)).collect());
+                SinkDone::Check { id: file.id, ranges, result }
+            }
             SinkOp::Commit { durable, items } => {
                 let results = items.iter().map(|item| (item.id, self.commit(item, durable))).collect();
                 SinkDone::Commit { results }
@@ -394,7 +399,7 @@ impl World {
 
     fn look_up(&mut self, item: &LookupItem) -> Found {
         let (dir, entry) = (self.enter(item.file.parent), entry_of(&item.file.name));
-        let mut adopted = false;
+        let (mut adopted, mut len) = (false, 0);
         let number = item.file.number;
         if let Some(tag) = item.adopt
             && let Some(Node::File(file)) =
@@ -404,6 +409,10 @@ impl World {
             self.disk.rename(dir, (entry, Some((tag, number))), (entry, Some(ours)));
             self.snk().open.insert(item.file.id, OpenFile { dir, entry, number, file, failed: false });
             adopted = true;
+            len = self.disk.files[file].len;
+            if let Some(map) = &item.file.map {
+                self.disk.punch(file, |block| map.at(block as u64 * BLOCK).is_none());
+            }
         }
         let existing = match self.disk.dir(dir).live.get(&(entry, None)) {
             None => Existing::Nothing,
@@ -415,7 +424,25 @@ impl World {
                 Existing::File { size: file.len, mtime, grain: 1 }
             }
         };
-        Found { existing, adopted }
+        Found { existing, adopted, len }
+    }
+
+    /// The value of what lies in a range of a temporary now.
+    fn check(&mut self, file: &SinkFile, (offset, len): (u64, u64)) -> Option<Cv> {
+        let open = self.snk().open.get(&file.id).expect("a check is of an open file").file;
+        let first = (offset / BLOCK) as usize;
+        let temp = &self.disk.files[open];
+        if temp.len < offset + len || temp.blocks.len() < first + blocks_of(len) {
+            return None;
+        }
+        let keys: Vec<u8> = temp.blocks[first..first + blocks_of(len)].iter().map(|b| b.live).collect();
+        let of_a_version = |key: &u8| (1..=KEYS).contains(key) || *key == ZERO;
+        // What no version has, has a value that nothing else has.
+        let strange = [[offset as u8, len as u8, 0xee, keys[0]].repeat(8)].concat();
+        match keys.iter().all(of_a_version) {
+            true => Some(mixed_node(&keys, file.size, offset, len)),
+            false => strange.try_into().ok(),
+        }
     }
 
     fn commit(&mut self, item: &CommitItem, durable: bool) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{Source, SourceConfig, SpillConfig};
 
-use super::disk::{Disk, JournalFile};
+use super::disk::{Disk, JournalFile, Node};
 use super::link::{Control, Stream};
 use super::model::{BLOCK, Kind, OLD, Tree, Version, blocks_of};
 use super::sink::SinkEnd;
@@ -27,6 +27,8 @@ const STEPS_MAX: u32 = 60_000;
 const TRACE_MAX: usize = 400;
 
 thread_local! {
+    /// Temporaries that were altered between sessions.
+    pub static ALTERED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
 }
 
@@ -121,6 +123,9 @@ pub struct World {
     /// Files by mtime that were looked at.
     pub looked_at: HashSet<(usize, i64)>,
     pub hidden: Vec<Hidden>,
+    /// Somebody alters temporaries between the sessions. Numbers of its own, too; and the entries that were struck.
+    alters: Option<Rng>,
+    pub altered: HashSet<usize>,
     pub s: Session,
 }
 
@@ -232,6 +237,8 @@ pub fn run(seed: u64) -> u64 {
         hides: true,
         looked_at: HashSet::new(),
         hidden: Vec::new(),
+        alters: (seed % 5 < 2).then(|| Rng::with_seed(!seed)),
+        altered: HashSet::new(),
         s: no_session(),
         rng,
     };
@@ -350,6 +357,7 @@ impl World {
                 self.disturb();
             }
         }
+        self.alter_temporaries();
         self.s.faults = !self.quiet && self.rng.u8(..3) != 0;
         for heat in &mut self.s.heat {
             *heat = [1, 1, 4, 10][self.rng.usize(..4)];
@@ -480,6 +488,32 @@ impl World {
             if renewed {
                 self.acks[entry] = None;
             }
+        }
+    }
+
+    /// Somebody, or a disk, changes what an interrupted session left.
+    fn alter_temporaries(&mut self) {
+        let mut temporaries: Vec<(usize, usize)> = self
+            .disk
+            .names()
+            .filter_map(|(_, (entry, tag), node)| match node {
+                Node::File(file) if tag.is_some() => Some((entry, file)),
+                _ => None,
+            })
+            .collect();
+        temporaries.sort_unstable();
+        let Some(rng) = &mut self.alters else { return };
+        let mut told = Vec::new();
+        for (entry, file) in temporaries {
+            if rng.u8(..3) == 0 {
+                told.push((entry, self.disk.alter(file, rng)));
+                self.acks[entry] = None;
+                self.altered.insert(entry);
+            }
+        }
+        ALTERED.set(ALTERED.get() + told.len() as u64);
+        for (entry, what) in told {
+            self.note(|| format!("-- the temporary of {entry} is {what}"));
         }
     }
 

@@ -131,6 +131,7 @@ fn golden_message(index: usize) -> Message {
                 owner: false,
                 times: true,
                 verify: false,
+                trust: false,
             },
         },
         2 => Message::Destination { wait: true, rename: Some(name(b"b.txt")), epoch: 7, resumed: false },
@@ -177,6 +178,7 @@ fn golden_message(index: usize) -> Message {
             DoneItem { id, generation, outcome: Outcome::Failed(failure) },
         ]),
         13 => Message::Resend(vec![extent, extent]),
+        40 => Message::NotHeld(vec![extent, extent]),
         14 => Message::StreamClosed { stream: StreamId(2), frames: 8 },
         15 => Message::TargetHealth(vec![TargetHealth {
             class: Class(1),
@@ -202,6 +204,7 @@ fn golden_message(index: usize) -> Message {
             payload: 4,
             objects_resent: 5,
             not_kept: [6, 7, 8, 9, 10, 11],
+            held: HeldReport { checked: 12, wrong: 13, trusted: 14, time: 15 },
         }),
         20 => Message::Abort(failure),
         21 => Message::Ping(0x0102),

@@ -17,7 +17,7 @@ fn lists_over_their_maximum_are_refused() {
     // Kind, bytes before the count, maximum.
     let lists = [
         (kind::HELLO, 30, CAPABILITIES_MAX),
-        (kind::SOURCES, 1, ITEMS_MAX),
+        (kind::SOURCES, 2, ITEMS_MAX),
         (kind::ANNOUNCE, 0, ANNOUNCE_ENTRIES_MAX),
         (kind::DIR_END, 0, ITEMS_MAX),
         (kind::STATE, 0, ITEMS_MAX),
@@ -26,6 +26,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::DURABLE, 0, ITEMS_MAX),
         (kind::DONE, 0, ITEMS_MAX),
         (kind::RESEND, 0, ITEMS_MAX),
+        (kind::NOT_HELD, 0, ITEMS_MAX),
         (kind::TARGET_HEALTH, 0, ITEMS_MAX),
         (kind::HOLES, 13, ITEMS_MAX),
         (kind::FILE_LAYOUT, 0, ITEMS_MAX),
@@ -301,9 +302,9 @@ fn senseless_values_are_refused() {
         let refused = decode_message(kind, &body);
         assert!(matches!(refused, Err(WireError::BadValue { what: "oldest version", .. })), "{refused:?}");
     }
-    for bits in [128, 255] {
+    for bits in [0x100, 0xffff] {
         let (kind, mut body) = encode(&message(1, r));
-        body[0] = bits;
+        body[..2].copy_from_slice(&u16::to_le_bytes(bits));
         assert_eq!(
             decode_message(kind, &body),
             Err(WireError::BadValue { what: "policy", value: bits.into() })

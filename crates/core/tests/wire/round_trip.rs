@@ -175,6 +175,7 @@ fn split_messages_fit_and_lose_nothing() {
         owner: false,
         times: true,
         verify: false,
+        trust: false,
     };
     for count in [0, 1, ROOTS_PART_MAX, ROOTS_PART_MAX + 1, 2 * ROOTS_PART_MAX, ROOTS_MAX] {
         let root = |i: usize| {
@@ -256,6 +257,7 @@ fn encoders_refuse_what_decoders_would() {
         owner: false,
         times: true,
         verify: false,
+        trust: false,
     };
     assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
     assert!(panics(move || drop(encode(&Message::Durable(vec![Extent { offset: u64::MAX, ..extent }])))));

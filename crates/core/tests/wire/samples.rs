@@ -16,7 +16,7 @@ use haul_core::stage::{Processors, StageTime};
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 40;
+pub const MESSAGES: usize = 41;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -61,6 +61,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::Placed(_) => 37,
         Message::Choices(_) => 38,
         Message::Processors(_) => 39,
+        Message::NotHeld(_) => 40,
     }
 }
 
@@ -261,6 +262,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         1 => Message::Sources {
             roots: list(r, 5, root),
             policy: Policy {
+                trust: r.bool(),
                 durable: r.bool(),
                 force: r.bool(),
                 no_clobber: r.bool(),
@@ -296,6 +298,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         11 => Message::Durable(list(r, 6, extent)),
         12 => Message::Done(list(r, 6, done)),
         13 => Message::Resend(list(r, 6, extent)),
+        40 => Message::NotHeld(list(r, 6, extent)),
         14 => Message::StreamClosed { stream: StreamId(r.u16(..)), frames: number(r) },
         15 => Message::TargetHealth(list(r, 6, target_health)),
         16 => Message::Stop { reason: text(r) },
@@ -313,6 +316,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             payload: number(r),
             objects_resent: number(r),
             not_kept: std::array::from_fn(|_| number(r)),
+            held: HeldReport { checked: number(r), wrong: number(r), trusted: number(r), time: number(r) },
         }),
         20 => Message::Abort(failure(r)),
         21 => Message::Ping(number(r)),

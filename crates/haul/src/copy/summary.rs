@@ -1,15 +1,15 @@
 //! What is told of a copy when it is over, from the reports of both ends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haul_core::schedule::table::{Unwell, UnwellTargets};
 use haul_core::stage::verdict;
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
-use haul_core::wire::{EndReport, NotKept, Stage};
+use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
 
 use super::{LOCAL_STREAMS, path_of};
-use crate::api::{CopyRequest, Endpoint, SlowTarget, Status, Summary};
+use crate::api::{CopyRequest, Endpoint, Held, SlowTarget, Status, Summary};
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
@@ -109,6 +109,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         digest: request.options.digest,
         verify: request.options.verify,
         came_back: tally.came_back,
+        resume: request.options.resume,
+        held: held(if near.own.held == HeldReport::default() { far.held } else { near.own.held }),
         path,
         durability: (path_of(&request.destination) != null::SINK).then_some(request.options.durability),
         stages,
@@ -124,6 +126,10 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         slow_targets,
         slow_others,
     }
+}
+
+fn held(HeldReport { checked, wrong, trusted, time }: HeldReport) -> Held {
+    Held { checked, wrong, trusted, seconds: Duration::from_nanos(time).as_secs_f64() }
 }
 
 /// The storage targets of one end that were unwell.

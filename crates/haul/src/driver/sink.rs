@@ -18,6 +18,7 @@ use haul_core::tune::show_size;
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, Policy, STREAMS_MAX};
 
 use super::choices::Choices;
+use super::held;
 use super::net::Receive;
 use super::processors::Load;
 use super::steer::Steering;
@@ -180,6 +181,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
+    (own.held, _) = session.machine.held();
     // The source must hear that it is complete, unless the user has enough.
     let waits = || end == SessionEnd::Complete && !watch.control.stopped();
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));
@@ -381,6 +383,7 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
+            checking: held::at_sink(&self.machine),
             paused: false,
             unencrypted: self.unencrypted,
         }

@@ -16,6 +16,7 @@ use haul_core::transfer::{SMALL_LEN_MAX, SessionEnd};
 use haul_core::wire::{EndReport, Failure, Knobs, Message, NotKept, Placed, RATE_UNLIMITED, STREAMS_MAX};
 
 use super::choices::Choices;
+use super::held;
 use super::net::Net;
 use super::processors::Load;
 use super::spill::Spill;
@@ -206,6 +207,9 @@ struct Session {
     holes: bool,
     /// Data frames are authenticated and not encrypted.
     unencrypted: bool,
+    checking: held::AtSource,
+    /// What an earlier run left is not read.
+    trusts: bool,
     /// The control stream is gone for good.
     lost: bool,
     notices: Notices,
@@ -388,6 +392,7 @@ impl Session {
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
+            checking: self.checking.look(&counts, clock.elapsed()).filter(|_| !self.trusts),
             paused: false,
             unencrypted: self.unencrypted,
         }

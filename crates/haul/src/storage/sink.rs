@@ -23,6 +23,7 @@ mod fault;
 mod files;
 mod gate;
 mod gather;
+mod held;
 pub mod here;
 pub mod journal;
 mod keeper;

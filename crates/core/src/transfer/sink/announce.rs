@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Made, Phase};
+use super::file::{File, Made, Phase, kept};
 use super::{Link, Sink, SinkAction};
 use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
@@ -110,7 +110,11 @@ impl Sink {
                         object_size,
                         phase: Phase::Looking,
                         digest: SubtreeSet::new(self.config.digest, fingerprint.size),
-                        durable: SubtreeSet::new(self.config.digest, fingerprint.size),
+                        durable: kept(self.config.digest, fingerprint.size),
+                        expected: kept(self.config.digest, fingerprint.size),
+                        check_next: 0,
+                        checks: 0,
+                        wrong: Vec::new(),
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         has_temp: false,

@@ -180,8 +180,7 @@ impl Sink {
             if entry.sealed {
                 file.sealed = file.sealed.max(Some(entry.pass));
             }
-            let duplicate =
-                if file.size() == 0 { file.has_temp } else { file.digest.covers(entry.offset, len) };
+            let duplicate = if file.size() == 0 { file.has_temp } else { file.holds(entry.offset, len) };
             if duplicate {
                 self.try_complete(entry.id);
                 continue;

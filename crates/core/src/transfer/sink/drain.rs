@@ -1,7 +1,7 @@
 //! Files that are given up: what was written of them is removed.
 //!
 //! In: withdrawals, failures, a stop. Out: temporaries to remove; promises that the journal takes back.
-//! Invariants: a temporary is removed only when no write and no commit of it is under way; its directory stays held, and
+//! Invariants: a temporary is removed only when no write, no check and no commit of it is under way; its directory stays held, and
 //! the next generation waits, until it is gone.
 //! Left out: debris of earlier jobs, which the engine removes.
 
@@ -15,6 +15,8 @@ use crate::wire::Failure;
 /// The temporary of a file that was given up: it is removed when nothing is under way on it any more.
 pub(super) struct Drain {
     pub(super) writes: u32,
+    /// Reads of what an earlier run left.
+    pub(super) checks: u32,
     pub(super) in_commit: bool,
     /// The file ended; its directory is held until the temporary is gone.
     pub(super) release: Option<DirId>,
@@ -57,10 +59,11 @@ impl Sink {
     /// Removes what was written of a file and tells the journal.
     pub(super) fn discard(&mut self, id: FileId) {
         self.leave_targets(id);
+        self.expect_nothing(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
         file.digest = file.digest.fresh();
-        file.durable = file.digest.fresh();
+        file.durable = file.durable.fresh();
         let promised = self.resume.partials.remove(&file.path).is_some() || file.journaled;
         file.claimed = None;
         file.journaled = false;
@@ -75,15 +78,16 @@ impl Sink {
             file.has_temp = false;
             self.files_open -= 1;
             let writes = std::mem::take(&mut file.writes);
+            let checks = std::mem::take(&mut file.checks);
             let in_commit = std::mem::take(&mut file.in_commit);
-            self.drains.insert(id, Drain { writes, in_commit, release: None });
+            self.drains.insert(id, Drain { writes, checks, in_commit, release: None });
             self.check_drain(id);
         }
     }
 
     /// Removes the temporary of a file that was given up, when its last write and its commit are over.
     pub(super) fn check_drain(&mut self, id: FileId) {
-        if self.drains.get(&id).is_some_and(|d| d.writes == 0 && !d.in_commit) {
+        if self.drains.get(&id).is_some_and(|d| d.writes == 0 && d.checks == 0 && !d.in_commit) {
             self.submit(SinkOp::Discard { id });
         }
     }
@@ -101,7 +105,8 @@ impl Sink {
 
     /// Before a stop: removes temporaries of which nothing is durable; a resume could not use them.
     pub(super) fn sweep(&mut self) {
-        let useless = self.files.iter().filter(|(_, f)| f.has_temp && f.durable.covered() == 0);
+        let holds_nothing = |f: &File| f.durable.is_empty() && f.expected.is_empty();
+        let useless = self.files.iter().filter(|(_, f)| f.has_temp && holds_nothing(f));
         let mut useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
         // The order of a hash map differs from run to run, and a simulation must not.
         useless.sort_unstable();

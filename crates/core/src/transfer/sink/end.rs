@@ -25,8 +25,10 @@ impl Sink {
         let now = self.now;
         let Some(file) = self.files.get_mut(&id).filter(|f| f.claimed.is_some()) else { return };
         file.claimed = None;
-        // The journal hears of it under a new slot.
-        if file.slot.take().is_some() {
+        // The journal hears of it under a new slot, and the source of what was found until now.
+        let held = !file.durable.is_empty();
+        file.written.extend(file.durable.iter());
+        if file.slot.take().is_some() || held {
             file.in_epoch = true;
             self.epochs.add_dirty(id, 0, now);
         }
@@ -51,6 +53,7 @@ impl Sink {
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         self.drop_map(id);
         self.leave_targets(id);
+        self.expect_nothing(id);
         let Some(file) = self.files.remove(&id) else { return };
         if file.has_temp {
             self.files_open -= 1;

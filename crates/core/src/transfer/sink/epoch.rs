@@ -47,6 +47,8 @@ struct Closing {
     links: Vec<FileId>,
     withdrawn: Vec<Record>,
     begin: Vec<(FileId, Generation)>,
+    /// Ranges that the journal promises no more with it.
+    wrong: Vec<(FileId, Generation, u64, u64)>,
     /// Sets of targets of which it has files.
     sets: Vec<Vec<Class>>,
 }
@@ -59,6 +61,7 @@ impl Closing {
         self.links.extend(other.links);
         self.withdrawn.extend(other.withdrawn);
         self.begin.extend(other.begin);
+        self.wrong.extend(other.wrong);
         self.sets.extend(other.sets);
     }
 }
@@ -368,7 +371,7 @@ impl Sink {
 
     /// One journal write for the whole epoch.
     fn journal_epoch(&mut self) {
-        let closing = self.epochs.closing.take().expect("an epoch is closing");
+        let mut closing = self.epochs.closing.take().expect("an epoch is closing");
         let mut records = Vec::new();
         records.extend(closing.withdrawn.iter().cloned());
         for (id, generation, subtrees) in &closing.dirty {
@@ -387,7 +390,10 @@ impl Sink {
                 let record =
                     Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
                 records.push(record);
-                file.durable.iter().collect()
+                let wrong = std::mem::take(&mut file.wrong).into_iter();
+                closing.wrong.extend(wrong.map(|(offset, len)| (*id, *generation, offset, len)));
+                // What was not read yet is where the next run has to look, too.
+                file.durable.iter().chain(file.expected.iter()).collect()
             } else {
                 let mut maximal: Vec<Subtree> =
                     subtrees.iter().filter_map(|s| file.durable.covering(s.offset)).collect();
@@ -446,6 +452,7 @@ impl Sink {
         for (id, generation) in closing.begin {
             self.begin(id, generation);
         }
+        self.ask_again(closing.wrong);
         for (id, root) in closing.published {
             let Some(file) = self.files.get_mut(&id) else { continue };
             let generation = file.generation;

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::digest::{Subtree, SubtreeSet};
+use crate::digest::{DigestKind, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, TargetId};
-use crate::journal::PathKey;
+use crate::journal::{PathKey, SUBTREE_KEPT_MAX};
 use crate::layout::{Layout, Striping};
 use crate::transfer::op::SinkFile;
 
@@ -47,10 +47,18 @@ pub(super) struct File {
     pub(super) fingerprint: Fingerprint,
     pub(super) object_size: u32,
     pub(super) phase: Phase,
-    /// Everything that arrived whole, or is held from an earlier run.
+    /// Everything that arrived whole, or was read of what an earlier run left.
     pub(super) digest: SubtreeSet,
-    /// What is on media.
+    /// What is on media, in subtrees as the journal keeps them.
     pub(super) durable: SubtreeSet,
+    /// What an earlier run left as the journal says, and this one did not read yet.
+    pub(super) expected: SubtreeSet,
+    /// Up to here it was read, or is being read.
+    pub(super) check_next: u64,
+    /// Reads of it that are under way.
+    pub(super) checks: u32,
+    /// Ranges that were not what the journal says, while it still says so.
+    pub(super) wrong: Vec<(u64, u64)>,
     /// Chaining values of objects that are being written, by the object's offset.
     pub(super) writing: BTreeMap<u64, Vec<Subtree>>,
     /// Written in the open epoch.
@@ -94,6 +102,11 @@ pub(super) struct File {
     pub(super) damaged: u64,
 }
 
+/// A set of subtrees as the journal keeps them; holes need no place in it.
+pub(super) fn kept(kind: DigestKind, size: u64) -> SubtreeSet {
+    SubtreeSet::capped(kind, size, SUBTREE_KEPT_MAX)
+}
+
 impl File {
     pub(super) fn size(&self) -> u64 {
         self.fingerprint.size
@@ -107,6 +120,17 @@ impl File {
     pub(super) fn is_hole(&self) -> bool {
         self.digest.map().is_some_and(|map| map.data_len() == 0)
     }
+    /// Every byte of the range is there, or expected.
+    pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
+        let mut at = offset;
+        while at < offset + len {
+            match self.digest.covering(at).or_else(|| self.expected.covering(at)) {
+                Some(held) => at = held.offset + held.len,
+                None => return false,
+            }
+        }
+        true
+    }
     /// It is of this generation, and the source did not withdraw it.
     pub(super) fn is_of(&self, generation: Generation) -> bool {
         self.generation == generation && self.phase != Phase::Withdrawn
@@ -116,6 +140,7 @@ impl File {
             && !self.broken
             && self.digest.is_complete()
             && self.writes == 0
+            && self.checks == 0
             && (self.has_temp || self.is_hole())
             && self.sealed.is_some_and(|pass| pass >= self.pass_max)
     }

@@ -3,17 +3,17 @@
 //! In: what a lookup found; what the journal of an earlier run promised. Out: the state that the source is told; files
 //! that are open for data.
 //! Invariants: a temporary is taken over only under a tag that the journal knows; where the journal promises parts that
-//! are not found, it takes the promise back before a new temporary is made.
-//! Left out: the looking itself, which is the engine's.
+//! are not found, it takes the promise back before a new temporary is made; with `--force` nothing that stands is taken for
+//! the copy, whatever a journal says of it.
+//! Left out: the looking itself, which is the engine's; whether what was taken over is what the journal says (`check`).
 
 use super::Sink;
 use super::file::{File, Made, Phase};
-use crate::digest::Subtree;
 use crate::entry::Timestamp;
 use crate::ids::{FileId, Generation};
 use crate::transfer::Ended;
 use crate::transfer::op::{Existing, Found, LookupItem, SinkOp};
-use crate::wire::{Failure, FileState, SUBTREES_MAX, Stage};
+use crate::wire::{Failure, FileState, Stage};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
@@ -54,9 +54,7 @@ impl Sink {
             Existing::Other => policy.no_clobber.then_some(Ended::Skipped),
             Existing::File { size, mtime, grain } => {
                 let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
-                let finished_before =
-                    self.resume.done.get(&file.path).is_some_and(|mark| mark.matches(&file.fingerprint));
-                if fits && (!policy.force || finished_before) {
+                if fits && (!policy.force || haul_mutant::removed("force-copies")) {
                     Some(Ended::Unchanged)
                 } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {
                     Some(Ended::Skipped)
@@ -84,15 +82,9 @@ impl Sink {
             let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.fingerprint);
             file.claimed = partial.as_ref().filter(|_| verify).map(|partial| partial.fingerprint);
             file.journaled = true;
-            let subtrees: Vec<Subtree> =
-                partial.iter().flat_map(|partial| partial.subtrees.iter()).take(SUBTREES_MAX).collect();
-            for subtree in &subtrees {
-                let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
-                let _ = file.durable.insert(subtree.offset, subtree.len, subtree.cv);
-            }
             file.in_epoch = true;
             self.epochs.add_dirty(id, 0, self.now);
-            self.counts.written += file.durable.covered();
+            let subtrees = self.take_held(id, partial, found.len);
             self.states.push((id, generation, FileState::Held { subtrees, verify }));
         } else if let Some(tag) = file.adopt.pop() {
             let item = LookupItem { file: file.sink_file(id), adopt: Some(tag) };

@@ -51,7 +51,6 @@ impl Sink {
         } else {
             self.holes = self.holes.saturating_add(map.size() - map.data_len());
             file.digest = SubtreeSet::with_map(self.config.digest, map);
-            file.durable = file.digest.fresh();
         }
         let (path, fingerprint) = (file.path, file.fingerprint);
         let digest = file.digest.map().map(ExtentMap::digest);
@@ -75,7 +74,7 @@ impl Sink {
             self.extents -= map.extents().len();
             self.holes = self.holes.saturating_sub(map.size() - map.data_len());
             file.digest = SubtreeSet::new(self.config.digest, file.size());
-            file.durable = SubtreeSet::new(self.config.digest, file.size());
+            file.durable = file.durable.fresh();
         }
     }
 }

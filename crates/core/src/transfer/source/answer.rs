@@ -2,17 +2,19 @@
 //!
 //! In: states and outcomes; failures of this side. Out: files queued to be read, subtrees to compare, entries that
 //! ended.
-//! Invariants: a file counts as copied only if it was sealed and both ends have the same digest of it; held subtrees are
-//! disjoint nodes of the file's tree before anything is hashed for them.
+//! Invariants: a file counts as copied only if it was sealed and the sink's digest of it agrees with all that was read here;
+//! no value of the sink's is taken for one that was made here; held subtrees are disjoint nodes of the file's tree before
+//! anything is hashed for them.
 //! Left out: parts that were lost or damaged (`seal`).
 
 use super::file::{Phase, Queue};
+use super::held::Held;
 use super::{Source, SourceAction};
 use crate::digest::{Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SessionEnd, protocol};
-use crate::wire::{Failure, FileState, Message, Outcome, Stage};
+use crate::wire::{Extent, Failure, FileState, Message, Outcome, Stage};
 
 impl Source {
     pub(super) fn handle_state(&mut self, id: FileId, generation: Generation, state: FileState) {
@@ -28,14 +30,16 @@ impl Source {
             FileState::Unchanged => self.end_file(id, Ended::Unchanged, None),
             FileState::Skipped => self.end_file(id, Ended::Skipped, None),
             FileState::Held { subtrees, verify } => {
-                file.held = disjoint(subtrees, file.digest.fresh());
+                file.held = Held::new(disjoint(subtrees, file.digest.fresh()));
+                self.counts.held = self.counts.held.saturating_add(file.held.open);
+                self.counts.held_open += file.held.open;
                 if verify {
                     file.phase = Phase::Verifying;
                     if !self.is_young(id) {
                         self.verify_held(id);
                     }
                 } else {
-                    self.believe_held(id);
+                    self.start_sending(id);
                 }
             }
         }
@@ -44,21 +48,24 @@ impl Source {
     /// Has what the sink holds compared with the source.
     pub(super) fn verify_held(&mut self, id: FileId) {
         let Some(file) = self.files.get(&id) else { return };
-        let (generation, size, subtrees) = (file.generation, file.size(), file.held.clone());
+        let (generation, size, subtrees) = (file.generation, file.size(), file.held.claims().to_vec());
         let op = SourceOp::Verify { id, generation, size, subtrees };
         self.actions.push_back(SourceAction::Submit(op));
     }
 
-    /// Takes what the sink holds as read.
-    pub(super) fn believe_held(&mut self, id: FileId) {
+    /// What the sink says of what it holds was read here, and it fits: these values are this end's own.
+    pub(super) fn take_verified(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        for subtree in std::mem::take(&mut file.held) {
-            // A subtree that does not fit the file is the sink's error; without it the range is sent again.
+        for subtree in file.held.claims() {
             let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
         }
-        file.durable = file.digest.covered();
-        self.counts.durable += file.durable;
         self.start_sending(id);
+    }
+
+    /// The sink holds nothing of it any more, or the file is over.
+    pub(super) fn drop_held(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        self.counts.held_open -= std::mem::take(&mut file.held).open;
     }
 
     pub(super) fn start_sending(&mut self, id: FileId) {
@@ -68,14 +75,56 @@ impl Source {
         if young {
             return;
         }
-        if file.is_small() && file.digest.covered() == 0 {
+        if file.is_small() && file.digest.is_empty() && file.held.is_empty() {
             file.queue = Queue::Small;
             self.small_bytes += file.size();
             self.small.push_back(id);
-        } else if file.digest.next_missing(0).is_some() {
+        } else if file.next_missing(0).is_some() {
             self.queue_objects(id);
         } else {
             self.look(id);
+        }
+    }
+
+    /// What an earlier run left in a range that the sink said to hold is not what it wrote: it is sent. Nothing was damaged on its
+    /// way, so that this costs the sink nothing of what it may ask for again; each byte can be asked for once.
+    pub(super) fn handle_not_held(&mut self, extent: Extent) {
+        let Extent { id, generation, offset, len } = extent;
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        let held = file.held.take(offset, len);
+        if held == 0 {
+            return;
+        }
+        let open = held.min(file.held.open);
+        file.held.open -= open;
+        self.counts.held_open -= open;
+        if matches!(file.phase, Phase::Verifying | Phase::Young) {
+            return file.held.unplan(offset, len);
+        }
+        if file.layout.is_none() && !file.is_small() {
+            // Nothing of it was planned yet, for its objects follow from where it lies.
+            file.held.unplan(offset, len);
+            let adding = file.adding;
+            if self.reopen(id) && !adding {
+                self.queue_objects(id);
+            }
+            return;
+        }
+        let (mut pieces, mut at) = (Vec::new(), offset);
+        while at < offset.saturating_add(len) {
+            let Some((start, len)) = file.piece(at) else { break };
+            at = start + u64::from(len);
+            // A piece of which more was missing was planned from the beginning, and goes or went whole.
+            if file.held.planned_end_at(start).is_some_and(|end| end >= at) {
+                // All of it goes now.
+                let also = file.held.take(start, len.into()).min(file.held.open);
+                file.held.open -= also;
+                self.counts.held_open -= also;
+                pieces.push(start);
+            }
+        }
+        for start in pieces {
+            self.send_once_more(id, generation, start);
         }
     }
 
@@ -102,7 +151,7 @@ impl Source {
                     let text = "the sink says that a file is done before all of it was sent and sealed";
                     self.finish(SessionEnd::Failed(protocol(text)));
                 }
-                Outcome::Done { root } if root.is_some() && root == file.digest.root() => {
+                Outcome::Done { root } if root.is_some_and(|root| file.agrees(root)) => {
                     self.end_file(id, Ended::Copied, root);
                 }
                 Outcome::Done { .. } => {
@@ -130,6 +179,7 @@ impl Source {
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         self.drop_map(id);
         self.drop_objects(id);
+        self.drop_held(id);
         let Some(file) = self.files.remove(&id) else { return };
         match file.phase {
             Phase::Sealed | Phase::Retry => {}

@@ -101,7 +101,7 @@ impl Source {
                     return;
                 }
                 match result {
-                    Ok(root) if self.files.get(&id).and_then(|f| f.digest.root()) == Some(root) => {
+                    Ok(root) if self.files.get(&id).and_then(|f| f.root_with_held()) == Some(root) => {
                         self.seal(id)
                     }
                     Ok(_) => self.changed(id, None),
@@ -114,16 +114,17 @@ impl Source {
                     return;
                 }
                 match result {
-                    Ok(true) => self.believe_held(id),
+                    Ok(true) => self.take_verified(id),
                     Ok(false) => {
                         // Same size and mtime, other content: start it afresh under the next generation.
                         let Some(file) = self.files.get_mut(&id) else { return };
                         let message =
                             Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
                         file.generation = Generation(file.generation.0 + 1);
-                        file.held.clear();
                         file.phase = Phase::Refreshing;
+                        file.again.clear();
                         let generation = file.generation;
+                        self.drop_held(id);
                         self.drop_map(id);
                         self.unsealed -= 1;
                         self.refreshing += 1;

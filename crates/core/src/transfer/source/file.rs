@@ -9,7 +9,8 @@ use alloc::sync::Arc;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use crate::digest::{Subtree, SubtreeSet};
+use super::held::Held;
+use crate::digest::{Root, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::ids::{Class, DirId, Generation, TargetId, Time};
 use crate::layout::Layout;
@@ -55,9 +56,10 @@ pub(super) struct File {
     /// The sink was told that it will hear how the file is cut.
     pub(super) striped: bool,
     pub(super) phase: Phase,
-    /// Chaining values of everything that was read or is held at the sink.
+    /// Chaining values of everything that was read here.
     pub(super) digest: SubtreeSet,
-    pub(super) held: Vec<Subtree>,
+    /// What the sink holds: not to be sent unless it asks.
+    pub(super) held: Held,
     /// Where it lies; `None`: not known yet.
     pub(super) layout: Option<Arc<Layout<TargetId>>>,
     /// Its file system was asked for that, or is to be.
@@ -113,13 +115,53 @@ impl File {
         let (offset, len) = piece_at(self.size(), self.digest.map(), self.object_size, at)?;
         Some((offset, u32::try_from(len).expect("an object's length")))
     }
+    /// The first range at or after `from` that was not read and that the sink did not hold.
+    pub(super) fn next_missing(&self, from: u64) -> Option<(u64, u64)> {
+        let mut at = from;
+        loop {
+            let (start, end) = self.digest.next_missing(at)?;
+            match self.held.planned_end_at(start) {
+                Some(behind) => at = behind,
+                None => {
+                    return Some((start, self.held.planned_from(start).map_or(end, |next| end.min(next))));
+                }
+            }
+        }
+    }
+    /// Every byte was read here, or is held by the sink, which did not ask for it.
+    fn is_accounted(&self) -> bool {
+        let mut at = 0;
+        while let Some((start, _)) = self.digest.next_missing(at) {
+            match self.held.end_at(start) {
+                Some(behind) => at = behind,
+                None => return false,
+            }
+        }
+        true
+    }
+    /// The digest of the whole, as far as it is known here; with what the sink holds as it says.
+    pub(super) fn root_with_held(&self) -> Option<Root> {
+        let mut all = self.digest.clone();
+        for claim in self.held.claims() {
+            let _ = all.insert(claim.offset, claim.len, claim.cv);
+        }
+        all.root()
+    }
+    /// The sink's digest of the whole agrees with what is known here. What was sent it checked object by object, and of what it
+    /// held before it says itself what it read.
+    pub(super) fn agrees(&self, root: Root) -> bool {
+        match self.digest.root() {
+            Some(own) => own == root,
+            None => self.is_accounted(),
+        }
+    }
     fn object_end(&self, object: u64) -> u64 {
         (object + 1).saturating_mul(self.object_size.into()).min(self.size())
     }
     /// The objects that are to be given to the schedule next, from `queued` on, side by side.
     pub(super) fn next_objects(&self) -> Option<Range<u64>> {
         let object_size = u64::from(self.object_size);
-        let (start, end) = self.digest.next_missing(self.queued.checked_mul(object_size)?)?;
+        let (start, end) = self.next_missing(self.queued.checked_mul(object_size)?)?;
         Some((start / object_size).max(self.queued)..end.div_ceil(object_size))
     }
     /// The next piece of this object that has to be read, and whether there is another one.
@@ -131,7 +173,7 @@ impl File {
         }
         let end = self.object_end(object);
         let from = self.given.get(&object).copied().unwrap_or(object * u64::from(self.object_size));
-        let missing = |from: u64| self.digest.next_missing(from).map(|(start, _)| start).filter(|s| *s < end);
+        let missing = |from: u64| self.next_missing(from).map(|(start, _)| start).filter(|s| *s < end);
         let Some((offset, len)) = missing(from).and_then(|start| self.piece(start)) else {
             return (None, false);
         };
@@ -144,7 +186,7 @@ impl File {
     pub(super) fn piece_done(&mut self, offset: u64) {
         let object = offset / u64::from(self.object_size);
         let start = object * u64::from(self.object_size);
-        let read = |behind: &u64| self.digest.next_missing(start).is_none_or(|(at, _)| at >= *behind);
+        let read = |behind: &u64| self.next_missing(start).is_none_or(|(at, _)| at >= *behind);
         if self.given.get(&object).is_some_and(read) {
             self.given.remove(&object);
         }

@@ -122,9 +122,16 @@ impl Source {
 
     /// An object was lost on the way or arrived damaged.
     pub(super) fn send_again(&mut self, id: FileId, generation: Generation, offset: u64) {
-        let Some(file) = self.files.get_mut(&id) else { return };
+        if self.send_once_more(id, generation, offset) {
+            self.counts.objects_resent += 1;
+        }
+    }
+
+    /// This object is to be read, after whatever was read before. False: not now, or never again.
+    pub(super) fn send_once_more(&mut self, id: FileId, generation: Generation, offset: u64) -> bool {
+        let Some(file) = self.files.get_mut(&id) else { return false };
         if file.generation != generation || offset >= file.size().max(1) {
-            return;
+            return false;
         }
         if matches!(
             file.phase,
@@ -135,21 +142,12 @@ impl Source {
                 | Phase::Retry
                 | Phase::Refreshing
         ) {
-            return;
+            return false;
         }
-        self.counts.objects_resent += 1;
-        if file.phase != Phase::Sending {
-            // It was sealed, or is about to be, by a look that this read will come after.
-            let Some(pass) = file.pass.checked_add(1) else {
-                let text = "it had to be sent again too often";
-                return self.fail_file(id, protocol(text));
-            };
-            file.pass = pass;
-            if file.phase == Phase::Sealed {
-                self.unsealed += 1;
-            }
-            file.phase = Phase::Sending;
+        if !self.reopen(id) {
+            return false;
         }
+        let Some(file) = self.files.get_mut(&id) else { return false };
         if file.is_small() {
             if file.queue == Queue::None && file.left == 0 && !file.adding {
                 file.queue = Queue::Small;
@@ -161,6 +159,26 @@ impl Source {
             let object = offset / u64::from(file.object_size);
             self.add_again(id, object);
         }
+        true
+    }
+
+    /// More of a file is to be read, whatever it was about to be. False: that was too often.
+    pub(super) fn reopen(&mut self, id: FileId) -> bool {
+        let Some(file) = self.files.get_mut(&id) else { return false };
+        if file.phase != Phase::Sending {
+            // It was sealed, or is about to be, by a look that this read will come after.
+            let Some(pass) = file.pass.checked_add(1) else {
+                let text = "it had to be sent again too often";
+                self.fail_file(id, protocol(text));
+                return false;
+            };
+            file.pass = pass;
+            if file.phase == Phase::Sealed {
+                self.unsealed += 1;
+            }
+            file.phase = Phase::Sending;
+        }
+        true
     }
 
     /// The sink's storage gave back other bytes than were written: the file comes once more, as one that changed does.
@@ -197,6 +215,7 @@ impl Source {
         let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
         self.drop_map(id);
         self.drop_objects(id);
+        self.drop_held(id);
         self.flush_announcements();
         self.actions.push_back(SourceAction::Send(message));
     }

@@ -142,6 +142,8 @@ impl Session {
             left_out: Vec::new(),
             holes: setup.agreed.holes,
             unencrypted: setup.agreed.auth_only,
+            checking: Default::default(),
+            trusts: request.options.resume == crate::job::Resume::Trust,
             lost: false,
             notices: Notices::new("source"),
             steering: Steering::new(setup.agreed.knobs, &[Knob::Rate, Knob::Streams, Knob::Readers]),

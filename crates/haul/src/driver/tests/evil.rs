@@ -306,6 +306,7 @@ pub(super) fn policy() -> Policy {
         owner: false,
         times: true,
         verify: false,
+        trust: false,
     }
 }
 

@@ -315,6 +315,12 @@ fn resends_are_bounded() {
         let tree = tree(evil, false);
         grant(evil, u64::MAX);
         sealed(evil, tree.big.id);
+        // What it never held is nobody's business.
+        evil.say(Message::NotHeld(vec![
+            extent(&tree.big, 0, 1 << 62),
+            extent(&tree.small, 5, 10),
+            Extent { id: FileId(55), ..extent(&tree.big, 0, 1) },
+        ]));
         // Once for each object is fair; it is over long before this is.
         for round in 0..2000 {
             evil.say(Message::Resend(vec![extent(&tree.big, 0, 65536), extent(&tree.small, 0, 1000)]));

@@ -121,7 +121,7 @@ fn wrong_handshakes_are_refused() {
         case("abort", "no", |evil| evil.say(Message::Abort(a_failure()))),
         case("root named '..'", "'.' or '..'", |evil| {
             evil.say(Message::Hello(hello()));
-            evil.say_raw(kind::SOURCES, [&[32, 1, 0, 2, 2][..], b".."].concat());
+            evil.say_raw(kind::SOURCES, [&[32, 0, 1, 0, 2, 2][..], b".."].concat());
         }),
     ]);
 }

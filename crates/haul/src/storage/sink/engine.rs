@@ -423,6 +423,20 @@ impl Sink {
                     SinkDone::Create { id: file.id, result }
                 });
             }
+            SinkOp::Check { file, kind, ranges } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let target = self.files.target_of(file.id).unwrap_or_else(|| self.tree.target_of(place.0));
+                let (id, asked) = (file.id, ranges.clone());
+                let owed = self.owed(Stage::Read, move |failure| SinkDone::Check {
+                    id,
+                    ranges: asked,
+                    result: Err(failure),
+                });
+                self.task(target, "check", place, owed, move |sink, _| {
+                    let result = guard(Stage::Read, || sink.check(&file, kind, &ranges));
+                    SinkDone::Check { id: file.id, ranges, result }
+                });
+            }
             SinkOp::Write { .. } | SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
                 unreachable!("these have ways of their own")
             }

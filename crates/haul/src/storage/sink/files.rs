@@ -24,6 +24,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::adopt::Adopt;
 use super::data::Path;
+use super::held::clear_holes;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
@@ -446,9 +447,11 @@ impl Files {
             Some(tag) => self.adopt(file, &dir, tag)?,
             None => false,
         };
+        let len = if adopted { self.look_at_adopted(file) } else { None };
+        let (adopted, len) = (len.is_some(), len.unwrap_or(0));
         // Nothing can stand in a directory that this run made; that spares a request per new file.
         if self.tree.was_created(file.parent) {
-            return Ok(Found { existing: Existing::Nothing, adopted });
+            return Ok(Found { existing: Existing::Nothing, adopted, len });
         }
         let existing = match self.tree.jail().stat(&dir, &file.name) {
             Err(Errno::NOENT) => Existing::Nothing,
@@ -465,7 +468,20 @@ impl Files {
                 _ => Existing::Other,
             },
         };
-        Ok(Found { existing, adopted })
+        Ok(Found { existing, adopted, len })
+    }
+
+    /// The length of a temporary that was taken over, with holes where the file has them. `None`: these cannot be had, and it
+    /// was removed.
+    fn look_at_adopted(&self, file: &SinkFile) -> Option<u64> {
+        let (_, temp, _) = self.fd_of(file.id).ok()?;
+        let fd = descriptor(&temp);
+        let holes = file.map.as_ref().is_none_or(|map| clear_holes(fd, map));
+        let len = rustix::fs::fstat(fd).ok().filter(|_| holes).map(|stat| stat.st_size as u64);
+        if len.is_none() {
+            self.close(file.id, true);
+        }
+        len
     }
 
     /// Takes over the temporary of the run with `tag`. False if it is not there, or is not what we left.

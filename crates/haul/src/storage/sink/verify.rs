@@ -2,12 +2,12 @@
 //!
 //! In: a temporary whose data is synced, and the digest that the source and this end agree on. Out: whether storage gives
 //! back those bytes. Read past the page cache where the file system knows direct I/O; else the file's pages were dropped
-//! just before, so that they come from storage too.
+//! just before, so that they come from storage too. What an earlier run left is read with the same reader (`held`).
 //! Left out: holes, which nobody wrote; what a disk's own cache holds.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use haul_core::digest::{DigestKind, Root, SubtreeSet, subtrees};
+use haul_core::digest::{Cv, DigestKind, Root, SubtreeSet, subtrees};
 use haul_core::transfer::op::SinkFile;
 use haul_core::wire::{Failure, Stage};
 use rustix::io::{Errno, pread, retry_on_intr};
@@ -58,18 +58,36 @@ impl Sink {
     }
 }
 
-enum Stop {
+pub(super) enum Stop {
     Os(Errno),
     Over(Failure),
 }
 
-struct Back<'a> {
+pub(super) struct Back<'a> {
     fd: BorrowedFd<'a>,
     direct: Option<OwnedFd>,
     room: Vec<u8>,
 }
 
-impl Back<'_> {
+impl<'a> Back<'a> {
+    /// A reader through the page cache.
+    pub(super) fn cached(fd: BorrowedFd<'a>) -> Back<'a> {
+        Back { fd, direct: None, room: vec![0; STEP + ALIGN] }
+    }
+
+    /// The value of one node of the file's tree, of its root if it is the `whole` file; `None` if storage holds too little.
+    pub(super) fn node(
+        &mut self,
+        kind: DigestKind,
+        (offset, len): (u64, u64),
+        whole: bool,
+        over: impl Fn() -> Result<(), Failure>,
+    ) -> Result<Option<Cv>, Stop> {
+        let mut hasher = Hasher::new(kind, offset);
+        let held = self.hash(&mut hasher, offset, len, &over)?;
+        Ok(held.then(|| if whole { hasher.root() } else { hasher.value() }))
+    }
+
     /// The digest of what storage holds; `None` if it holds too little.
     fn digest(
         &mut self,
@@ -84,11 +102,8 @@ impl Back<'_> {
         let mut set = SubtreeSet::with_map(kind, map.clone());
         for extent in map.extents() {
             for (offset, len) in subtrees(extent.offset, extent.len, extent.end() == map.size()) {
-                let mut hasher = Hasher::new(kind, offset);
-                if !self.hash(&mut hasher, offset, len, &over)? {
-                    return Ok(None);
-                }
-                let value = if offset == 0 && len == map.size() { hasher.root() } else { hasher.value() };
+                let whole = offset == 0 && len == map.size();
+                let Some(value) = self.node(kind, (offset, len), whole, &over)? else { return Ok(None) };
                 if set.insert(offset, len, value).is_err() {
                     return Ok(None);
                 }

@@ -1,0 +1,232 @@
+//! What an earlier run left in a temporary: expected, then read and held against the journal, while the rest is on its way.
+//!
+//! In: a temporary that was taken over, what the journal says of it, values that the engine made of what it read there.
+//! Out: ranges to read; parts that count as written; parts that are asked for again.
+//! Invariants: a value of the journal never goes into a file's digest, unless the user asked for trust: what goes in was
+//! made in this run of bytes that were read. What is expected and not read yet is neither digest nor durable; the
+//! journal goes on to promise it. What was found wrong is asked for again when the journal promises it
+//! no more. At most [`CHECKS_MAX`] reads are under way, of at most [`CHECK_LEN_MAX`] bytes each.
+//! Left out: the reading, which is the engine's.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::file::{File, Phase};
+use super::{Sink, SinkAction};
+use crate::digest::{Cv, Subtree};
+use crate::ids::{FileId, Generation, Time};
+use crate::journal::{Partial, SUBTREE_KEPT_MAX};
+use crate::transfer::op::SinkOp;
+use crate::wire::{Extent, Failure, HeldReport, ITEMS_MAX, Message, SUBTREES_MAX};
+
+/// Reads for checks that are under way, at most. Each takes one thread of the engine, and hashes as fast as one can.
+const CHECKS_MAX: u32 = 6;
+/// What one of them reads, at most: bytes, and ranges.
+const CHECK_LEN_MAX: u64 = SUBTREE_KEPT_MAX;
+const CHECK_RANGES_MAX: usize = 1024;
+
+/// What is being checked in a session.
+#[derive(Default)]
+pub(super) struct Checks {
+    /// Files with something to read.
+    queue: VecDeque<FileId>,
+    pub(super) in_flight: u32,
+    /// Bytes that are expected and not read yet.
+    left: u64,
+    /// Since when there is something.
+    since: Option<Time>,
+    spent: Duration,
+    counts: HeldReport,
+}
+
+impl Checks {
+    fn expect(&mut self, len: u64, now: Time) {
+        self.left += len;
+        self.since.get_or_insert(now);
+    }
+
+    fn settle(&mut self, len: u64, now: Time) {
+        self.left -= len;
+        if self.left == 0 {
+            self.spent += self.since.take().map_or(Duration::ZERO, |since| now.since(since));
+        }
+    }
+
+    fn report(&self, now: Time) -> HeldReport {
+        let time = self.spent + self.since.map_or(Duration::ZERO, |since| now.since(since));
+        HeldReport { time: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), ..self.counts }
+    }
+}
+
+impl Sink {
+    /// What became so far of the parts that an earlier run left, and how many bytes of them are still to be read.
+    pub fn held(&self) -> (HeldReport, u64) {
+        (self.checks.report(self.now), self.checks.left)
+    }
+
+    /// The temporary of an earlier run is ours, `len` bytes long: what of it counts as held, as the source is told.
+    pub(super) fn take_held(&mut self, id: FileId, partial: Option<Partial>, len: u64) -> Vec<Subtree> {
+        let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
+        let (trust, now) = (self.config.policy.trust, self.now);
+        let mut told = file.digest.fresh();
+        for subtree in partial.iter().flat_map(|partial| partial.subtrees.iter()) {
+            if subtree.offset.saturating_add(subtree.len) > len {
+                // It does not reach so far, and need not be read for that.
+                self.checks.counts.checked += subtree.len;
+                self.checks.counts.wrong += subtree.len;
+            } else if told.insert(subtree.offset, subtree.len, subtree.cv).is_ok() {
+                let _ = file.expected.insert(subtree.offset, subtree.len, subtree.cv);
+            }
+        }
+        let told: Vec<Subtree> = told.iter().take(SUBTREES_MAX).collect();
+        // The source sends what it was not told of.
+        let end = told.last().map_or(0, |last| last.offset + last.len);
+        let untold: Vec<u64> =
+            file.expected.iter().map(|s| s.offset).filter(|offset| *offset >= end).collect();
+        for offset in untold {
+            file.expected.remove(offset);
+        }
+        if trust || haul_mutant::removed("held-is-read") {
+            let held = std::mem::replace(&mut file.expected, file.durable.fresh());
+            self.checks.counts.trusted += held.covered();
+            self.counts.written += held.covered();
+            for subtree in held.iter() {
+                let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
+                let _ = file.durable.insert(subtree.offset, subtree.len, subtree.cv);
+                tell(file, subtree);
+            }
+        } else if !file.expected.is_empty() {
+            self.checks.expect(file.expected.covered(), now);
+            self.checks.queue.push_back(id);
+        }
+        told
+    }
+
+    /// Has what is expected read, as much at a time as is good.
+    pub(super) fn run_checks(&mut self) {
+        while self.stop.is_none()
+            && self.checks.in_flight < CHECKS_MAX
+            && let Some(id) = self.checks.queue.front().copied()
+        {
+            let file = self.files.get_mut(&id).filter(|f| f.phase == Phase::Open);
+            let ranges = file.map(|file| (next_ranges(file), file)).filter(|(ranges, _)| !ranges.is_empty());
+            let Some((ranges, file)) = ranges else {
+                self.checks.queue.pop_front();
+                continue;
+            };
+            file.checks += 1;
+            self.checks.in_flight += 1;
+            let (file, kind) = (file.sink_file(id), self.config.digest);
+            self.actions.push_back(SinkAction::Submit(SinkOp::Check { file, kind, ranges }));
+        }
+    }
+
+    /// Ranges were read, or could not be.
+    pub(super) fn handle_checked(
+        &mut self,
+        id: FileId,
+        ranges: Vec<(u64, u64)>,
+        result: Result<Vec<Option<Cv>>, Failure>,
+    ) {
+        self.checks.in_flight -= 1;
+        if let Some(drain) = self.drains.get_mut(&id).filter(|d| d.checks > 0) {
+            drain.checks -= 1;
+            return self.check_drain(id);
+        }
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.checks > 0) else { return };
+        file.checks -= 1;
+        let values = match result {
+            Ok(values) => values,
+            // The engine can do nothing with the file.
+            Err(failure) => return self.fail_file(id, failure),
+        };
+        let now = self.now;
+        let mut again = false;
+        for ((offset, len), value) in ranges.into_iter().zip(values) {
+            // An object may be written over it meanwhile: then this says nothing of the file, and the journal hears the same.
+            let Some(expected) = take_expected(file, offset, len) else { continue };
+            self.checks.settle(len, now);
+            self.checks.counts.checked += len;
+            match value {
+                Some(cv) if cv == expected.cv => {
+                    if file.digest.insert(offset, len, cv) == Ok(true) {
+                        self.counts.written += len;
+                    }
+                    // The journal goes on to promise it.
+                    let _ = file.durable.insert(offset, len, cv);
+                    tell(file, Subtree { offset, len, cv });
+                }
+                _ => {
+                    self.checks.counts.wrong += len;
+                    file.wrong.push((offset, len));
+                    again = true;
+                }
+            }
+        }
+        if again {
+            // The journal hears of what is left under a new slot.
+            file.slot = None;
+        }
+        file.in_epoch = true;
+        self.epochs.add_dirty(id, 0, now);
+        self.try_complete(id);
+    }
+
+    /// Nothing is expected of a file any more.
+    pub(super) fn expect_nothing(&mut self, id: FileId) {
+        let now = self.now;
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let left = file.expected.covered();
+        file.expected = file.expected.fresh();
+        file.wrong.clear();
+        if left > 0 {
+            self.checks.settle(left, now);
+        }
+    }
+
+    /// The journal promises these ranges no more: the source hears that they are not held.
+    pub(super) fn ask_again(&mut self, wrong: Vec<(FileId, Generation, u64, u64)>) {
+        let missing = |(id, generation, offset, len): &(FileId, Generation, u64, u64)| {
+            let file = self.files.get(id).filter(|f| f.is_of(*generation) && f.phase == Phase::Open);
+            file.is_some_and(|file| !file.digest.covers(*offset, *len))
+        };
+        let wrong = wrong.into_iter().filter(missing);
+        let extents = wrong.map(|(id, generation, offset, len)| Extent { id, generation, offset, len });
+        let extents: Vec<Extent> = extents.collect();
+        for chunk in extents.chunks(ITEMS_MAX) {
+            self.actions.push_back(SinkAction::Send(Message::NotHeld(chunk.to_vec())));
+        }
+    }
+}
+
+/// What of a file is read next.
+fn next_ranges(file: &mut File) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
+    let mut bytes = 0;
+    for s in file.expected.touching(file.check_next, u64::MAX) {
+        if s.offset < file.check_next {
+            continue;
+        }
+        if ranges.len() == CHECK_RANGES_MAX || (bytes > 0 && bytes + s.len > CHECK_LEN_MAX) {
+            break;
+        }
+        bytes += s.len;
+        ranges.push((s.offset, s.len));
+    }
+    if let Some((offset, len)) = ranges.last() {
+        file.check_next = offset + len;
+    }
+    ranges
+}
+
+/// The source hears of it with the next epoch, or when it confirmed that this is still its file.
+fn tell(file: &mut File, subtree: Subtree) {
+    if file.claimed.is_none() {
+        file.written.push(subtree);
+    }
+}
+
+fn take_expected(file: &mut File, offset: u64, len: u64) -> Option<Subtree> {
+    file.expected.covering(offset).filter(|s| s.offset == offset && s.len == len)?;
+    file.expected.remove(offset)
+}

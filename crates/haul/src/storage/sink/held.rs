@@ -1,0 +1,113 @@
+//! What an earlier run left in a temporary, looked at by this one.
+//!
+//! In: temporaries that were taken over, ranges of them. Out: values of what storage gives back there; temporaries whose holes
+//! are holes.
+//! Invariants: nothing is taken from a journal; clean pages of a range are dropped before it is read, so that what was lost on
+//! its way to storage is not taken for what is there, and after it, for nobody will read them soon. Ranges are read through the
+//! cache: other ranges of the file are being written, in whatever mode.
+//! Left out: what a value should be, which the session knows; dirty pages, which the next sync writes.
+
+use std::os::fd::BorrowedFd;
+
+use haul_core::digest::{Cv, DigestKind};
+use haul_core::extents::ExtentMap;
+use haul_core::transfer::op::SinkFile;
+use haul_core::wire::Failure;
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::engine::Sink;
+use super::files::descriptor;
+use super::verify::Back;
+
+impl Sink {
+    /// The values of what the temporary of `file` holds in these ranges, nodes of its tree; `None` where storage gives too
+    /// little, or nothing.
+    pub(super) fn check(
+        &self,
+        file: &SinkFile,
+        kind: DigestKind,
+        ranges: &[(u64, u64)],
+    ) -> Result<Vec<Option<Cv>>, Failure> {
+        let (_, temp, _) = self.files.fd_of(file.id)?;
+        let fd = descriptor(&temp);
+        let mut reader = Back::cached(fd);
+        let mut values = Vec::with_capacity(ranges.len());
+        for (offset, len) in ranges {
+            self.check_over()?;
+            drop_range(fd, *offset, *len);
+            let whole = *offset == 0 && *len == file.size;
+            // What cannot be read is not there; whoever writes it anew will hear if storage takes nothing either.
+            values.push(reader.node(kind, (*offset, *len), whole, || self.check_over()).unwrap_or(None));
+            drop_range(fd, *offset, *len);
+        }
+        Ok(values)
+    }
+}
+
+/// Drops the clean pages of a range. A hint.
+fn drop_range(fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    let _ = rustix::fs::fadvise(fd, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
+}
+
+/// Makes holes of what the map says are holes. False: this file system cannot, so that what lies there might be published.
+pub(super) fn clear_holes(fd: BorrowedFd<'_>, map: &ExtentMap) -> bool {
+    if haul_mutant::removed("adopted-holes") {
+        return true;
+    }
+    let size = rustix::fs::fstat(fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    let starts = map.extents().iter().map(|extent| extent.offset).chain([map.size()]);
+    let ends = [0].into_iter().chain(map.extents().iter().map(|extent| extent.end()));
+    for (from, to) in ends.zip(starts) {
+        let mut at = from;
+        while at < to.min(size) {
+            // Where something lies that nobody should have written.
+            at = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+                Ok(data) if data < to => data,
+                Ok(_) | Err(Errno::NXIO) => break,
+                Err(_) => return false,
+            };
+            let end = match rustix::fs::seek(fd, SeekFrom::Hole(at)) {
+                Ok(end) => end.min(to).max(at + 1),
+                Err(_) => return false,
+            };
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            if retry_on_intr(|| rustix::fs::fallocate(fd, punch, at, end - at)).is_err() {
+                return false;
+            }
+            at = end;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use haul_core::extents::MapMaker;
+
+    use super::*;
+
+    /// Goal: what somebody wrote into the holes of a temporary is not there any more when that is taken over; its data is.
+    /// Method: a file full of data under maps with a hole at the begin, between, and at the end, some of it beyond the file.
+    #[test]
+    fn holes_of_an_adopted_temporary_are_cleared() {
+        const STEP: u64 = 64 << 10;
+        for data in [&[1][..], &[0, 2], &[0, 5], &[]] {
+            let file = tempfile::tempfile().expect("a file");
+            file.write_all_at(&[7; 4 * STEP as usize], 0).expect("write");
+            let mut maker = MapMaker::new(6 * STEP);
+            data.iter().for_each(|at| maker.push(at * STEP, (at + 1) * STEP));
+            let map = maker.finish();
+            assert!(clear_holes(file.as_fd(), &map), "this file system makes holes");
+            let mut content = vec![0; 4 * STEP as usize];
+            file.read_exact_at(&mut content, 0).expect("it is as long as before");
+            for (at, part) in content.chunks(STEP as usize).enumerate() {
+                let is_data = map.at(at as u64 * STEP).is_some();
+                assert!(part.iter().all(|byte| *byte == if is_data { 7 } else { 0 }), "{data:?}: part {at}");
+            }
+        }
+    }
+}
