@@ -1,7 +1,7 @@
 //! What happens between two runs: a copy is killed, what it left is altered, and the same command is run again.
 //!
 //! The end is a right file with a true manifest, or a failure that leaves what stood at the name as it was.
-//! `HAUL_TEST_KILLS` set to anything runs every pair of alterations, of owner files too; else all single ones and some pairs.
+//! All single alterations and some pairs; `HAUL_TEST_KILLS` says how many pairs, and from [`ALL`] on owner files take part.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,15 @@ use std::time::SystemTime;
 use rustix::process::Signal;
 
 use crate::support::run::{Haul, Outcome};
-use crate::support::{Room, procs, read, tree};
+use crate::support::{Room, number_from_env, procs, read, tree};
 
 const SIZE: usize = 6 << 20;
 /// What is written when it is killed, so that some of it is durable and some of it is not there.
 const KILLED_AT: u64 = 7 << 19;
-/// Pairs of a run that is not asked for all.
-const PAIRS: usize = 24;
+/// Pairs of a run that is not asked for more.
+const PAIRS: u64 = 24;
+/// More pairs than there are.
+const ALL: u64 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thing {
@@ -204,14 +206,14 @@ fn overwrite(path: &Path, content: &[u8]) {
 /// Method: one killed copy, restored for each case; each deed to each thing, alone and in pairs.
 #[test]
 fn what_happens_between_runs_is_seen() {
-    let all = std::env::var_os("HAUL_TEST_KILLS").is_some();
-    let mut rng = fastrand::Rng::with_seed(crate::support::number_from_env("HAUL_TEST_SEED", 1));
+    let count = number_from_env("HAUL_TEST_KILLS", PAIRS);
+    let mut rng = fastrand::Rng::with_seed(number_from_env("HAUL_TEST_SEED", 1));
     let killed = Killed::new(31, &[]);
     let source = (read(&killed.source), fs::metadata(&killed.source).unwrap().modified().unwrap());
     let singles: Vec<(Thing, Deed)> = THINGS
         .into_iter()
         // An owner that cannot be told dead is watched for 15 s.
-        .filter(|thing| all || *thing != Thing::Owner)
+        .filter(|thing| count >= ALL || *thing != Thing::Owner)
         .flat_map(|thing| DEEDS.map(|deed| (thing, deed)))
         .collect();
     let mut cases: Vec<Vec<(Thing, Deed)>> = singles.iter().map(|single| vec![*single]).collect();
@@ -225,7 +227,7 @@ fn what_happens_between_runs_is_seen() {
         );
     }
     rng.shuffle(&mut pairs);
-    pairs.truncate(if all { usize::MAX } else { PAIRS });
+    pairs.truncate(count as usize);
     cases.append(&mut pairs);
     for case in cases {
         killed.restore(&source);

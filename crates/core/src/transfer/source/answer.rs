@@ -104,6 +104,11 @@ impl Source {
         if file.layout.is_none() && !file.is_small() {
             // Nothing of it was planned yet, for its objects follow from where it lies.
             file.held.unplan(offset, len);
+            // Of what was compared nothing was sent: it is read once more, with the rest.
+            let compared: Vec<u64> = file.digest.touching(offset, len).map(|node| node.offset).collect();
+            for node in compared {
+                file.digest.remove(node);
+            }
             let adding = file.adding;
             if self.reopen(id) && !adding {
                 self.queue_objects(id);
