@@ -1,4 +1,4 @@
-//! Whether the process lives that an owner file speaks of.
+//! What an owner file says, and whether the process lives that it speaks of.
 //!
 //! In: what the file says, and what this process is. Out: alive, dead, or not to be told from here.
 //! What must hold: `Dead` is a proof. The process is gone, by its number and start time in a namespace that we see, or its
@@ -8,7 +8,42 @@
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::owner::{HOST_CHARS_MAX, OwnerInfo};
+use serde::{Deserialize, Serialize};
+
+/// Longest host name in an owner file, characters.
+const HOST_CHARS_MAX: usize = 64;
+
+/// What an owner file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerInfo {
+    pub host: String,
+    pub machine_id: String,
+    pub boot: String,
+    /// The process id means something only in this namespace.
+    pub pid_ns: String,
+    pub pid: i32,
+    /// When the process started, in clock ticks since boot.
+    pub pid_start: u64,
+    pub epoch: u32,
+    /// Inode of the directory in which this file was made: a copy of it elsewhere says nothing.
+    #[serde(default)]
+    pub dir_ino: u64,
+    /// Counts up while the owner lives.
+    pub beat: u64,
+    /// When the job was taken, seconds since 1970.
+    pub since: u64,
+    /// The command, for people.
+    pub what: String,
+    /// The owner waits for a network that is down, and gives way to a run that is there.
+    #[serde(default)]
+    pub yields: bool,
+    /// The owner ends: its near end is gone, or was stopped. It is waited for, for soon it is proven dead.
+    #[serde(default)]
+    pub ends: bool,
+    /// It took the job from a run that was not proven dead, and the journal does not say so yet.
+    #[serde(default)]
+    pub follows_unproven: bool,
+}
 
 /// Whether an owner lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,10 +23,9 @@ use haul_core::entry::Name;
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, Stat, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
-use serde::{Deserialize, Serialize};
 
 use super::files::write_all_at;
-pub use super::life::{Life, boot_id};
+pub use super::life::{Life, OwnerInfo, boot_id};
 use super::life::{here, judge};
 use super::names::{JobFile, JobKey, job_file};
 use super::ours::Ours;
@@ -35,45 +34,12 @@ use crate::storage::jail::Jail;
 
 /// Length of an owner file, bytes. It never changes, so that a beat is one write in place.
 const OWNER_LEN: usize = 4096;
-/// Longest host name and description in it, characters.
-pub(super) const HOST_CHARS_MAX: usize = 64;
+/// Longest description in it, characters.
 const WHAT_CHARS_MAX: usize = 120;
 /// `AT_STATX_FORCE_SYNC`: a network file system asks its server.
 const AT_STATX_FORCE_SYNC: u32 = 0x2000;
 /// Attempts to get a job while others come and go.
 const ATTEMPTS_MAX: u32 = 1000;
-
-/// What an owner file says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnerInfo {
-    pub host: String,
-    pub machine_id: String,
-    pub boot: String,
-    /// The process id means something only in this namespace.
-    pub pid_ns: String,
-    pub pid: i32,
-    /// When the process started, in clock ticks since boot.
-    pub pid_start: u64,
-    pub epoch: u32,
-    /// Inode of the directory in which this file was made: a copy of it elsewhere says nothing.
-    #[serde(default)]
-    pub dir_ino: u64,
-    /// Counts up while the owner lives.
-    pub beat: u64,
-    /// When the job was taken, seconds since 1970.
-    pub since: u64,
-    /// The command, for people.
-    pub what: String,
-    /// The owner waits for a network that is down, and gives way to a run that is there.
-    #[serde(default)]
-    pub yields: bool,
-    /// The owner ends: its near end is gone, or was stopped. It is waited for, for soon it is proven dead.
-    #[serde(default)]
-    pub ends: bool,
-    /// It took the job from a run that was not proven dead, and the journal does not say so yet.
-    #[serde(default)]
-    pub follows_unproven: bool,
-}
 
 /// How long others are watched, and how often the own counter beats.
 #[derive(Clone, Debug)]
