@@ -103,7 +103,7 @@ pub(crate) struct Watch {
     pub(crate) control: Control,
     pub(crate) verbose: bool,
     /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest is asked for.
-    pub(crate) manifest: Option<Sender<Vec<u8>>>,
+    pub(crate) manifest: Option<Sender<Unmoved>>,
     /// The observer wants to hear of the storage targets.
     pub(crate) targets: bool,
 }
@@ -201,6 +201,7 @@ impl Tally {
         root: Option<[u8; 32]>,
         bytes: u64,
         path: impl FnOnce() -> Vec<u8>,
+        source: impl FnOnce() -> Option<Vec<u8>>,
     ) {
         let entry_end = match end {
             Ended::Copied => {
@@ -239,7 +240,9 @@ impl Tally {
             (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),
             // The hashing thread may be gone only when the run is over.
             // A sparse file's own digest is none of its content.
-            (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => drop(hasher.send(path)),
+            (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => {
+                drop(hasher.send(Unmoved { path, source: source() }));
+            }
             _ => {}
         }
     }
@@ -252,6 +255,14 @@ impl Tally {
         let text = failure.text.to_string();
         watch.tell(Event::Failed { path, stage, errno: failure.errno, text });
     }
+}
+
+/// A file that was not moved, of which the manifest wants the digest.
+pub(crate) struct Unmoved {
+    /// At the destination, as the manifest names it.
+    pub(crate) path: Vec<u8>,
+    /// At the source, if that is this end.
+    pub(crate) source: Option<Vec<u8>>,
 }
 
 /// The session's clock: core is given times since this moment.

@@ -10,6 +10,7 @@ use crate::support::compare::{
     ALL, BELOW, Opts, assert_no_debris, assert_same, differences, snapshot, snapshot_of_files,
 };
 use crate::support::run::{Haul, program};
+use crate::support::sshd::Sshd;
 use crate::support::way::{Way, contents};
 use crate::support::{Room, procs, read, set_mode, tree};
 
@@ -320,6 +321,27 @@ fn people_get_no_control_bytes() {
     assert!(ended.stdout.is_empty(), "{}", ended.describe());
     let control = ended.stderr.chars().find(|c| c.is_control() && *c != '\n');
     assert_eq!(control, None, "{}", ended.describe());
+}
+
+/// Goal: the manifest of a rerun has each file's own hash, also where two sources have an entry of one name.
+/// Method: `a/` holds a file `b`, and another `b` is named beside it: the second is copied. A push, then once more.
+#[test]
+fn a_manifest_knows_which_source_it_was() {
+    need!("sshd");
+    let way = Way::Push(Sshd::start());
+    let room = Room::new();
+    let (a, sink) = (room.dir("a"), room.dir("sink"));
+    room.file("a/b", "of the directory");
+    let b = room.file("b", "named");
+    let manifest = room.at("manifest");
+    let option = format!("--manifest={}", manifest.display());
+    for run in 0..2 {
+        let sources = [contents(&a), b.clone().into_os_string()];
+        way.cp(&["-r", &option], &sources, &sink).run().sane().exits(3);
+        assert_eq!(read(sink.join("b")), b"named");
+        let text = String::from_utf8(read(&manifest)).expect("plain names");
+        assert_eq!(text.trim(), format!("{}  b", blake3::hash(b"named").to_hex()), "run {run}");
+    }
 }
 
 /// Goal: a manifest is right: `b3sum --check` accepts it, and each file of the copy is in it.

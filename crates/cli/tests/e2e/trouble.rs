@@ -286,6 +286,43 @@ fn special_files_are_skipped() {
     }
 }
 
+/// Goal: a special file that is named itself, or what a shell gives for `<(...)`, fails by name, and what is beside it is copied.
+/// Method: a FIFO, a device and an inherited pipe as sources, each beside a good file.
+#[test]
+fn named_special_files_fail() {
+    let room = Room::new();
+    let (good, sink) = (room.file("good", "good"), room.dir("sink"));
+    assert!(Command::new("mkfifo").arg(room.at("fifo")).status().expect("run mkfifo").success());
+    for (i, special) in [room.at("fifo"), "/dev/zero".into(), "/dev/stdin".into()].iter().enumerate() {
+        let sink = sink.join(i.to_string());
+        fs::create_dir(&sink).expect("make a directory");
+        let ended = Way::Here.cp(&[], &[special, &good], &sink).run().sane().exits(3);
+        let text = ended.describe();
+        assert!(text.contains(&format!("copy {}", special.display())), "{text}");
+        assert_eq!(read(sink.join("good")), b"good");
+        assert_eq!(fs::read_dir(&sink).expect("list").count(), 1, "{text}");
+    }
+}
+
+/// Goal: what a file gives is copied, whatever its size is said to be; where that is too much it fails by name.
+/// Method: files of `/proc`, whose size is 0, over each way; twice, for nothing of the first run may be in the way of the second.
+#[test]
+fn sizes_of_zero_are_not_believed() {
+    for way in Way::all() {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let files = ["/proc/version", "/proc/sys/kernel/ostype"];
+        for _ in 0..2 {
+            way.cp(&[], &files, &sink).run().sane().exits(0);
+            assert_eq!(read(sink.join("version")), read("/proc/version"), "{}", way.name());
+            assert_eq!(read(sink.join("ostype")), read("/proc/sys/kernel/ostype"), "{}", way.name());
+        }
+        way.cp(&[], &["/proc/kallsyms"], &sink).run().sane().exits(3).says("more bytes than its size");
+        assert!(!sink.join("kallsyms").exists());
+        assert_no_debris(&sink);
+    }
+}
+
 /// Goal: a path longer than any system call takes is no obstacle.
 /// Method: twenty nested directories of 250 bytes each, made and read by descriptor.
 #[test]
@@ -300,6 +337,33 @@ fn paths_may_be_longer_than_path_max() {
     let copy =
         rustix::fs::openat(descend(&sink, false), "f", OFlags::RDONLY, Mode::empty()).expect("open the copy");
     assert_eq!(std::io::read_to_string(fs::File::from(copy)).expect("read the copy"), "deep");
+}
+
+/// Goal: nor is a tree that is deeper than descriptors are allowed.
+/// Method: two chains of 1,000 directories with a file in each, and 3,000 small files beside them, under a limit of 1,024.
+#[test]
+fn deep_trees_need_few_descriptors() {
+    need!("prlimit");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 41, 3000, 100);
+    for chain in ["x", "y"] {
+        let mut dir: OwnedFd = fs::File::open(&data).expect("open").into();
+        for _ in 0..1000 {
+            rustix::fs::mkdirat(&dir, chain, Mode::RWXU).expect("make a directory");
+            dir = rustix::fs::openat(&dir, chain, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+                .expect("open it");
+            let file = rustix::fs::openat(&dir, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR)
+                .expect("make a file");
+            fs::File::from(file).write_all(chain.as_bytes()).expect("write a file");
+        }
+    }
+    let copy = Way::Here.cp(&["-r"], &[contents(&data)], &sink);
+    copy.limited("--nofile=1024").run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+    let again = Way::Here.cp(&["-r"], &[contents(&data)], &sink);
+    let summary = again.limited("--nofile=1024").run().sane().exits(0).summary();
+    assert_eq!(summary.number("bytes_sent"), 0, "{summary:?}");
 }
 
 fn descend(root: &Path, make: bool) -> OwnedFd {

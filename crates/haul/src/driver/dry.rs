@@ -87,15 +87,23 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
                     let bytes = match &entry.kind {
                         EntryKind::File { fingerprint, .. } => {
                             states.push((entry.id, entry.generation, FileState::Skipped));
-                            tally.count(watch, Kind::File, &Ended::Copied, None, fingerprint.size, Vec::new);
+                            tally.count(
+                                watch,
+                                Kind::File,
+                                &Ended::Copied,
+                                None,
+                                fingerprint.size,
+                                Vec::new,
+                                || None,
+                            );
                             Some(fingerprint.size)
                         }
                         EntryKind::Dir => {
-                            tally.count(watch, Kind::Dir, &Ended::Copied, None, 0, Vec::new);
+                            tally.count(watch, Kind::Dir, &Ended::Copied, None, 0, Vec::new, || None);
                             None
                         }
                         EntryKind::Symlink { .. } => {
-                            tally.count(watch, Kind::Symlink, &Ended::Copied, None, 0, Vec::new);
+                            tally.count(watch, Kind::Symlink, &Ended::Copied, None, 0, Vec::new, || None);
                             let outcome = Outcome::Done { root: None };
                             done.push(DoneItem { id: entry.id, generation: entry.generation, outcome });
                             None

@@ -537,7 +537,7 @@ impl Session {
                     };
                     let places = &self.places;
                     let path = || path_of(places, parent, &name);
-                    self.tally.count(watch, kind, &end, root, bytes, path);
+                    self.tally.count(watch, kind, &end, root, bytes, path, || None);
                 }
                 SinkAction::Trouble { path, failure } => self.tally.fail(watch, path.to_vec(), &failure),
                 SinkAction::Finished(end) => return Some(end),

@@ -601,7 +601,8 @@ impl Session {
                     let (tree, rename) = (&self.tree, &self.rename);
                     let path =
                         || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
-                    self.tally.count(watch, kind, &end, root, bytes, path);
+                    let source = || tree.origin_of(id);
+                    self.tally.count(watch, kind, &end, root, bytes, path, source);
                 }
                 SourceAction::Finished(end) => return Some(end),
             }

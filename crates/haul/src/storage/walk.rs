@@ -3,12 +3,12 @@
 //! In: source roots. Out: [`WalkItem`]s over a bounded channel, and every announced entry registered in the
 //! [`SourceTree`] before it is sent. A consumer that is slow stops the walk.
 //! Invariants: a directory comes before what lies in it, and its `DirEnd` after all of it. Entries are reached
-//! by directory descriptors; no symlink below a source root is followed. One descriptor is open per level of
-//! depth. Only names of one read of each directory on the way down are in memory.
+//! by directory descriptors; no symlink below a source root is followed. Of the levels of depth no more are open than the walk's
+//! share of descriptors (`way`). Only names of one read of each directory on the way down are in memory. What lies deeper than
+//! [`DEPTH_MAX`] is walked too, and counted.
 //! Left out: several directories at a time. Where `stat` is slow (a network file system), the entries of one
 //! read of a directory are looked at by several threads.
 
-use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -16,25 +16,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use std::{io, thread, vec};
+use std::{io, thread};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name};
+use crossbeam_channel::{Receiver, bounded};
+use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name, NameError};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Announced, Failure, Stage, Totals};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, open, openat};
 use rustix::io::Errno;
 
+use crate::storage::descriptors::budget;
 use crate::storage::sink::Jobs;
 use crate::storage::sink::names::may_be_ours;
 use crate::storage::source::failure::{named_failure, os_failure, own_failure};
 use crate::storage::source::roots::{RootSpec, RootTarget};
 use crate::storage::source::tree::{Place, SourceTree};
+use named::{RootNames, no_file};
+use out::Out;
 use probe::{Probe, Probed};
+use way::{DIR_FLAGS, Level, Way};
 
+mod named;
+mod out;
 mod probe;
+mod way;
 
 /// Items sent together at most, but for those of one entry.
 pub const BATCH_ITEMS_MAX: usize = 512;
@@ -111,6 +117,17 @@ impl Walk {
         stat_threads: usize,
         object_size: impl FnMut(u64) -> u32 + Send + 'static,
     ) -> io::Result<Walk> {
+        Walk::start_with(roots, tree, stat_threads, budget().walk_dirs, object_size)
+    }
+
+    /// As [`Walk::start`]; `open_max`: levels of the way down that are open at a time.
+    fn start_with(
+        roots: Vec<RootSpec>,
+        tree: Arc<SourceTree>,
+        stat_threads: usize,
+        open_max: usize,
+        object_size: impl FnMut(u64) -> u32 + Send + 'static,
+    ) -> io::Result<Walk> {
         let (sender, items) = bounded(BATCHES_MAX);
         let cancelled = Arc::new(AtomicBool::new(false));
         let mut walker = Walker {
@@ -122,6 +139,7 @@ impl Walk {
             next_id: 1,
             totals: Totals::default(),
             root_names: RootNames::of(&roots),
+            open_max,
         };
         thread::Builder::new().name("haul-walk".into()).spawn(move || {
             let walked = catch_unwind(AssertUnwindSafe(|| walker.run(&roots)));
@@ -158,91 +176,13 @@ impl Drop for Walk {
     }
 }
 
-/// The way to the consumer.
-struct Out {
-    sender: Sender<Vec<WalkItem>>,
-    batch: Vec<WalkItem>,
-    cancelled: Arc<AtomicBool>,
-}
-
-impl Out {
-    fn push(&mut self, item: WalkItem) {
-        self.batch.push(item);
-        if self.batch.len() >= BATCH_ITEMS_MAX {
-            self.flush();
-        }
-    }
-
-    /// Sends what there is, waiting for room.
-    fn flush(&mut self) {
-        let mut batch = std::mem::take(&mut self.batch);
-        while !batch.is_empty() && !self.cancelled() {
-            // The wait is cut in pieces only to see a cancel that came without dropping the receiver.
-            match self.sender.send_timeout(batch, Duration::from_millis(200)) {
-                Ok(()) => return,
-                Err(crossbeam_channel::SendTimeoutError::Timeout(back)) => batch = back,
-                Err(crossbeam_channel::SendTimeoutError::Disconnected(_)) => {
-                    self.cancelled.store(true, Ordering::Relaxed);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-}
-
-/// Names in the destination root that are taken. Kept only where two sources could collide, and sources by
-/// name were compared before: so contents are held against those, and against contents that came earlier.
-struct RootNames {
-    taken: HashSet<[u8; 16]>,
-    /// More than one source has contents: remember those too.
-    remember: bool,
-}
-
-impl RootNames {
-    fn of(roots: &[RootSpec]) -> RootNames {
-        let mut taken = HashSet::new();
-        let mut contents = 0;
-        for root in roots {
-            match &root.target {
-                RootTarget::Named(name) => {
-                    taken.insert(short_hash(name));
-                }
-                RootTarget::Contents => contents += 1,
-            }
-        }
-        RootNames { taken, remember: contents > 1 }
-    }
-
-    /// Takes a name that comes from contents; false if it is taken.
-    fn take(&mut self, name: &Name) -> bool {
-        if self.taken.is_empty() && !self.remember {
-            return true;
-        }
-        let hash = short_hash(name);
-        if self.remember { self.taken.insert(hash) } else { !self.taken.contains(&hash) }
-    }
-}
-
-fn short_hash(name: &Name) -> [u8; 16] {
-    let mut short = [0; 16];
-    short.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..16]);
-    short
-}
-
-/// A directory on the way down.
-struct Level {
-    /// `ROOT` for the directory whose contents are a source.
-    id: DirId,
-    place: Place,
-    fd: Arc<OwnedFd>,
-    /// Directories of the last read that are still to be entered.
-    subdirs: vec::IntoIter<(Name, Meta)>,
-    /// All names were read.
-    read: bool,
+/// What one read of a directory gave.
+#[derive(Default)]
+struct Names {
+    names: Vec<Name>,
+    /// What is no name that can be copied, and why.
+    impossible: Vec<(Vec<u8>, NameError)>,
+    broken: Option<Errno>,
 }
 
 struct Walker<F> {
@@ -254,6 +194,8 @@ struct Walker<F> {
     next_id: u64,
     totals: Totals,
     root_names: RootNames,
+    /// Levels that are open at a time.
+    open_max: usize,
 }
 
 impl<F: FnMut(u64) -> u32> Walker<F> {
@@ -279,14 +221,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         match open(path, flags, Mode::empty()) {
             Ok(fd) => {
                 let fd = Arc::new(fd);
-                let place = self.tree.add_base(fd.clone());
-                self.descend(Level {
-                    id: DirId::ROOT,
-                    place,
-                    fd,
-                    subdirs: Vec::new().into_iter(),
-                    read: false,
-                });
+                let place = self.tree.add_base(fd.clone(), path.as_os_str().as_bytes());
+                self.descend(Level::new(DirId::ROOT, place, None, fd));
             }
             Err(errno) => {
                 self.fail_named("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree);
@@ -309,7 +245,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                     Ok(fd) => fd,
                     Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
                 };
-                let place = self.tree.add_base(Arc::new(fd));
+                let place = self.tree.add_base(Arc::new(fd), parent);
                 *last_base = Some((parent.to_vec(), place));
                 place
             }
@@ -322,12 +258,19 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         if let Err(errno) = probed {
             return self.fail_named("stat", bytes, errno, CountsAs::Entry);
         }
+        if let Ok(probed) = &probed
+            && let Some(why) = no_file(fd.as_fd(), name, probed)
+        {
+            let failure = own_failure(Stage::Walk, "copy", bytes, why);
+            let path = name.as_bytes().to_vec();
+            return self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        }
         let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
         if !root.is_dir {
             let failure = own_failure(Stage::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
             let path = name.as_bytes().to_vec();
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
-        } else if let Some(level) = self.enter(base, DirId::ROOT, &fd, name.clone(), meta, 1) {
+        } else if let Some(level) = self.enter(base, DirId::ROOT, &fd, name.clone(), meta) {
             self.descend(level);
         }
     }
@@ -336,23 +279,29 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn descend(&mut self, top: Level) {
         // Levels above the first that have a name of their own: contents are the root itself.
         let above = usize::from(top.id != DirId::ROOT);
-        let mut stack = vec![top];
-        while let Some(level) = stack.last_mut() {
+        let mut way = Way::new(top, self.open_max);
+        // What lies too deep: how many levels are above it, its path, and how many entries it is so far.
+        let mut too_deep: Option<(usize, Vec<u8>, u64)> = None;
+        while let Some(level) = way.last() {
             if self.out.cancelled() {
                 return;
             }
-            if let Some((name, meta)) = level.subdirs.next() {
-                let (place, id, fd) = (level.place, level.id, level.fd.clone());
-                let depth = stack.len() + above;
-                stack.extend(self.enter(place, id, &fd, name, meta, depth));
-            } else if level.read {
-                let id = level.id;
-                stack.pop();
-                if id != DirId::ROOT {
-                    self.out.push(WalkItem::DirEnd(id));
+            if level.is_over() {
+                let left = way.leave().expect("there is one");
+                if !left.counted && left.id != DirId::ROOT {
+                    self.out.push(WalkItem::DirEnd(left.id));
                 }
+                if let Some((_, path, entries)) = too_deep.take_if(|(levels, ..)| *levels == way.len()) {
+                    self.leave_out(path, entries);
+                }
+            } else if let Err(errno) = way.open_last() {
+                let level = way.last().expect("there is one");
+                level.give_up();
+                let path = self.tree.path_of(level.id.as_file());
+                self.fail("return to directory", &path, errno, CountsAs::Subtree);
             } else {
-                self.read_level(level);
+                let levels = way.len();
+                self.go_on(&mut way, levels + above, &mut too_deep);
             }
             if self.out.sender.is_empty() {
                 // The consumer has nothing: do not let it wait for a full batch.
@@ -361,7 +310,50 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
     }
 
-    /// Announces a directory and opens it; `depth` is its own, 1 in the destination root.
+    /// Reads more of the last level, which is open, or enters the next directory in it; `depth` is that directory's.
+    fn go_on(&mut self, way: &mut Way, depth: usize, too_deep: &mut Option<(usize, Vec<u8>, u64)>) {
+        let levels = way.len();
+        let level = way.last().expect("a level goes on");
+        let Some((name, meta)) = level.subdirs.next() else {
+            match too_deep {
+                Some((_, _, entries)) if level.counted => *entries += self.count_level(level),
+                _ => self.read_level(level),
+            }
+            return;
+        };
+        if depth > DEPTH_MAX {
+            let first = too_deep.is_none();
+            let path = || self.path(level.place, &name);
+            // The first is one of those that are left out; what is in it is counted when it is read.
+            let (.., entries) = too_deep.get_or_insert_with(|| (levels, path(), 1));
+            match level.below(name) {
+                Ok(level) => way.enter(level),
+                Err(_) if first => {
+                    let entries = *entries;
+                    let (_, path, _) = too_deep.take().expect("just put there");
+                    self.leave_out(path, entries);
+                }
+                // It is counted as one.
+                Err(_) => {}
+            }
+            return;
+        }
+        let (place, id, fd) = (level.place, level.id, level.fd());
+        if let Some(level) = self.enter(place, id, &fd, name, meta) {
+            way.enter(level);
+        }
+    }
+
+    /// A directory that lies too deep is not copied, nor what is in it.
+    fn leave_out(&mut self, path: Vec<u8>, entries: u64) {
+        let cause = format!(
+            "deeper than {DEPTH_MAX} directories: {entries} entries are left out; copy it as a source of its own"
+        );
+        let failure = own_failure(Stage::Walk, "enter", &path, &cause);
+        self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+    }
+
+    /// Announces a directory and opens it.
     fn enter(
         &mut self,
         place: Place,
@@ -369,15 +361,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         above: &OwnedFd,
         name: Name,
         meta: Meta,
-        depth: usize,
     ) -> Option<Level> {
-        if depth > DEPTH_MAX {
-            let path = self.path(place, &name);
-            let cause = format!("deeper than {DEPTH_MAX} directories; copy it as a source of its own");
-            let failure = own_failure(Stage::Walk, "enter", &path, &cause);
-            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
-            return None;
-        }
         let file_id = self.take_id();
         let id = file_id.as_dir();
         self.tree.add_dir(id, place, name.clone());
@@ -390,13 +374,11 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             meta,
             kind: EntryKind::Dir,
         }));
-        let flags =
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        match openat(above, name.as_bytes(), flags, Mode::empty()) {
+        match openat(above, name.as_bytes(), DIR_FLAGS, Mode::empty()) {
             Ok(fd) => {
                 let fd = Arc::new(fd);
                 self.tree.keep_dir(id, fd.clone());
-                Some(Level { id, place: Place::Dir(id), fd, subdirs: Vec::new().into_iter(), read: false })
+                Some(Level::new(id, Place::Dir(id), Some(name), fd))
             }
             Err(errno) => {
                 let path = self.path(place, &name);
@@ -409,35 +391,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Reads some names of a directory, and announces what is not a directory.
     fn read_level(&mut self, level: &mut Level) {
-        let mut names = Vec::new();
-        let mut impossible = Vec::new();
-        let mut broken = None;
-        let mut entries = RawDir::new(&level.fd, &mut self.read_dir);
-        loop {
-            match entries.next() {
-                None => {
-                    level.read = true;
-                    break;
-                }
-                Some(Err(Errno::INTR)) => continue,
-                Some(Err(errno)) => {
-                    level.read = true;
-                    broken = Some(errno);
-                    break;
-                }
-                Some(Ok(entry)) => match entry.file_name().to_bytes() {
-                    b"." | b".." => {}
-                    bytes => match Name::new(bytes) {
-                        Ok(name) => names.push(name),
-                        Err(why) => impossible.push((bytes.to_vec(), why)),
-                    },
-                },
-            }
-            // What lies in our buffer would be lost when we stop; the rest waits in the descriptor.
-            if entries.is_buffer_empty() {
-                break;
-            }
-        }
+        let Names { mut names, impossible, broken } = self.read_names(level);
         for (bytes, why) in impossible {
             let mut path = self.tree.path_of(level.id.as_file());
             path.push(b'/');
@@ -450,15 +404,62 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             self.fail("read directory", &path, errno, CountsAs::Subtree);
         }
         // The jobs are looked for when the names are known: a journal is there before its first temporary.
-        let jobs = names.iter().any(|name| may_be_ours(name.as_bytes())).then(|| Jobs::at(&level.fd));
+        let jobs = names.iter().any(|name| may_be_ours(name.as_bytes())).then(|| Jobs::at(level.fd()));
         names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
         let mut subdirs = Vec::new();
-        for (name, probed) in self.probe.probe_all(&level.fd, names) {
+        for (name, probed) in self.probe.probe_all(&level.fd(), names) {
             if let Some(meta) = self.emit(level.place, level.id, name.clone(), probed) {
                 subdirs.push((name, meta));
             }
         }
         level.subdirs = subdirs.into_iter();
+    }
+
+    /// Reads some names of a directory that lies too deep, and returns how many they are.
+    fn count_level(&mut self, level: &mut Level) -> u64 {
+        let Names { names, impossible, .. } = self.read_names(level);
+        let entries = names.len() + impossible.len();
+        let found = self.probe.probe_all(&level.fd(), names);
+        let is_dir = |probed: &Probed| probed.seen.kind == FileType::Directory;
+        let dirs = found.into_iter().filter(|(_, probed)| probed.as_ref().is_ok_and(is_dir));
+        level.subdirs = dirs.map(|(name, _)| (name, Meta::default())).collect::<Vec<_>>().into_iter();
+        entries as u64
+    }
+
+    /// Reads what fits in the buffer of an open directory's names.
+    fn read_names(&mut self, level: &mut Level) -> Names {
+        let Names { mut names, mut impossible, mut broken } = Names::default();
+        let fd = level.fd();
+        let mut entries = RawDir::new(&fd, &mut self.read_dir);
+        loop {
+            match entries.next() {
+                None => {
+                    level.read = true;
+                    break;
+                }
+                Some(Err(Errno::INTR)) => continue,
+                Some(Err(errno)) => {
+                    level.read = true;
+                    broken = Some(errno);
+                    break;
+                }
+                Some(Ok(entry)) => {
+                    level.position = entry.next_entry_cookie();
+                    match entry.file_name().to_bytes() {
+                        b"." | b".." => {}
+                        bytes => match Name::new(bytes) {
+                            Ok(name) => names.push(name),
+                            Err(why) => impossible.push((bytes.to_vec(), why)),
+                        },
+                    }
+                }
+            }
+            // What lies in our buffer would be lost when we stop; the rest waits in the descriptor.
+            if entries.is_buffer_empty() {
+                break;
+            }
+        }
+        Names { names, impossible, broken }
     }
 
     /// Whether a name that was found is to be copied: not a job's, and not taken in the root.

@@ -64,7 +64,7 @@ impl Bench {
         start: impl FnOnce(Arc<SourceTree>, Post<SourceCompletion>, Arc<Meter>) -> io::Result<ReadEngine>,
     ) -> Bench {
         let tree = Arc::new(SourceTree::with_clock(clock));
-        let base = tree.add_base(Arc::new(fs::File::open(temp.path()).expect("open").into()));
+        let base = tree.add_base(Arc::new(fs::File::open(temp.path()).expect("open").into()), b"");
         let (sender, done) = unbounded();
         let post: Post<SourceCompletion> = Arc::new(move |completion| {
             let _ = sender.send(completion);
@@ -579,7 +579,7 @@ fn mistakes_are_answered() {
 fn sizes_that_say_nothing_are_measured() {
     let content = fs::read("/proc/version").expect("read");
     let mut bench = Bench::new();
-    let base = bench.tree.add_base(Arc::new(fs::File::open("/proc").expect("open").into()));
+    let base = bench.tree.add_base(Arc::new(fs::File::open("/proc").expect("open").into()), b"");
     let add = |bench: &mut Bench, id: u64, name: &[u8]| {
         let name = Name::new(name).expect("legal");
         let dir = bench.tree.dir_fd(base).expect("base");
@@ -627,7 +627,7 @@ fn sizes_that_say_nothing_are_measured() {
 #[test]
 fn read_error_says_where() {
     let mut bench = Bench::new();
-    let base = bench.tree.add_base(Arc::new(fs::File::open("/proc/self").expect("open").into()));
+    let base = bench.tree.add_base(Arc::new(fs::File::open("/proc/self").expect("open").into()), b"");
     let name = Name::new(b"mem").expect("legal");
     let dir = bench.tree.dir_fd(base).expect("base");
     let seen = stat::look_at(dir.as_fd(), &name).expect("there");

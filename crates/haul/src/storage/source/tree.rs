@@ -68,13 +68,20 @@ pub struct SourceTree {
 }
 
 struct Inner {
-    bases: Vec<(Arc<OwnedFd>, Target)>,
+    bases: Vec<Base>,
     dirs: HashMap<DirId, DirNode>,
     entries: HashMap<FileId, EntryNode>,
     dir_fds: FdCache<DirId, OwnedFd>,
     files_open: FdCache<FileId, OpenFile>,
     /// What is known of file systems, by what `stat` calls their device.
     systems: HashMap<u64, System>,
+}
+
+struct Base {
+    fd: Arc<OwnedFd>,
+    target: Target,
+    /// As it was opened.
+    path: Box<[u8]>,
 }
 
 #[derive(Clone, Copy)]
@@ -148,6 +155,18 @@ impl SourceTree {
         }
     }
 
+    /// The path of an entry at this end, as the sources were named; `None`: it is forgotten.
+    pub fn origin_of(&self, id: FileId) -> Option<Vec<u8>> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        let mut place = entry.place;
+        while let Place::Dir(dir) = place {
+            place = inner.dirs.get(&dir)?.place;
+        }
+        let Place::Base(base) = place else { return None };
+        Some([&inner.bases[base].path, &b"/"[..], &inner.path(entry.place, &entry.name)].concat())
+    }
+
     /// The entry is over: its descriptor is closed and its id means nothing any more.
     pub fn forget(&self, id: FileId) {
         let mut inner = self.lock();
@@ -178,11 +197,12 @@ impl SourceTree {
         self.len() == (0, 0)
     }
 
-    pub(in crate::storage) fn add_base(&self, fd: Arc<OwnedFd>) -> Place {
+    /// A directory outside of the job. `path`: how it was opened.
+    pub(in crate::storage) fn add_base(&self, fd: Arc<OwnedFd>, path: &[u8]) -> Place {
         let target = Target::of(&*fd);
         self.know(target, &fd);
         let mut inner = self.lock();
-        inner.bases.push((fd, target));
+        inner.bases.push(Base { fd, target, path: path.into() });
         Place::Base(inner.bases.len() - 1)
     }
 
@@ -349,7 +369,7 @@ impl SourceTree {
             let mut place = place;
             loop {
                 match place {
-                    Place::Base(base) => break inner.bases[base].0.clone(),
+                    Place::Base(base) => break inner.bases[base].fd.clone(),
                     Place::Dir(id) => {
                         if let Some(fd) = inner.dir_fds.get(&id) {
                             break fd;
@@ -382,7 +402,7 @@ impl Inner {
         let mut place = Some(place);
         while let Some(at) = place {
             match at {
-                Place::Base(base) => return self.bases[base].1,
+                Place::Base(base) => return self.bases[base].target,
                 Place::Dir(id) => match self.dirs.get(&id) {
                     Some(DirNode { target: Some(target), .. }) => return *target,
                     above => place = above.map(|dir| dir.place),
@@ -504,7 +524,7 @@ mod tests {
 
     fn base(tree: &SourceTree, path: &std::path::Path) -> Place {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        tree.add_base(Arc::new(rustix::fs::open(path, flags, Mode::empty()).expect("open base")))
+        tree.add_base(Arc::new(rustix::fs::open(path, flags, Mode::empty()).expect("open base")), b"")
     }
 
     /// Goal: a directory stays while anything in it is left, and goes with the last of it.

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -164,7 +164,7 @@ fn walk_is_complete_and_in_order() {
     }
 }
 
-/// Goal: depth is no trouble up to its limit, and an error entry beyond it, with all else walked.
+/// Goal: depth is no trouble up to its limit, and an error beyond it that says how many entries are left out, with all else walked.
 /// Method: chains of 300 and of 1030 directories of long names, made by descriptors, with a file at each
 /// level.
 #[test]
@@ -178,10 +178,6 @@ fn deep_trees_are_walked_to_the_limit() {
             fd = openat(&fd, &*name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).expect("open");
             openat(&fd, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).expect("create");
         }
-        // Descriptors are raised at the start of the program; here by the test.
-        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        limit.current = limit.maximum;
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("raise descriptors");
         let (items, tree) = walk(specs(temp.path(), &["/"]));
         let kept = depth.min(DEPTH_MAX) as u64;
         assert_eq!((totals(&items).dirs, totals(&items).files), (kept, kept));
@@ -189,12 +185,67 @@ fn deep_trees_are_walked_to_the_limit() {
         let failures = failures(&items);
         if depth > DEPTH_MAX {
             assert_eq!(failures.len(), 1);
-            assert!(failures[0].0.contains("deeper than 1024"), "{}", failures[0].0);
+            assert!(failures[0].0.contains("deeper than 1024 directories: 12 entries"), "{}", failures[0].0);
             assert_eq!(failures[0].1, CountsAs::Subtree);
         } else {
             assert_eq!(failures, []);
         }
     }
+}
+
+/// Goal: a walk that closes what it comes from finds all on its way up, and never goes on in another directory than it left.
+/// Method: a chain of 40 directories, each with files and directories beside the next, and several reads long where it
+/// divides, walked with one to three levels open; then with one of them moved to another directory while the walk is below it, so
+/// that `..` leads elsewhere.
+#[test]
+fn closed_levels_are_found_again() {
+    const DEEP: usize = 40;
+    let make = |root: &Path| {
+        let mut dir = root.to_path_buf();
+        for depth in 0..DEEP {
+            dir.push(format!("m{depth}"));
+            fs::create_dir(&dir).expect("mkdir");
+            for beside in ["a", "z"] {
+                fs::create_dir(dir.join(beside)).expect("mkdir");
+                fs::write(dir.join(beside).join("f"), "x").expect("write");
+            }
+            let files = if depth % 10 == 5 { 400 } else { 2 };
+            (0..files).for_each(|i| fs::write(dir.join(format!("{i:0200}")), "").expect("write"));
+        }
+    };
+    let walk_few = |root: &Path, open: usize, object_size: Box<dyn FnMut(u64) -> u32 + Send>| {
+        let tree = Arc::new(SourceTree::new());
+        let walk = Walk::start_with(specs(root, &["/"]), tree.clone(), 0, open, object_size).expect("starts");
+        (walk.items().iter().flatten().collect::<Vec<_>>(), tree)
+    };
+    let temp = tempfile::tempdir().expect("tempdir");
+    make(temp.path());
+    let all = DEEP * 5 + (DEEP - DEEP / 10) * 2 + DEEP / 10 * 400;
+    for open in [1, 2, 3, 100] {
+        let (items, tree) = walk_few(temp.path(), open, Box::new(|_| 1 << 16));
+        assert_eq!(failures(&items), []);
+        assert_eq!(checked_paths(&items, &tree).len(), all);
+    }
+    let moved = tempfile::tempdir().expect("tempdir");
+    make(moved.path());
+    let (below, other) =
+        (moved.path().join("m0/m1/m2/m3"), tempfile::tempdir_in(moved.path()).expect("tempdir"));
+    (0..40).for_each(|i| fs::create_dir(moved.path().join(format!("m0/m1/m2/b{i}"))).expect("mkdir"));
+    let bottom = (4..DEEP).fold(below.clone(), |path, depth| path.join(format!("m{depth}")));
+    fs::write(bottom.join("trigger"), [0; 77]).expect("write");
+    let to = other.path().join("m3");
+    let trigger = move |size| {
+        if size == 77 {
+            fs::rename(&below, &to).expect("rename");
+        }
+        1 << 16
+    };
+    let (items, tree) = walk_few(moved.path(), 1, Box::new(trigger));
+    let paths = checked_paths(&items, &tree);
+    for i in 0..40 {
+        assert!(paths.contains(format!("m0/m1/m2/b{i}").as_bytes()), "{i}: {:?}", failures(&items));
+    }
+    assert_eq!(failures(&items), []);
 }
 
 /// Goal: names of 255 bytes come whole.
@@ -311,6 +362,30 @@ fn lost_directories_fail_alone() {
     assert_eq!(found, expected);
     assert_eq!(totals(&items).files, if locked { 2 } else { 3 });
     assert_eq!(totals(&items).dirs, 3);
+}
+
+/// Goal: a source that is named and is no file fails by name and says what to do; a link to a device stays a link.
+/// Method: a FIFO, a socket, a device, a pipe's descriptor as a shell names it, and beside them a link to `/dev/null`.
+#[test]
+fn named_special_files_fail() {
+    let temp = tempfile::tempdir().expect("tempdir");
+    mknodat(CWD, temp.path().join("fifo"), FileType::Fifo, Mode::RUSR, 0).expect("mkfifo");
+    let _socket = std::os::unix::net::UnixListener::bind(temp.path().join("socket")).expect("socket");
+    symlink("/dev/null", temp.path().join("masked")).expect("symlink");
+    let (pipe, _writer) = std::io::pipe().expect("pipe");
+    let descriptor = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
+    let at = |name: &str| temp.path().join(name).into_os_string().into_vec();
+    let typed = [at("fifo"), at("socket"), b"/dev/null".to_vec(), descriptor.into_bytes(), at("masked")];
+    let (items, tree) = walk(resolve_sources(&typed, true, None).expect("there"));
+    let failures = failures(&items);
+    for (failure, what) in
+        failures.iter().zip(["is a FIFO", "is a socket", "is a device", "a process has open"])
+    {
+        assert!(failure.0.contains(what) && failure.1 == CountsAs::Entry, "{failure:?}");
+    }
+    assert_eq!(failures.len(), 4);
+    assert_eq!(not_kept(&items).len(), 0);
+    assert_eq!(checked_paths(&items, &tree), [b"masked".to_vec()].into());
 }
 
 /// Goal: a source that goes between command and walk fails alone.
