@@ -168,7 +168,15 @@ fn false_success_is_found() {
     let report = session("wrong root", |evil| {
         let tree = tree(evil, false);
         grant(evil, u64::MAX);
-        evil.until(|m| matches!(m, Message::End(_)).then_some(()));
+        // The seal and the end come in any order.
+        let (mut sealed, mut ended) = (false, false);
+        let both = evil.until(|message| {
+            ended |= matches!(message, Message::End(_));
+            sealed |=
+                matches!(message, Message::Sealed(list) if list.iter().any(|seal| seal.0 == tree.big.id));
+            (sealed && ended).then_some(())
+        });
+        assert!(both.is_some(), "it seals what it has sent, and ends");
         evil.say(done(&tree.big, Outcome::Done { root: Some([1; 32]) }));
         evil.say(done(&tree.small, Outcome::Done { root: None }));
         evil.say(done(&tree.dir, Outcome::Done { root: None }));

@@ -505,7 +505,9 @@ fn nonsense_about_unknown_things_is_harmless() {
         // A wrong generation of a file, and a gap in the ids.
         // Once the file is known, or nobody could say that the gap stays one.
         settle(evil);
-        evil.data(&[RawEntry { generation: 9, ..RawEntry::whole(3, b"xyz") }], b"xyz");
+        for generation in [0, 9] {
+            evil.data(&[RawEntry { generation, ..RawEntry::whole(3, b"xyz") }], b"xyz");
+        }
         for i in 0..500 {
             evil.say(Message::Ping(i));
         }
