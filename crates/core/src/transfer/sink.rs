@@ -162,7 +162,9 @@ pub struct Sink {
     targets: Option<Targets>,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
+    /// Frames that wait for descriptors; those of small files apart.
     deferred: VecDeque<Frame>,
+    deferred_small: VecDeque<Frame>,
     files_open: u32,
     writes: u32,
     other_ops: u32,
@@ -204,13 +206,14 @@ impl Sink {
             extents: 0,
             holes: 0,
             resume: resume.replayed,
-            epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
+            epochs: Epochs::new(resume.log, resume.next_slot),
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
             }),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
+            deferred_small: VecDeque::new(),
             files_open: 0,
             writes: 0,
             other_ops: 0,
@@ -243,6 +246,11 @@ impl Sink {
         self.counts
     }
 
+    /// Grows while something is written or becomes durable: by it a stop sees whether it is worth waiting.
+    pub fn steps(&self) -> u64 {
+        self.counts.written.wrapping_add(self.epochs.journaled())
+    }
+
     /// The memory, not the path, held the source most of the time: [`SinkConfig::memory`] was out in grants, and came back full.
     pub fn is_held_by_memory(&self) -> bool {
         self.window.is_held_by_memory()
@@ -259,8 +267,8 @@ impl Sink {
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.tick_targets();
-        if self.stop_at.is_some_and(|at| self.now >= at) {
-            self.begin_stop(SessionEnd::Stopped);
+        if self.stop_at.is_some_and(|at| self.now >= at) && self.stop.is_none() {
+            self.peer_ends(SessionEnd::Stopped);
         }
     }
 
@@ -273,8 +281,9 @@ impl Sink {
     fn begin_stop(&mut self, end: SessionEnd) {
         if self.stop.is_none() && !self.finished {
             self.stop = Some(end);
+            let deferred = self.deferred.drain(..).chain(self.deferred_small.drain(..));
             let frames: Vec<Frame> =
-                self.deferred.drain(..).chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
+                deferred.chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
             self.waiting_count = 0;
             for frame in frames {
                 self.free(frame.buffer);

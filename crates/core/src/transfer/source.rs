@@ -269,7 +269,8 @@ impl Source {
             }
             EntryKind::File { fingerprint, object_size, striped, .. } => {
                 self.counts.files += 1;
-                self.counts.bytes += fingerprint.size;
+                // What file systems say: the sum may be anything.
+                self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
                 self.unsealed += 1;
                 self.files.insert(
                     entry.id,
@@ -512,7 +513,7 @@ impl Source {
                         // Told twice or too much: it is never more than the file.
                         let more = extent.len.min(file.size() - file.durable);
                         file.durable += more;
-                        self.counts.durable += more;
+                        self.counts.durable = self.counts.durable.saturating_add(more);
                     }
                 }
             }

@@ -318,7 +318,7 @@ impl Session {
                 control.send(Message::Stop { reason: "interrupted".into() });
                 self.machine.stop();
             }
-            if stopping.is_overdue() {
+            if stopping.is_overdue_at(self.machine.steps(), || !self.engine.stuck().is_empty()) {
                 return SessionEnd::Stopped;
             }
         }

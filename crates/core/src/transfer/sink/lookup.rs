@@ -92,7 +92,7 @@ impl Sink {
             }
             file.in_epoch = true;
             self.epochs.add_dirty(id, 0, self.now);
-            self.counts.written += file.durable.covered();
+            self.counts.written = self.counts.written.saturating_add(file.durable.covered());
             self.states.push((id, generation, FileState::Held { subtrees, verify }));
         } else if let Some(tag) = file.adopt.pop() {
             let item = LookupItem { file: file.sink_file(id), adopt: Some(tag) };
@@ -125,7 +125,7 @@ impl Sink {
         if !self.files.get(&id).is_some_and(waits) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;
-                self.deferred.push_back(frame);
+                self.defer(frame);
             }
         }
     }

@@ -49,7 +49,7 @@ impl Source {
             let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
         }
         file.durable = file.digest.covered();
-        self.counts.durable += file.durable;
+        self.counts.durable = self.counts.durable.saturating_add(file.durable);
         self.start_sending(id);
     }
 
@@ -127,9 +127,9 @@ impl Source {
         if file.queue == Queue::Small {
             self.small_bytes -= file.size();
         }
-        self.counts.durable -= file.durable;
+        self.counts.durable = self.counts.durable.saturating_sub(file.durable);
         self.counts.files_done += 1;
-        self.counts.bytes_done += file.size();
+        self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }
