@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test test-pfs lint bench lab sim sim-targets fuzz mutants clean
+.PHONY: help build demo test test-pfs lint bench lab sim sim-targets fuzz miri mutants clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -93,6 +93,9 @@ sim-targets: ## simulate 1,008 storage targets at both ends under every scheduli
 fuzz: ## fuzz every decoder of bytes from a peer or a disk for FUZZ_SECONDS (30) each
 	@scripts/needs.sh fuzz
 	@scripts/fuzz.sh
+
+miri: ## run what has unsafe code under Miri (needs a nightly toolchain with it)
+	@scripts/miri.sh
 
 clean: ## remove what was built
 	cargo clean

@@ -40,7 +40,8 @@ pub struct StageTime {
 impl StageTime {
     /// Shares of (busy, starved, blocked), each 0 to 1, summing to 1 unless no time was counted.
     pub fn shares(&self) -> (f64, f64, f64) {
-        let total = (self.busy + self.starved + self.blocked) as f64;
+        // A peer's numbers, perhaps: their sum may be anything.
+        let total = self.busy as f64 + self.starved as f64 + self.blocked as f64;
         if total == 0.0 {
             return (0.0, 0.0, 0.0);
         }

@@ -56,8 +56,10 @@ const SETUP_NOTES_MAX: u32 = 16;
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// Nothing heard for this long: the other end is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A graceful stop may take this long.
+/// A graceful stop is given up after this long; that of a sink after as long without a step, or where storage hangs, and
+/// at the latest after [`STOP_LONGEST`]: what was written is made durable first.
 const STOP_MAX: Duration = Duration::from_secs(5);
+const STOP_LONGEST: Duration = Duration::from_secs(60);
 /// A deep tree has this many directories open at once, and there must be room for what lies in them.
 const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
 /// Progress is told this often, and a stop is noticed.
@@ -329,6 +331,8 @@ impl Pulse {
 #[derive(Default)]
 pub(crate) struct Stopping {
     since: Option<Instant>,
+    /// Steps that were made, and when the last was seen.
+    steps: Option<(u64, Instant)>,
 }
 
 impl Stopping {
@@ -343,6 +347,16 @@ impl Stopping {
     /// The graceful stop took too long.
     pub(crate) fn is_overdue(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= STOP_MAX)
+    }
+    /// The same of a sink, which is given time while it makes steps (`steps` grows) or its storage does not hang.
+    pub(crate) fn is_overdue_at(&mut self, steps: u64, hangs: impl FnOnce() -> bool) -> bool {
+        let Some(since) = self.since else { return false };
+        let last = match self.steps {
+            Some((seen, at)) if seen == steps => at,
+            _ => self.steps.insert((steps, Instant::now())).1,
+        };
+        let patient = last.elapsed() < STOP_MAX || !hangs();
+        since.elapsed() >= if patient { STOP_LONGEST } else { STOP_MAX }
     }
 }
 

@@ -249,6 +249,57 @@ fn ctrl_c_loses_only_what_is_in_flight() {
     }
 }
 
+/// Many small files whose syncs take their time, beside a few large ones: bytes of all.
+fn mixed(room: &Room) -> (PathBuf, u64) {
+    let data = room.dir("data");
+    let (small, large) = (room.dir("data/small"), room.dir("data/large"));
+    for i in 0..6000_u32 {
+        room.file(&format!("data/small/f{i}"), i.to_string().repeat(20));
+    }
+    assert!(small.exists());
+    let mut rng = fastrand::Rng::with_seed(29);
+    for i in 0..3 {
+        let mut bytes = vec![0; 100 << 20];
+        rng.fill(&mut bytes);
+        std::fs::write(large.join(format!("f{i}")), bytes).expect("write");
+    }
+    let (_, bytes) = tree::totals(&data);
+    (data, bytes)
+}
+
+/// Goal: after an orderly stop hardly anything goes again, and after a kill only the last moments do, also where many small
+/// files, each of which is a sync of its own, are copied beside large ones.
+/// Method: publications that take 10 ms each; a stop, and a kill, when two thirds are written; bytes of both runs.
+#[test]
+fn small_files_hold_up_no_large_ones() {
+    need!("strace");
+    let room = Room::new();
+    let (data, bytes) = mixed(&room);
+    for (signal, code, most) in
+        [(Signal::TERM, Some(143), IN_FLIGHT_MAX), (Signal::KILL, None, 2 * IN_FLIGHT_MAX)]
+    {
+        let sink = room.dir(&format!("sink{}", signal.as_raw()));
+        let slow = ["fsync:delay_enter=10000".to_owned()];
+        let run = Way::Here.cp(&["-r", "--rate=100MB/s"], &[&data], &sink).injected(&slow).start();
+        let run = until_written(run, &Way::Here, bytes / 3 * 2).expect("the copy lasts until the signal");
+        let mark = run.mark.clone();
+        let written = procs::written(&run.near());
+        run.signal(signal);
+        let ended = run.wait().sane();
+        assert!(code.is_none() || ended.status.code() == code, "{}", ended.describe());
+        procs::wait_gone(&mark);
+        assert_none_torn(&data, &sink.join("data"));
+        let first = match code {
+            Some(_) => ended.summary().number("bytes_sent"),
+            None => written,
+        };
+        let second =
+            Way::Here.cp(&["-r"], &[&data], &sink).run().sane().exits(0).summary().number("bytes_sent");
+        assert_same(&data, &sink.join("data"), ALL);
+        assert!(first + second <= bytes + most, "{signal:?}: {first} and {second} of {bytes} bytes");
+    }
+}
+
 /// Goal: a second Ctrl-C ends the run at once, whatever the far end does.
 /// Method: the far end is frozen, so that no epoch can be closed.
 #[test]

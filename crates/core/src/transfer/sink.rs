@@ -169,7 +169,9 @@ pub struct Sink {
     targets: Option<Targets>,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
+    /// Frames that wait for descriptors; those of small files apart.
     deferred: VecDeque<Frame>,
+    deferred_small: VecDeque<Frame>,
     files_open: u32,
     writes: u32,
     other_ops: u32,
@@ -213,7 +215,7 @@ impl Sink {
             number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
             adopting: HashSet::new(),
             resume: resume.replayed,
-            epochs: Epochs::new(resume.log, resume.next_slot, config.targets.is_some()),
+            epochs: Epochs::new(resume.log, resume.next_slot),
             checks: Checks::default(),
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
@@ -221,6 +223,7 @@ impl Sink {
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
+            deferred_small: VecDeque::new(),
             files_open: 0,
             writes: 0,
             other_ops: 0,
@@ -253,6 +256,11 @@ impl Sink {
         self.counts
     }
 
+    /// Grows while something is written or becomes durable: by it a stop sees whether it is worth waiting.
+    pub fn steps(&self) -> u64 {
+        self.counts.written.wrapping_add(self.epochs.journaled())
+    }
+
     /// The memory, not the path, held the source most of the time: [`SinkConfig::memory`] was out in grants, and came back full.
     pub fn is_held_by_memory(&self) -> bool {
         self.window.is_held_by_memory()
@@ -269,8 +277,8 @@ impl Sink {
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.tick_targets();
-        if self.stop_at.is_some_and(|at| self.now >= at) {
-            self.begin_stop(SessionEnd::Stopped);
+        if self.stop_at.is_some_and(|at| self.now >= at) && self.stop.is_none() {
+            self.peer_ends(SessionEnd::Stopped);
         }
     }
 
@@ -283,8 +291,9 @@ impl Sink {
     fn begin_stop(&mut self, end: SessionEnd) {
         if self.stop.is_none() && !self.finished {
             self.stop = Some(end);
+            let deferred = self.deferred.drain(..).chain(self.deferred_small.drain(..));
             let frames: Vec<Frame> =
-                self.deferred.drain(..).chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
+                deferred.chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
             self.waiting_count = 0;
             for frame in frames {
                 self.free(frame.buffer);

@@ -278,7 +278,8 @@ impl Source {
             }
             EntryKind::File { fingerprint, object_size, striped, .. } => {
                 self.counts.files += 1;
-                self.counts.bytes += fingerprint.size;
+                // What file systems say: the sum may be anything.
+                self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
                 self.unsealed += 1;
                 self.files.insert(
                     entry.id,
@@ -515,11 +516,11 @@ impl Source {
                         // Told twice or too much: it is never more than the file.
                         let more = extent.len.min(file.size() - file.durable);
                         file.durable += more;
-                        self.counts.durable += more;
+                        self.counts.durable = self.counts.durable.saturating_add(more);
                         if file.held.end_at(extent.offset).is_some() {
                             let checked = extent.len.min(file.held.open);
                             file.held.open -= checked;
-                            self.counts.held_open -= checked;
+                            self.counts.held_open = self.counts.held_open.saturating_sub(checked);
                         }
                     }
                 }

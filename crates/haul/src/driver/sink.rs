@@ -337,7 +337,7 @@ impl Session {
                     place.owner.set_ends(true);
                 }
             }
-            if stopping.is_overdue() {
+            if stopping.is_overdue_at(self.machine.steps(), || !self.engine.stuck().is_empty()) {
                 return SessionEnd::Stopped;
             }
         }

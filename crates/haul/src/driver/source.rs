@@ -382,7 +382,7 @@ impl Session {
     fn progress(&self, clock: &Clock) -> Progress {
         let counts = self.machine.counts();
         Progress {
-            bytes_done: counts.bytes_done + counts.durable,
+            bytes_done: counts.bytes_done.saturating_add(counts.durable),
             bytes_total: counts.bytes,
             files_done: counts.files_done,
             files_total: counts.files,

@@ -30,6 +30,8 @@ use super::io::Target;
 
 /// Most threads of a crew, stuck ones included.
 pub const THREADS_MAX: usize = 1024;
+/// Of so many threads of a target one has no part in what is shared.
+const SPARED: usize = 4;
 /// How often a thread that waits tells so.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 /// A shorter deadline would have the watch run all the time.
@@ -378,7 +380,8 @@ impl<J: Send + 'static> Turn<J> {
                 }
             })
         };
-        let hands = threads.min(count) - 1;
+        // Some are left to other jobs: a few syncs of large files must not wait for those of a thousand small ones.
+        let hands = (threads - threads / SPARED).min(count) - 1;
         if hands > 0 {
             let label = Arc::new(move || first(0));
             let share = Share { id: self.id, target: self.target, hands, help: help.clone(), label };
@@ -484,7 +487,7 @@ impl<J: Send + 'static> State<J> {
         let late = self.slots.tick(now);
         if late > 0 {
             for share in &mut self.shares {
-                share.hands = (share.hands + late).min(threads);
+                share.hands = (share.hands + late).min(threads - threads / SPARED);
             }
         }
     }

@@ -57,7 +57,7 @@ pub(crate) fn words_of(panic: &(dyn Any + Send)) -> String {
 #[inline(always)]
 pub(crate) fn panic_point(point: &str, name: &str) {
     if cfg!(test) && name.contains(point) {
-        panic!("{name}: injected");
+        panic!("{name}: on purpose");
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
         let held = owed();
         let panicked = catch_unwind(AssertUnwindSafe(move || {
             let _held = held;
-            panic!("injected");
+            panic!("on purpose");
         }));
         assert!(panicked.is_err());
         let results: Vec<_> = hears.try_iter().collect();

@@ -41,12 +41,12 @@ pub(super) struct Checks {
 
 impl Checks {
     fn expect(&mut self, len: u64, now: Time) {
-        self.left += len;
+        self.left = self.left.saturating_add(len);
         self.since.get_or_insert(now);
     }
 
     fn settle(&mut self, len: u64, now: Time) {
-        self.left -= len;
+        self.left = self.left.saturating_sub(len);
         if self.left == 0 {
             self.spent += self.since.take().map_or(Duration::ZERO, |since| now.since(since));
         }
@@ -72,8 +72,8 @@ impl Sink {
         for subtree in partial.iter().flat_map(|partial| partial.subtrees.iter()) {
             if subtree.offset.saturating_add(subtree.len) > len {
                 // It does not reach so far, and need not be read for that.
-                self.checks.counts.checked += subtree.len;
-                self.checks.counts.wrong += subtree.len;
+                add(&mut self.checks.counts.checked, subtree.len);
+                add(&mut self.checks.counts.wrong, subtree.len);
             } else if told.insert(subtree.offset, subtree.len, subtree.cv).is_ok() {
                 let _ = file.expected.insert(subtree.offset, subtree.len, subtree.cv);
             }
@@ -88,8 +88,8 @@ impl Sink {
         }
         if trust || haul_mutant::removed("held-is-read") {
             let held = std::mem::replace(&mut file.expected, file.durable.fresh());
-            self.checks.counts.trusted += held.covered();
-            self.counts.written += held.covered();
+            add(&mut self.checks.counts.trusted, held.covered());
+            add(&mut self.counts.written, held.covered());
             for subtree in held.iter() {
                 let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
                 let _ = file.durable.insert(subtree.offset, subtree.len, subtree.cv);
@@ -146,18 +146,18 @@ impl Sink {
             // An object may be written over it meanwhile: then this says nothing of the file, and the journal hears the same.
             let Some(expected) = take_expected(file, offset, len) else { continue };
             self.checks.settle(len, now);
-            self.checks.counts.checked += len;
+            add(&mut self.checks.counts.checked, len);
             match value {
                 Some(cv) if cv == expected.cv => {
                     if file.digest.insert(offset, len, cv) == Ok(true) {
-                        self.counts.written += len;
+                        add(&mut self.counts.written, len);
                     }
                     // The journal goes on to promise it.
                     let _ = file.durable.insert(offset, len, cv);
                     tell(file, Subtree { offset, len, cv });
                 }
                 _ => {
-                    self.checks.counts.wrong += len;
+                    add(&mut self.checks.counts.wrong, len);
                     file.wrong.push((offset, len));
                     again = true;
                 }
@@ -197,6 +197,11 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(Message::NotHeld(chunk.to_vec())));
         }
     }
+}
+
+/// Sizes are a peer's and a disk's words: their sum may be anything.
+fn add(total: &mut u64, more: u64) {
+    *total = total.saturating_add(more);
 }
 
 /// What of a file is read next.

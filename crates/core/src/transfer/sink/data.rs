@@ -14,11 +14,14 @@ use super::{Sink, SinkAction};
 use crate::digest::{Subtree, SubtreeSet, subtrees};
 use crate::ids::{BufferId, Class, FileId, StreamId, Time};
 use crate::transfer::op::{BundleWrite, SinkOp};
-use crate::transfer::{piece_at, resends_max};
+use crate::transfer::{SMALL_LEN_MAX, piece_at, resends_max};
 use crate::wire::{DataEntry, DataHeader, Extent, Failure, Message, Stage, credit_cost};
 
 /// Stands for the buffer of a bundle without payload.
 const NO_BUFFER: BufferId = BufferId(u32::MAX);
+
+/// Of so many descriptors one is kept for large files.
+const LARGE_SHARE: u32 = 8;
 
 /// A data frame that waits for an announcement, a lookup or a free descriptor.
 pub(super) struct Frame {
@@ -59,7 +62,7 @@ impl Sink {
             self.free(buffer);
             return self.violation(refused);
         }
-        self.deferred.push_back(Frame { header, buffer, good });
+        self.defer(Frame { header, buffer, good });
     }
 
     /// Books what a frame took of a class. What is wrong with it, if anything is.
@@ -111,17 +114,41 @@ impl Sink {
         {
             return self.violation("data of a file that was never announced");
         }
-        while self.stop.is_none() {
-            // Small files hold a descriptor each until their epoch is over. When neither a write nor an epoch
-            // will free one, a frame is taken beyond the bound: it may complete what is open.
-            let Some(frame) = self.deferred.front() else { break };
-            let more = u32::try_from(frame.header.entries.len()).expect("a bundle is bounded");
-            let freeing = self.writes > 0 || !self.epochs.is_idle();
-            if freeing && self.files_open + more > self.config.files_open_max {
-                break;
-            }
-            let frame = self.deferred.pop_front().expect("it was there");
+        // Small files hold a descriptor each until their epoch is over, and many wait for those. Large files need few: a
+        // part of the bound is theirs, and they do not wait behind small ones.
+        let most = self.config.files_open_max;
+        while let Some(frame) = self.next_deferred(false, most) {
             self.take_frame(frame);
+        }
+        while let Some(frame) = self.next_deferred(true, most - most / LARGE_SHARE) {
+            self.take_frame(frame);
+        }
+    }
+
+    /// The next frame of small files, or of others, for which there are descriptors if `most` may be open.
+    fn next_deferred(&mut self, small: bool, most: u32) -> Option<Frame> {
+        if self.stop.is_some() {
+            return None;
+        }
+        let queue = if small { &self.deferred_small } else { &self.deferred };
+        let frame = queue.front()?;
+        let opens = |entry: &&DataEntry| self.files.get(&entry.id).is_none_or(|file| !file.has_temp);
+        let more = frame.header.entries.iter().filter(opens).count();
+        let more = u32::try_from(more).expect("a bundle is bounded");
+        // When neither a write nor an epoch will free one, a frame is taken beyond the bound: it may complete what is open.
+        let freeing = self.writes > 0 || !self.epochs.is_idle();
+        if freeing && more > 0 && self.files_open + more > most {
+            return None;
+        }
+        if small { self.deferred_small.pop_front() } else { self.deferred.pop_front() }
+    }
+
+    /// A frame is taken up in its turn.
+    pub(super) fn defer(&mut self, frame: Frame) {
+        let small = |entry: &DataEntry| entry.root && u64::from(entry.len) <= SMALL_LEN_MAX;
+        match frame.header.entries.iter().all(small) {
+            true => self.deferred_small.push_back(frame),
+            false => self.deferred.push_back(frame),
         }
     }
 
@@ -246,7 +273,7 @@ impl Sink {
             file.broken = true;
             return self.fail_file(id, failure);
         }
-        self.counts.written += len;
+        self.counts.written = self.counts.written.saturating_add(len);
         // A whole file whose seal is still to come (its ctime is young, say) is made durable with its epoch
         // like a part of one, so that an end before the seal does not cost it.
         let unsealed = file.sealed.is_none_or(|pass| pass < file.pass_max);

@@ -72,7 +72,7 @@ impl Sink {
         self.actions.push_back(SinkAction::EntryEnded { id, parent, name, is_link: false, end, root, bytes });
         for frame in self.waiting.remove(&id).unwrap_or_default() {
             self.waiting_count -= 1;
-            self.deferred.push_back(frame);
+            self.defer(frame);
         }
     }
 

@@ -4,9 +4,13 @@
 //! ones renamed), their directories are synced, one journal record says so. Only then does the source hear
 //! of it. The next epoch fills meanwhile.
 //!
-//! Where the destination has several storage targets, files are synced by the set of targets that they lie on, each set
-//! on its own: one that hangs holds up its own files. What is synced meanwhile is journaled together, one record at a
-//! time. While a set is being synced, its next files are held.
+//! Files are synced in sets, each on its own: parts of large files, large files that are complete, and small files apart
+//! from each other, and, where the destination has several storage targets, by those that they lie on. So neither a
+//! target that hangs nor many small files, each of which is a sync of its own, keep what is written of others from
+//! becoming durable. What is synced meanwhile is journaled together, one record at a time. While a set is being synced, its
+//! next files are held; a file is in one set at a time.
+//!
+//! A set has as many files as were synced in [`SYNC_TIME`] before, so that what is in one is soon durable, on any storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,18 +22,66 @@ use crate::extents::ExtentMap;
 use crate::ids::{Class, DirId, FileId, Generation, Time};
 use crate::journal::{DoneMark, Log, PathKey, Record, SUBTREES_PER_RECORD};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
-use crate::transfer::{Ended, SessionEnd};
+use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd};
 use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome, Stage};
 
 /// An epoch closes at the latest this long after its first write, bytes or files.
 const INTERVAL: Duration = Duration::from_millis(250);
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
 const FILES_MAX: usize = 1024;
+/// Files that are synced together are as many as take about this long, within these bounds.
+const SYNC_TIME: Duration = Duration::from_millis(500);
+const FILES_MIN: usize = 32;
+const FILES_FIRST: usize = 256;
+
+/// What is synced apart from the rest; see the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    /// Parts of large files.
+    Parts,
+    /// Large files that are complete.
+    Large,
+    /// Small files, complete or not.
+    Small,
+}
+
+impl Lane {
+    fn of(file: &File, complete: bool) -> Lane {
+        if haul_mutant::removed("lanes-of-epochs") {
+            return Lane::Small;
+        }
+        match (file.size() <= SMALL_LEN_MAX, complete) {
+            (true, _) => Lane::Small,
+            (false, true) => Lane::Large,
+            (false, false) => Lane::Parts,
+        }
+    }
+}
+
+/// Files of one lane on the same storage targets.
+type Set = (Lane, Vec<Class>);
+
+/// How many files of a lane are synced together.
+#[derive(Clone, Copy)]
+struct Pace(usize);
+
+impl Pace {
+    /// So many files took so long.
+    fn learn(&mut self, files: usize, took: Duration) {
+        let Pace(most) = self;
+        if took > SYNC_TIME {
+            let fit = files as u128 * SYNC_TIME.as_nanos() / took.as_nanos().max(1);
+            *most = (*most).min(usize::try_from(fit).unwrap_or(FILES_MAX)).max(FILES_MIN);
+        } else if files >= *most {
+            *most = (*most * 2).min(FILES_MAX);
+        }
+    }
+}
 
 #[derive(Default)]
 struct Open {
-    dirty: Vec<FileId>,
-    complete: Vec<FileId>,
+    dirty: BTreeSet<FileId>,
+    complete: BTreeSet<FileId>,
     links: Vec<FileId>,
     /// What the journal takes back; written before anything else.
     withdrawn: Vec<Record>,
@@ -49,8 +101,11 @@ struct Closing {
     begin: Vec<(FileId, Generation)>,
     /// Ranges that the journal promises no more with it.
     wrong: Vec<(FileId, Generation, u64, u64)>,
-    /// Sets of targets of which it has files.
-    sets: Vec<Vec<Class>>,
+    /// Sets of which it has files, and these.
+    sets: Vec<Set>,
+    files: Vec<FileId>,
+    /// When they began to be synced.
+    begun: Time,
 }
 
 impl Closing {
@@ -63,6 +118,7 @@ impl Closing {
         self.begin.extend(other.begin);
         self.wrong.extend(other.wrong);
         self.sets.extend(other.sets);
+        self.files.extend(other.files);
     }
 }
 
@@ -77,19 +133,22 @@ pub(super) struct Epochs {
     synced: Option<Closing>,
     /// Being journaled.
     closing: Option<Closing>,
-    /// Sets of targets of which files are being synced or journaled.
-    busy: BTreeSet<Vec<Class>>,
-    /// Files of such sets, which wait; whether they are complete.
-    held: Vec<(FileId, bool)>,
-    /// There may be several sets.
-    apart: bool,
+    /// Sets of which files are being synced or journaled.
+    busy: BTreeSet<Set>,
+    /// These files: one that is complete waits until its parts are journaled.
+    under_way: BTreeSet<FileId>,
+    /// Files of such sets, and what was too many for one, which wait; whether they are complete.
+    held: BTreeMap<Set, BTreeMap<FileId, bool>>,
+    /// By lane.
+    paces: BTreeMap<Lane, Pace>,
     log: Log,
     next_slot: u32,
+    /// Records that were made.
+    journaled: u64,
 }
 
 impl Epochs {
-    /// `apart`: files are synced by the sets of targets that they lie on.
-    pub(super) fn new(log: Log, next_slot: u32, apart: bool) -> Epochs {
+    pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
         Epochs {
             broken: None,
             open: Open::default(),
@@ -97,10 +156,12 @@ impl Epochs {
             synced: None,
             closing: None,
             busy: BTreeSet::new(),
-            held: Vec::new(),
-            apart,
+            under_way: BTreeSet::new(),
+            held: BTreeMap::new(),
+            paces: BTreeMap::new(),
             log,
             next_slot,
+            journaled: 0,
         }
     }
 
@@ -109,30 +170,32 @@ impl Epochs {
         self.open.since.is_none() && self.held.is_empty() && self.is_settled()
     }
 
+    /// Grows when something became durable.
+    pub(super) fn journaled(&self) -> u64 {
+        self.journaled
+    }
+
     /// Nothing is being synced or journaled.
     fn is_settled(&self) -> bool {
         self.syncing.is_empty() && self.synced.is_none() && self.closing.is_none()
     }
 
-    /// The open epoch may close although others did not end.
-    fn may_close(&self) -> bool {
-        self.apart || self.is_settled()
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.open.since.map(|since| since.after(INTERVAL))
     }
 
-    pub(super) fn deadline(&self) -> Option<Time> {
-        self.open.since.filter(|_| self.may_close()).map(|since| since.after(INTERVAL))
+    fn files_max(&self, lane: Lane) -> usize {
+        self.paces.get(&lane).map_or(FILES_FIRST, |pace| pace.0)
     }
 
     pub(super) fn add_dirty(&mut self, id: FileId, bytes: u64, now: Time) {
-        if self.open.dirty.last() != Some(&id) {
-            self.open.dirty.push(id);
-        }
-        self.open.bytes += bytes;
+        self.open.dirty.insert(id);
+        self.open.bytes = self.open.bytes.saturating_add(bytes);
         self.open.since.get_or_insert(now);
     }
 
     pub(super) fn add_complete(&mut self, id: FileId, now: Time) {
-        self.open.complete.push(id);
+        self.open.complete.insert(id);
         self.open.since.get_or_insert(now);
     }
 
@@ -168,6 +231,31 @@ impl Epochs {
         self.open.since.get_or_insert(Time::default());
     }
 
+    /// What waited for sets that are free comes into the open epoch, as much as is synced together.
+    fn refill(&mut self) {
+        let Epochs { held, busy, under_way, paces, open, .. } = self;
+        held.retain(|set, files| {
+            if busy.contains(set) {
+                return true;
+            }
+            let most = paces.get(&set.0).map_or(FILES_FIRST, |pace| pace.0);
+            let next = files.iter().filter(|(id, _)| !under_way.contains(*id)).take(most);
+            let next: Vec<(FileId, bool)> = next.map(|(id, complete)| (*id, *complete)).collect();
+            for (id, complete) in &next {
+                files.remove(id);
+                match complete {
+                    true => open.complete.insert(*id),
+                    false => open.dirty.insert(*id),
+                };
+            }
+            if !next.is_empty() {
+                // They waited for long enough.
+                open.since = Some(Time::default());
+            }
+            !files.is_empty()
+        });
+    }
+
     fn take_slot(&mut self) -> u32 {
         self.next_slot += 1;
         self.next_slot - 1
@@ -184,33 +272,34 @@ impl Epochs {
 
 impl Sink {
     pub(super) fn run_epochs(&mut self) {
-        if self.epochs.open.since.is_none() || !self.epochs.may_close() {
+        if self.epochs.open.since.is_none() {
             return;
         }
         // What is still deferred waits for descriptors, which this epoch holds.
-        let starved = !self.deferred.is_empty();
+        let starved = !(self.deferred.is_empty() && self.deferred_small.is_empty());
         let last = self.end.is_some() || self.stop.is_some();
-        if (self.writes == 0 && (last || starved)) || self.epochs.is_due(self.now) {
+        let alone = self.writes == 0 && self.epochs.is_settled();
+        if (alone && (last || starved)) || self.epochs.is_due(self.now) {
             self.close_epoch();
         }
     }
 
     fn close_epoch(&mut self) {
         let open = std::mem::take(&mut self.epochs.open);
-        let Open { links, withdrawn, begin, .. } = open;
-        let mut rest = Closing { links, withdrawn, begin, ..Closing::default() };
-        let mut parts: BTreeMap<Vec<Class>, (Closing, Vec<CommitItem>)> = BTreeMap::new();
+        let Open { links, withdrawn, begin, dirty, complete, .. } = open;
+        let rest = Closing { links, withdrawn, begin, ..Closing::default() };
+        let mut parts: BTreeMap<Set, (Closing, Vec<CommitItem>)> = BTreeMap::new();
         let policy = self.config.policy;
-        let dirty = open.dirty.into_iter().map(|id| (id, false));
-        for (id, complete) in dirty.chain(open.complete.into_iter().map(|id| (id, true))) {
+        let dirty = dirty.into_iter().map(|id| (id, false));
+        for (id, complete) in dirty.chain(complete.into_iter().map(|id| (id, true))) {
             let phase = if complete { Phase::Committing } else { Phase::Open };
             let due = |f: &&File| f.phase == phase && (complete || f.in_epoch);
-            if self.files.get(&id).filter(due).is_none() {
-                continue;
-            }
-            let set = self.set_of(id);
-            if self.epochs.busy.contains(&set) {
-                self.epochs.held.push((id, complete));
+            let Some(file) = self.files.get(&id).filter(due) else { continue };
+            let lane = Lane::of(file, complete);
+            let set = (lane, self.set_of(id));
+            let full = parts.get(&set).is_some_and(|(_, items)| items.len() >= self.epochs.files_max(lane));
+            if full || self.epochs.under_way.contains(&id) || self.epochs.busy.contains(&set) {
+                *self.epochs.held.entry(set).or_default().entry(id).or_default() |= complete;
                 continue;
             }
             let Some(file) = self.files.get_mut(&id) else { continue };
@@ -229,18 +318,18 @@ impl Sink {
                 items.push(CommitItem { id, publish: None });
             }
         }
-        let apart = self.epochs.apart;
         for (set, (mut closing, items)) in parts {
-            if !apart {
-                closing.take_in(std::mem::take(&mut rest));
-            }
             closing.sets.push(set.clone());
+            closing.begun = self.now;
+            closing.files = items.iter().map(|item| item.id).collect();
+            self.epochs.under_way.extend(&closing.files);
             self.epochs.busy.insert(set);
             self.epochs.syncing.insert(items[0].id, closing);
             self.actions.push_back(SinkAction::Submit(SinkOp::Commit { durable: policy.durable, items }));
         }
-        let nothing = rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty();
-        if self.epochs.syncing.is_empty() || (apart && !nothing) {
+        // Of what was held some may have ended meanwhile, and others can take its place.
+        self.epochs.refill();
+        if !(rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty()) {
             self.epoch_synced(rest);
         }
     }
@@ -265,6 +354,11 @@ impl Sink {
         let first = results.first().map(|(id, _)| *id);
         let closing = first.and_then(|id| self.epochs.syncing.remove(&id));
         let mut closing = closing.expect("a commit belongs to a closing epoch");
+        let took = self.now.since(closing.begun);
+        for (lane, _) in &closing.sets {
+            let pace = self.epochs.paces.entry(*lane).or_insert(Pace(FILES_FIRST));
+            pace.learn(results.len(), took);
+        }
         let mut failed = BTreeSet::new();
         for (id, result) in results {
             if let Some(drain) = self.drains.get_mut(&id).filter(|d| d.in_commit) {
@@ -435,8 +529,9 @@ impl Sink {
             if !self.is_fatal(&failure) {
                 self.begin_stop(SessionEnd::Failed(failure));
             }
-            return self.free_sets(&closing.sets);
+            return self.free_sets(&closing.sets, &closing.files);
         }
+        self.epochs.journaled += 1;
         let extents: Vec<Extent> = closing
             .dirty
             .iter()
@@ -465,29 +560,18 @@ impl Sink {
         for id in closing.links {
             self.end_link(id, Ok(()));
         }
-        self.free_sets(&closing.sets);
+        self.free_sets(&closing.sets, &closing.files);
     }
 
     /// The next files of these sets may be synced; and what was synced meanwhile is journaled.
-    fn free_sets(&mut self, sets: &[Vec<Class>]) {
+    fn free_sets(&mut self, sets: &[Set], files: &[FileId]) {
         for set in sets {
             self.epochs.busy.remove(set);
         }
-        for (id, complete) in std::mem::take(&mut self.epochs.held) {
-            let Some(set) = self.files.get(&id).and_then(|file| file.set.as_ref()) else { continue };
-            if self.epochs.busy.contains(set) {
-                self.epochs.held.push((id, complete));
-                continue;
-            }
-            let open = &mut self.epochs.open;
-            if complete {
-                open.complete.push(id)
-            } else {
-                open.dirty.push(id)
-            }
-            // They waited for long enough.
-            open.since = Some(Time::default());
+        for id in files {
+            self.epochs.under_way.remove(id);
         }
+        self.epochs.refill();
         self.journal_synced();
     }
 }

@@ -117,7 +117,7 @@ impl Sink {
         if !self.files.get(&id).is_some_and(waits) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;
-                self.deferred.push_back(frame);
+                self.defer(frame);
             }
         }
     }

@@ -32,7 +32,7 @@ impl Source {
             FileState::Held { subtrees, verify } => {
                 file.held = Held::new(disjoint(subtrees, file.digest.fresh()));
                 self.counts.held = self.counts.held.saturating_add(file.held.open);
-                self.counts.held_open += file.held.open;
+                self.counts.held_open = self.counts.held_open.saturating_add(file.held.open);
                 if verify {
                     file.phase = Phase::Verifying;
                     if !self.is_young(id) {
@@ -65,7 +65,7 @@ impl Source {
     /// The sink holds nothing of it any more, or the file is over.
     pub(super) fn drop_held(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        self.counts.held_open -= std::mem::take(&mut file.held).open;
+        self.counts.held_open = self.counts.held_open.saturating_sub(std::mem::take(&mut file.held).open);
     }
 
     pub(super) fn start_sending(&mut self, id: FileId) {
@@ -97,7 +97,7 @@ impl Source {
         }
         let open = held.min(file.held.open);
         file.held.open -= open;
-        self.counts.held_open -= open;
+        self.counts.held_open = self.counts.held_open.saturating_sub(open);
         if matches!(file.phase, Phase::Verifying | Phase::Young) {
             return file.held.unplan(offset, len);
         }
@@ -124,7 +124,7 @@ impl Source {
                 // All of it goes now.
                 let also = file.held.take(start, len.into()).min(file.held.open);
                 file.held.open -= also;
-                self.counts.held_open -= also;
+                self.counts.held_open = self.counts.held_open.saturating_sub(also);
                 pieces.push(start);
             }
         }
@@ -194,9 +194,9 @@ impl Source {
         if file.queue == Queue::Small {
             self.small_bytes -= file.size();
         }
-        self.counts.durable -= file.durable;
+        self.counts.durable = self.counts.durable.saturating_sub(file.durable);
         self.counts.files_done += 1;
-        self.counts.bytes_done += file.size();
+        self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }

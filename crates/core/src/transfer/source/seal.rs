@@ -231,8 +231,9 @@ impl Source {
         // It may have got holes or lost them since it was walked.
         let sparse = self.config.holes && fingerprint.size > SMALL_LEN_MAX;
         let Some(file) = self.files.get_mut(&id) else { return };
-        self.counts.bytes = self.counts.bytes - file.size() + fingerprint.size;
-        self.counts.durable -= std::mem::take(&mut file.durable);
+        let others = self.counts.bytes.saturating_sub(file.size());
+        self.counts.bytes = others.saturating_add(fingerprint.size);
+        self.counts.durable = self.counts.durable.saturating_sub(std::mem::take(&mut file.durable));
         file.fingerprint = fingerprint;
         file.meta = meta;
         file.not_before = not_before;

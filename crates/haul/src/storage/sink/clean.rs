@@ -213,7 +213,7 @@ impl Removed {
         match jail.unlink(dir, name) {
             Ok(()) => {
                 self.files += 1;
-                self.bytes += size.unwrap_or(0);
+                self.bytes = self.bytes.saturating_add(size.unwrap_or(0));
             }
             Err(Errno::NOENT) => {}
             Err(_) => self.failed += 1,

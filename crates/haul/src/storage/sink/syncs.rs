@@ -107,7 +107,7 @@ mod tests {
             syncs.run(count).expect("a good sync");
         }
         assert_eq!(made, 3);
-        assert!(catch_unwind(AssertUnwindSafe(|| syncs.run(|| panic!("injected")))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| syncs.run(|| panic!("on purpose")))).is_err());
         assert!(syncs.run(|| Ok(())).is_err());
     }
 }

@@ -1,0 +1,240 @@
+//! Epochs of the sink: what holds up what.
+//!
+//! In: announcements and frames, as a source sends them; completions, kept back as the test wants. Out: what is synced,
+//! and of what the source hears that it is durable.
+
+use std::time::Duration;
+
+use haul_core::digest::{DigestKind, subtrees};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use haul_core::journal::{Log, Replayed};
+use haul_core::transfer::SessionEnd;
+use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
+use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::wire::{Announced, DataEntry, DataHeader, Extent, Message, Policy};
+
+const OBJECT: u64 = 4 << 20;
+const SMALL: u64 = 1000;
+/// Small files that a frame brings.
+const BUNDLE: u64 = 100;
+
+/// A sink, and what it asked for that is not done.
+struct Bench {
+    sink: Sink,
+    now: Time,
+    commits: Vec<Vec<CommitItem>>,
+    durable: Vec<Extent>,
+    done: Vec<FileId>,
+    end: Option<SessionEnd>,
+    buffers: u32,
+    /// Payload of large files that was written.
+    written: u64,
+}
+
+fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
+    let len = OBJECT.min(size - offset);
+    let tail = offset + len == size;
+    let (root, digest, generation) = (len == size, DigestKind::Blake3, Generation(0));
+    let cvs = if root { vec![[7; 32]] } else { subtrees(offset, len, tail).map(|_| [7; 32]).collect() };
+    let (id, len) = (FileId(id), len as u32);
+    DataEntry { id, generation, offset, len, root, hole: false, tail, sealed, pass: 0, digest, cvs }
+}
+
+impl Bench {
+    fn new(files_open_max: u32) -> Bench {
+        let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
+        let policy = Policy {
+            durable: true,
+            force: false,
+            no_clobber: false,
+            update: false,
+            owner: false,
+            times: true,
+            verify: false,
+        };
+        let config = SinkConfig {
+            policy,
+            memory: 1 << 30,
+            entries_max: 100_000,
+            wait: false,
+            files_open_max,
+            tag: 1,
+            holes: false,
+            digest: DigestKind::Blake3,
+            targets: None,
+            round_trip: None,
+            layouts: false,
+            names: None,
+        };
+        let sink = Sink::new(config, resume);
+        let (commits, durable, done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bench =
+            Bench { sink, now: Time(1), commits, durable, done, end: None, buffers: 0, written: 0 };
+        bench.act();
+        bench
+    }
+
+    fn announce(&mut self, ids: std::ops::Range<u64>, size: u64) {
+        let mtime = Timestamp { secs: 1, nanos: 0 };
+        let all: Vec<Announced> = ids
+            .map(|id| Announced {
+                id: FileId(id),
+                generation: Generation(0),
+                parent: DirId::ROOT,
+                name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
+                meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime },
+                kind: EntryKind::File {
+                    fingerprint: Fingerprint { size, mtime, ctime: mtime, ino: id },
+                    object_size: OBJECT as u32,
+                    sparse: false,
+                    striped: false,
+                },
+            })
+            .collect();
+        for part in all.chunks(100) {
+            self.sink.handle_message(Message::Announce(part.to_vec()), self.now);
+            self.act();
+        }
+    }
+
+    fn frame(&mut self, entries: Vec<DataEntry>) {
+        self.buffers += 1;
+        let good = vec![true; entries.len()];
+        let header = DataHeader { class: Class::ANY, entries };
+        self.sink.handle_data(StreamId(1), header, Some(BufferId(self.buffers)), good, self.now);
+        self.act();
+    }
+
+    fn small(&mut self, ids: std::ops::Range<u64>) {
+        self.announce(ids.clone(), SMALL);
+        for first in ids.step_by(BUNDLE as usize) {
+            self.frame((first..first + BUNDLE).map(|id| entry(id, SMALL, 0, true)).collect());
+        }
+    }
+
+    /// All but commits is done at once.
+    fn act(&mut self) {
+        while let Some(action) = self.sink.poll_action() {
+            let done = match action {
+                SinkAction::Send(Message::Durable(extents)) => {
+                    self.durable.extend(extents);
+                    continue;
+                }
+                SinkAction::Send(Message::Done(items)) => {
+                    self.done.extend(items.iter().map(|item| item.id));
+                    continue;
+                }
+                SinkAction::Finished(end) => {
+                    self.end = Some(end);
+                    continue;
+                }
+                SinkAction::Submit(SinkOp::Commit { items, .. }) => {
+                    self.commits.push(items);
+                    continue;
+                }
+                SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, .. }) => {
+                    self.written += u64::from(len);
+                    SinkDone::Write { id: file.id, offset, len, buffer, took: None, result: Ok(()) }
+                }
+                SinkAction::Submit(SinkOp::WriteBundle { buffer, items }) => SinkDone::WriteBundle {
+                    buffer,
+                    results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
+                },
+                SinkAction::Submit(SinkOp::SyncDirs { dirs }) => {
+                    SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
+                }
+                SinkAction::Submit(SinkOp::Journal { .. }) => SinkDone::Journal { result: Ok(()) },
+                SinkAction::Submit(SinkOp::Discard { id }) => SinkDone::Discard { id },
+                SinkAction::Submit(op) => panic!("{op:?}"),
+                _ => continue,
+            };
+            self.sink.handle_done(done, self.now);
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        self.sink.handle_tick(self.now);
+        self.act();
+    }
+
+    /// The commit with this number is done.
+    fn commit(&mut self, at: usize) {
+        let items = self.commits.remove(at);
+        let results = items.into_iter().map(|item| (item.id, Ok(()))).collect();
+        self.sink.handle_done(SinkDone::Commit { results }, self.now);
+        self.act();
+    }
+
+    fn is_small(items: &[CommitItem]) -> bool {
+        items.iter().all(|item| item.publish.as_ref().is_some_and(|publish| publish.file.size == SMALL))
+    }
+}
+
+/// Goal: what is written of a large file becomes durable while small files, as many as there may be open, are still being
+/// synced; and its data do not wait behind those of small ones for descriptors.
+/// Method: small files whose first sync never ends; objects of a large file come behind them, and are asked after.
+#[test]
+fn small_files_hold_up_no_parts() {
+    let mut bench = Bench::new(800);
+    bench.small(1..2001);
+    bench.announce(5000..5001, 16 * OBJECT);
+    bench.pass(Duration::from_secs(1));
+    assert!(bench.commits.len() == 1 && Bench::is_small(&bench.commits[0]));
+    for object in 0..8 {
+        bench.frame(vec![entry(5000, 16 * OBJECT, object * OBJECT, false)]);
+    }
+    assert_eq!(bench.written, 8 * OBJECT, "its data waited for descriptors of small files");
+    bench.pass(Duration::from_secs(1));
+    let parts = bench.commits.iter().position(|items| items.iter().any(|item| item.id == FileId(5000)));
+    bench.commit(parts.expect("its parts are being synced"));
+    let durable: u64 = bench.durable.iter().map(|extent| extent.len).sum();
+    assert_eq!(durable, 8 * OBJECT);
+    assert!(bench.done.is_empty());
+}
+
+/// Goal: small files are synced as many at a time as take about half a second, so that what was written of them is not
+/// long in doubt, on slow storage and on quick.
+/// Method: syncs of a millisecond and of 20 ms for each file; the longest epoch after the first ones.
+#[test]
+fn epochs_are_as_long_as_storage_allows() {
+    for (each, most) in [(Duration::from_micros(100), 1024), (Duration::from_millis(20), 64)] {
+        let mut bench = Bench::new(100_000);
+        bench.small(1..20_001);
+        bench.pass(Duration::from_secs(1));
+        let mut sizes = Vec::new();
+        while let Some(items) = bench.commits.first() {
+            let count = items.len();
+            sizes.push(count);
+            bench.now = bench.now.after(each * count as u32);
+            bench.commit(0);
+        }
+        assert_eq!(bench.done.len(), 20_000);
+        let later = &sizes[3..sizes.len() - 1];
+        assert!(later.iter().all(|count| *count <= most), "{each:?}: {sizes:?}");
+        assert!(later.iter().any(|count| 2 * count >= most.min(50)), "{each:?}: {sizes:?}");
+    }
+}
+
+/// Goal: an orderly stop makes durable all that was written, also of files that wait for another sync then.
+/// Method: a stop while small files and parts of a large one are being synced and more of both was written.
+#[test]
+fn a_stop_makes_all_that_was_written_durable() {
+    let mut bench = Bench::new(10_000);
+    bench.small(1..1001);
+    bench.announce(5000..5001, 16 * OBJECT);
+    bench.frame(vec![entry(5000, 16 * OBJECT, 0, false)]);
+    bench.pass(Duration::from_secs(1));
+    bench.frame(vec![entry(5000, 16 * OBJECT, OBJECT, false)]);
+    bench.sink.stop();
+    bench.pass(Duration::from_secs(1));
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.end, None, "nothing was synced yet");
+    while !bench.commits.is_empty() {
+        bench.commit(0);
+    }
+    assert_eq!(bench.end, Some(SessionEnd::Stopped));
+    assert_eq!(bench.durable.iter().map(|extent| extent.len).sum::<u64>(), 2 * OBJECT);
+    assert_eq!(bench.done.len(), 1000);
+}
