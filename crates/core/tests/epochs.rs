@@ -52,6 +52,7 @@ impl Bench {
             owner: false,
             times: true,
             verify: false,
+            trust: false,
         };
         let config = SinkConfig {
             policy,
