@@ -224,7 +224,7 @@ fn records_round_trip() {
         }
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
-    let mut expected = b"haul-journal\0\0\x03\0".to_vec();
+    let mut expected = b"haul-journal\0\0\x04\0".to_vec();
     expected.extend([25, 0, 0, 0, 1]);
     expected.extend([3; 16]);
     expected.extend([77, 0, 0, 0, 0, 0, 0, 0]);
