@@ -152,6 +152,8 @@ pub struct Summary {
     pub dirs: u64,
     pub symlinks: u64,
     pub unchanged: u64,
+    /// Those of the unchanged files whose mode or owner was brought up to date.
+    pub amended: u64,
     pub skipped: u64,
     pub failed: u64,
     /// Content of the files that were copied, bytes.
@@ -210,6 +212,7 @@ impl Default for Summary {
             dirs: 0,
             symlinks: 0,
             unchanged: 0,
+            amended: 0,
             skipped: 0,
             failed: 0,
             bytes: 0,

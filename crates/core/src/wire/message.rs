@@ -173,6 +173,8 @@ pub struct EndReport {
     pub payload: u64,
     /// Objects that were sent again.
     pub objects_resent: u64,
+    /// Unchanged files whose mode or owner was brought up to date (sink).
+    pub amended: u64,
     /// What could not be kept, counted by [`NotKept`].
     pub not_kept: [u64; NotKept::COUNT],
 }
@@ -192,17 +194,26 @@ pub enum NotKept {
     SetId,
     /// Named like a temporary or a journal of haul: skipped.
     OwnName,
+    /// The mode was refused, or the file system keeps another one.
+    Mode,
+    /// The mtime was refused.
+    Mtime,
+    /// The mtime lies outside what the file system can hold: the nearest that it can was set.
+    MtimeClamped,
 }
 
 impl NotKept {
-    pub const COUNT: usize = 6;
-    pub const ALL: [NotKept; 6] = [
+    pub const COUNT: usize = 9;
+    pub const ALL: [NotKept; 9] = [
         NotKept::Special,
         NotKept::HardLink,
         NotKept::Sparse,
         NotKept::Owner,
         NotKept::SetId,
         NotKept::OwnName,
+        NotKept::Mode,
+        NotKept::Mtime,
+        NotKept::MtimeClamped,
     ];
 
     /// The words of a report.
@@ -214,6 +225,9 @@ impl NotKept {
             NotKept::Owner => "owners or groups not set",
             NotKept::SetId => "setuid or setgid bits dropped",
             NotKept::OwnName => "files named like haul's own temporaries or journals skipped",
+            NotKept::Mode => "modes that the destination would not take",
+            NotKept::Mtime => "mtimes not set",
+            NotKept::MtimeClamped => "mtimes outside what the destination can hold, clamped",
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
-//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
+//! Reading order: [`names`], [`tree`], `look` (what stands there), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
+//! into its file), `gate` (one mode at a time), `mode` (direct or buffered), `cache` (pages leave), `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers),
 //! [`clean`] (debris of dead jobs).
 //!
@@ -19,10 +19,13 @@ mod data;
 pub mod engine;
 mod fault;
 mod files;
+mod fold;
 mod gate;
 mod gather;
 pub mod journal;
 mod keeper;
+mod look;
+mod meta;
 mod mode;
 pub mod names;
 pub mod owner;
@@ -32,9 +35,9 @@ pub mod stripes;
 pub mod tree;
 mod verify;
 
-pub use commit::{NotKept, NotKeptCounters};
 pub use engine::{EngineConfig, WriteEngine};
 pub use journal::Journal;
+pub use meta::{NotKept, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
 pub use places::{Ground, Places};

@@ -23,12 +23,12 @@ use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
-use super::commit::NotKeptCounters;
 use super::data::{Data, Tag};
 use super::files::Files;
 use super::gather::{Place, no_target, pair, whole};
 use super::journal::Journal;
 use super::keeper::Keeper;
+use super::meta::NotKeptCounters;
 use super::mode::Choice;
 use super::names::tag_bits;
 use super::places::Places;
@@ -234,6 +234,12 @@ impl WriteEngine {
         ended &= self.keeper.end(END_TICK, self.deadline);
         if !ended {
             self.sink.over.store(true, Ordering::Relaxed);
+        } else if self.sink.tree.is_widened()
+            && (self.sink.still_owner)().is_ok()
+            && !haul_mutant::removed("directories-close-again")
+        {
+            // A new owner of the job needs them open.
+            self.sink.tree.close_again();
         }
         self.ended = Some(ended);
         ended
@@ -335,6 +341,14 @@ impl Sink {
                     sink.data.choice.on_commit();
                     SinkDone::Commit { results: pair(items, |item| item.id, results) }
                 },
+            ),
+            SinkOp::Amend { durable, items } => self.split(
+                ("metadata", Stage::Metadata),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                move |sink, item| sink.amend(item, durable),
+                |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::MakeLinks { items } => self.split(
                 ("create", Stage::Publish),

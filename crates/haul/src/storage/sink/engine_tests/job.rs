@@ -18,6 +18,7 @@ fn former_owner_publishes_nothing() {
         meta: META,
         owner: false,
         no_replace: false,
+        force: false,
     };
     assert!(
         matches!(bench.run(SinkOp::MakeLinks { items: vec![link] }, b""), SinkDone::MakeLinks { results } if results[0].1.is_err())
@@ -48,9 +49,9 @@ fn lookup_tells_and_adopts() {
         other => panic!("{other:?}"),
     }
     assert_eq!(bench.look(&file(2, old, "d", 0), None).existing, Existing::Dir);
-    assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Other);
+    assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Link);
     let missing = bench.look(&file(4, old, "m", 0), Some(5));
-    assert_eq!(missing, Found { existing: Existing::Nothing, adopted: false });
+    assert_eq!(missing, Found { existing: Existing::Nothing, inode: None, adopted: false });
 
     fs::write(bench.temp("good", 5), "half").expect("write");
     assert!(bench.look(&file(5, DirId::ROOT, "good", 8), Some(5)).adopted);
