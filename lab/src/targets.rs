@@ -122,6 +122,9 @@ struct Up {
     /// Model: as on Lustre, a layout set after a file was opened has no effect
     #[arg(long, conflicts_with = "devices")]
     strict_layout: bool,
+    /// Model: upper and lower case of a name are one, as on file systems of other systems
+    #[arg(long, conflicts_with = "devices")]
+    fold: bool,
     /// Model: seed of all that is drawn
     #[arg(long, default_value_t = 1, conflicts_with = "devices")]
     seed: u64,
@@ -293,6 +296,7 @@ fn model_spec(up: &Up, count: u32) -> anyhow::Result<(ModelSpec, Option<PathBuf>
         pool: up.pool.clone(),
         space,
         strict_layout: up.strict_layout,
+        fold: up.fold,
         seed: up.seed,
         script: up.script.as_deref().map(read_script).transpose()?,
     };

@@ -180,6 +180,8 @@ pub struct Summary {
     pub dirs: u64,
     pub symlinks: u64,
     pub unchanged: u64,
+    /// Those of the unchanged files whose mode or owner was brought up to date.
+    pub amended: u64,
     pub skipped: u64,
     pub failed: u64,
     /// Of these, entries that were gone from the source when they were to be read.
@@ -244,6 +246,7 @@ impl Default for Summary {
             dirs: 0,
             symlinks: 0,
             unchanged: 0,
+            amended: 0,
             skipped: 0,
             failed: 0,
             vanished: 0,

@@ -19,6 +19,7 @@ use haul_core::ids::StreamId;
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{RATE_UNLIMITED, STREAMS_MAX};
+use rustix::fs::{Mode, OFlags};
 
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
@@ -473,9 +474,11 @@ fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), Refuse
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {
-        match File::open(above) {
-            Ok(dir) if dir.metadata().is_ok_and(|m| m.is_dir()) => break dir,
-            _ => match above.parent() {
+        // Never opened for reading: a FIFO would wait for its other end for ever.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(above, flags, Mode::empty()) {
+            Ok(dir) => break dir,
+            Err(_) => match above.parent() {
                 Some(parent) if parent.as_os_str().is_empty() => above = Path::new("."),
                 Some(parent) => above = parent,
                 None => return Ok(()),

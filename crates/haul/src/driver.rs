@@ -474,6 +474,7 @@ pub(crate) fn end_report(meter: &Meter, strays: &AtomicU64, payload: u64, object
         strays: strays.load(Ordering::Relaxed),
         payload,
         objects_resent,
+        amended: 0,
         not_kept: [0; NotKept::COUNT],
         held: Default::default(),
     }

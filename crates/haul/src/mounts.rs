@@ -38,6 +38,8 @@ pub(crate) struct Mount {
     pub(crate) mount_point: String,
     pub(crate) kind: String,
     pub(crate) source: String,
+    /// Of the file system, by commas.
+    pub(crate) options: String,
 }
 
 impl Mount {
@@ -84,7 +86,8 @@ pub(crate) fn parse_mount(line: &str) -> Option<Mount> {
     let mut system = system.split(' ');
     let kind = unescape(system.next()?);
     let source = unescape(system.next().unwrap_or("none"));
-    Some(Mount { id, device, mount_point, kind, source })
+    let options = unescape(system.next().unwrap_or_default());
+    Some(Mount { id, device, mount_point, kind, source, options })
 }
 
 /// The kernel writes space, tab, line feed and backslash as `\040` and so on.
@@ -116,6 +119,7 @@ mod tests {
         assert_eq!((nfs.id, nfs.device), (41, (0, 52)));
         assert_eq!((&*nfs.mount_point, &*nfs.source), ("/mnt/big data", "dtn1:/export/a b"));
         assert_eq!(parse_mount(EXT4).unwrap().kind, "ext4");
+        assert_eq!(parse_mount(EXT4).unwrap().options, "rw,discard");
         for bad in ["", "41", "x 27 0:52 / / rw - nfs a b", "41 27 052 / / rw - nfs a b", "1 2 3:4 / / rw"] {
             assert_eq!(parse_mount(bad), None, "{bad}");
         }

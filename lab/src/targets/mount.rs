@@ -50,6 +50,7 @@ pub struct Model {
     volume: Arc<Volume>,
     space: Space,
     strict_layout: bool,
+    names_ttl: Duration,
     listings: Mutex<HashMap<u64, Listing>>,
     next_handle: AtomicU64,
     zeros: Arc<[u8]>,
@@ -64,10 +65,12 @@ pub fn mount(spec: &ModelSpec, volume: Arc<Volume>) -> io::Result<Session<Model>
     };
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let model = Model {
-        tree: Mutex::new(Tree::new(uid, gid)),
+        tree: Mutex::new(Tree::new(uid, gid, spec.fold)),
         volume,
         space,
         strict_layout: spec.strict_layout,
+        // A name that is kept would outlive the renaming of its other form.
+        names_ttl: if spec.fold { Duration::ZERO } else { TTL },
         listings: Mutex::default(),
         next_handle: AtomicU64::new(1),
         zeros: vec![0; REQUEST_LEN_MAX as usize].into(),
@@ -181,9 +184,9 @@ fn answer_xattr(value: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
     }
 }
 
-fn answer_entry(attr: Result<fuser::FileAttr, Errno>, reply: ReplyEntry) {
+fn answer_entry(ttl: &Duration, attr: Result<fuser::FileAttr, Errno>, reply: ReplyEntry) {
     match attr {
-        Ok(attr) => reply.entry(&TTL, &attr, Generation(0)),
+        Ok(attr) => reply.entry(ttl, &attr, Generation(0)),
         Err(errno) => reply.error(errno),
     }
 }
@@ -217,7 +220,7 @@ impl Filesystem for Model {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(self.tree().lookup(parent.0, name), reply);
+        answer_entry(&self.names_ttl, self.tree().lookup(parent.0, name), reply);
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, lookups: u64) {
@@ -284,7 +287,7 @@ impl Filesystem for Model {
             0 | libc::S_IFREG => self.make_file(request, parent.0, name, mode, false),
             _ => self.make(request, parent.0, name, mode, Kind::Other),
         };
-        answer_entry(made, reply);
+        answer_entry(&self.names_ttl, made, reply);
     }
 
     fn mkdir(
@@ -298,7 +301,7 @@ impl Filesystem for Model {
     ) {
         let wish = self.tree().wish_of(parent.0);
         let kind = Kind::Directory { parent: parent.0, entries: Default::default(), wish };
-        answer_entry(self.make(request, parent.0, name, mode, kind), reply);
+        answer_entry(&self.names_ttl, self.make(request, parent.0, name, mode, kind), reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -310,7 +313,11 @@ impl Filesystem for Model {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
-        answer_entry(self.make(request, parent.0, name, 0o777, Kind::Link(to.to_owned())), reply);
+        answer_entry(
+            &self.names_ttl,
+            self.make(request, parent.0, name, 0o777, Kind::Link(to.to_owned())),
+            reply,
+        );
     }
 
     fn rename(
@@ -327,7 +334,7 @@ impl Filesystem for Model {
     }
 
     fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(self.tree().link(inode.0, parent.0, name), reply);
+        answer_entry(&self.names_ttl, self.tree().link(inode.0, parent.0, name), reply);
     }
 
     fn create(
@@ -341,7 +348,7 @@ impl Filesystem for Model {
         reply: ReplyCreate,
     ) {
         match self.make_file(request, parent.0, name, mode, flags & DELAY_CREATE == 0) {
-            Ok(attr) => reply.created(&TTL, &attr, Generation(0), FileHandle(0), opened()),
+            Ok(attr) => reply.created(&self.names_ttl, &attr, Generation(0), FileHandle(0), opened()),
             Err(errno) => reply.error(errno),
         }
     }

@@ -27,6 +27,9 @@ pub struct ModelSpec {
     pub space: SpaceSpec,
     /// A layout can be set only before a file was opened for the first time, as on Lustre.
     pub strict_layout: bool,
+    /// Upper and lower case of a name are one.
+    #[serde(default)]
+    pub fold: bool,
     pub seed: u64,
     pub script: Option<Script>,
 }

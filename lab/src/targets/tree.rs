@@ -102,13 +102,15 @@ pub struct Change {
 }
 
 pub struct Tree {
+    /// Upper and lower case of a name are one; names stay as they were made.
+    fold: bool,
     nodes: HashMap<u64, Node>,
     next: u64,
 }
 
 impl Tree {
-    pub fn new(uid: u32, gid: u32) -> Tree {
-        let mut tree = Tree { nodes: HashMap::new(), next: ROOT };
+    pub fn new(uid: u32, gid: u32, fold: bool) -> Tree {
+        let mut tree = Tree { fold, nodes: HashMap::new(), next: ROOT };
         let kind = Kind::Directory { parent: ROOT, entries: BTreeMap::new(), wish: None };
         tree.insert(kind, FileType::Directory, &Birth { uid, gid, mode: 0o755 });
         tree
@@ -186,7 +188,19 @@ impl Tree {
     }
 
     fn find(&self, parent: u64, name: &OsStr) -> Result<u64, Errno> {
-        self.entries(parent)?.get(name).copied().ok_or(Errno::ENOENT)
+        let name = self.key(parent, name)?;
+        self.entries(parent)?.get(&name).copied().ok_or(Errno::ENOENT)
+    }
+
+    /// The name under which the directory has what is asked for by `name`; that name if there is none.
+    fn key(&self, parent: u64, name: &OsStr) -> Result<OsString, Errno> {
+        let entries = self.entries(parent)?;
+        if !self.fold || entries.contains_key(name) {
+            return Ok(name.to_owned());
+        }
+        let folded = |name: &OsStr| name.to_string_lossy().to_lowercase();
+        let wanted = folded(name);
+        Ok(entries.keys().find(|key| folded(key) == wanted).map_or_else(|| name.to_owned(), Clone::clone))
     }
 
     /// Finds a name, and counts that the kernel knows the inode now.
@@ -232,7 +246,7 @@ impl Tree {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        if self.entries(parent)?.contains_key(name) {
+        if self.find(parent, name).is_ok() {
             return Err(Errno::EEXIST);
         }
         let file_type = match (&kind, birth.mode & libc::S_IFMT) {
@@ -263,7 +277,7 @@ impl Tree {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        if self.entries(parent)?.contains_key(name) {
+        if self.find(parent, name).is_ok() {
             return Err(Errno::EEXIST);
         }
         let node = self.node_mut(inode)?;
@@ -289,7 +303,8 @@ impl Tree {
             (_, true) => return Err(Errno::ENOTDIR),
             (_, false) => {}
         }
-        self.entries_mut(parent)?.remove(name);
+        let key = self.key(parent, name)?;
+        self.entries_mut(parent)?.remove(&key);
         self.unlinked(parent, inode)
     }
 
@@ -317,7 +332,8 @@ impl Tree {
             return Err(Errno::ENAMETOOLONG);
         }
         let inode = self.find(from.0, from.1)?;
-        let there = self.entries(to.0)?.get(to.1).copied();
+        let there = self.find(to.0, to.1).ok();
+        let from_key = self.key(from.0, from.1)?;
         if flags.contains(RenameFlags::RENAME_EXCHANGE) {
             let there = there.ok_or(Errno::ENOENT)?;
             self.entries_mut(from.0)?.insert(from.1.to_owned(), there);
@@ -338,7 +354,7 @@ impl Tree {
             let directory = self.node(inode)?.attr.kind == FileType::Directory;
             self.remove(to.0, to.1, directory)?;
         }
-        self.entries_mut(from.0)?.remove(from.1);
+        self.entries_mut(from.0)?.remove(&from_key);
         self.entries_mut(to.0)?.insert(to.1.to_owned(), inode);
         self.moved(inode, from.0, to.0)
     }

@@ -198,6 +198,9 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     if !others.is_empty() {
         let _ = writeln!(out, "  {}", others.join(", "));
     }
+    if s.amended > 0 {
+        let _ = writeln!(out, "  {} files: metadata only", count(s.amended));
+    }
 }
 
 fn transport(out: &mut String, s: &Summary) {

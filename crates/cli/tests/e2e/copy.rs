@@ -415,3 +415,79 @@ fn the_verifier_sees_every_difference() {
         assert!(!differences(&data, &copy, ALL).is_empty(), "a wrong {name} goes unseen");
     }
 }
+
+/// Goal: mode and owner of files whose content is right are brought up to date, alone, and counted; `--no-clobber` leaves them,
+/// and a link that took the place of one is not followed.
+/// Method: a tree by `-a` over each way, then other modes at the source; a mode that its owner cannot read; the same again
+/// finds nothing to do.
+#[test]
+fn metadata_alone_is_brought_up_to_date() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        for name in ["a", "b", "c", "d"] {
+            fs::write(data.join(name), name.repeat(1000)).expect("write");
+            set_mode(&data.join(name), 0o644);
+        }
+        way.cp(&["-a"], &[&data], &sink).run().sane().exits(0);
+        let mode = |name: &str| fs::metadata(sink.join("data").join(name)).expect("stat").mode() & 0o7777;
+        for (name, mode) in [("a", 0o600), ("b", 0o755), ("c", 0o000)] {
+            set_mode(&data.join(name), mode);
+        }
+        way.cp(&["-a", "--no-clobber"], &[&data], &sink).run().sane().exits(0);
+        assert_eq!(mode("a"), 0o644, "{}: --no-clobber", way.name());
+        let run = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0);
+        let summary = run.summary();
+        let counts = ["files", "unchanged", "metadata_only", "bytes_sent"].map(|name| summary.number(name));
+        assert_eq!(counts, [0, 4, 3, 0], "{}: {}", way.name(), run.describe());
+        assert_eq!((mode("a"), mode("b"), mode("c"), mode("d")), (0o600, 0o755, 0, 0o644), "{}", way.name());
+        let again = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_eq!((again.number("unchanged"), again.number("metadata_only")), (4, 0), "{}", way.name());
+    }
+}
+
+/// Goal: an mtime that the destination cannot hold is said once, and the file is not copied again.
+/// Method: files of 1800, 3000 and today, on a file system that ends before; the same again.
+#[test]
+fn odd_times_are_said_once_and_are_unchanged_then() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let epoch = SystemTime::UNIX_EPOCH;
+    let odd = [epoch - Duration::from_secs(5_364_662_400), epoch + Duration::from_secs(32_503_680_000)];
+    // The source keeps what this file system cannot: tmpfs has no limits.
+    let tmpfs = need_tmpfs(&data);
+    for (name, time) in ["old", "new"].iter().zip(odd) {
+        fs::write(data.join(name), *name).expect("write");
+        tree::set_mtime(&data.join(name), time);
+    }
+    fs::write(data.join("now"), "now").expect("write");
+    let kept = fs::metadata(data.join("old")).and_then(|stat| stat.modified()).expect("stat") == odd[0];
+    if tmpfs.is_none() || !kept {
+        return eprintln!("skipped: nothing here keeps such times");
+    }
+    let probe = room.file("probe", "");
+    tree::set_mtime(&probe, odd[0]);
+    if fs::metadata(&probe).and_then(|stat| stat.modified()).expect("stat") == odd[0] {
+        return eprintln!("skipped: the destination keeps such times");
+    }
+    let clamped = |summary: &crate::support::run::Summary| {
+        let all = summary.0["not_kept"].as_array().expect("a list").clone();
+        let count = |entry: &serde_json::Value| entry["count"].as_u64().unwrap_or_default();
+        let is =
+            |entry: &&serde_json::Value| entry["what"].as_str().is_some_and(|what| what.contains("clamped"));
+        all.iter().filter(is).map(count).sum::<u64>()
+    };
+    let first = Way::Here.cp(&["-r"], &[&contents(&data)], &sink).run().sane().exits(0).summary();
+    assert_eq!((first.number("files"), clamped(&first)), (3, 2), "{first:?}");
+    let second = Way::Here.cp(&["-r"], &[&contents(&data)], &sink).run().sane().exits(0).summary();
+    assert_eq!(
+        (second.number("files"), second.number("unchanged"), clamped(&second)),
+        (0, 3, 0),
+        "{second:?}"
+    );
+    assert_no_debris(&sink);
+}
+
+fn need_tmpfs(at: &Path) -> Option<crate::support::mount::Tmpfs> {
+    rustix::process::geteuid().is_root().then(|| crate::support::mount::Tmpfs::mount(at, "size=8m"))
+}

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 
 use crate::support::compare::{BELOW, assert_no_debris, assert_same, snapshot};
+use crate::support::model::Model;
 use crate::support::run::Haul;
 use crate::support::sshd::Sshd;
 use crate::support::way::Way;
@@ -251,4 +252,63 @@ fn files(room: &Room, destination: &str) -> Vec<String> {
         .collect();
     lines.sort();
     lines
+}
+
+/// Goal: two names that the destination takes for one fail alone and by name; neither replaces the other, nothing is merged,
+/// and everything else is copied: in one run, in a rerun, and over what an earlier run left.
+/// Method: files large and small, directories and links whose names differ in case, onto a file system that folds it, three
+/// times; then with another source that has one of each pair.
+#[test]
+fn names_that_fold_fail_alone() {
+    need!("targets");
+    let (room, model) = (Room::new(), Model::folding());
+    let (data, sink) = (room.dir("data"), model.mount.join("sink"));
+    let pairs = [("small", "Small"), ("large", "LARGE"), ("link", "Link"), ("dir", "Dir"), ("file", "File")];
+    for (one, other) in pairs {
+        for (name, text) in [(one, "one"), (other, "other")] {
+            let at = data.join(name);
+            match one {
+                "large" => fs::write(&at, text.repeat(100_000)).expect("write"),
+                "link" => std::os::unix::fs::symlink(text, &at).expect("link"),
+                "dir" => {
+                    fs::create_dir(&at).expect("mkdir");
+                    fs::write(at.join(text), text).expect("write");
+                }
+                // A file and a directory.
+                "file" if name == other => fs::create_dir(&at).expect("mkdir"),
+                _ => fs::write(&at, text).expect("write"),
+            }
+        }
+    }
+    fs::write(data.join("alone"), "alone").expect("write");
+    for round in 0..3 {
+        let run = Way::Here.cp(&["-r"], &[&data], &sink).run().sane().exits(3);
+        let summary = run.summary();
+        // With a directory that is not there fails what lies in it.
+        assert!((5..=6).contains(&summary.number("failed")), "round {round}: {}", run.describe());
+        assert_eq!(read(sink.join("data/alone")), b"alone");
+        let seen = |name: &str| read(sink.join("data").join(name));
+        for (name, len) in [("small", 1), ("large", 100_000)] {
+            let content = seen(name);
+            let whole = ["one", "other"].iter().any(|text| content == text.repeat(len).into_bytes());
+            assert!(whole, "round {round}: {name} is neither of the two");
+        }
+        let below = fs::read_dir(sink.join("data/dir")).expect("ls").count();
+        // Which of the two is the one may differ from run to run, and then both have brought something.
+        assert!(below <= round + 1 && below <= 2, "round {round}: two directories were made one");
+        let names = fs::read_dir(sink.join("data")).expect("ls").count();
+        assert_eq!(names, pairs.len() + 1, "round {round}");
+        if round == 0 {
+            assert!(run.describe().contains("takes both names for one"), "{}", run.describe());
+        }
+    }
+    let single = room.dir("single");
+    fs::create_dir(single.join("data")).expect("mkdir");
+    fs::write(single.join("data/SMALL"), "a third").expect("write");
+    Way::Here.cp(&["-r"], &[&single.join("data")], &sink).run().sane().exits(0);
+    assert_eq!(
+        read(sink.join("data/small")),
+        b"a third",
+        "one entry may replace what stands under its other name"
+    );
 }

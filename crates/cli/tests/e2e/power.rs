@@ -462,3 +462,17 @@ fn a_quota_that_is_used_up_is_said_and_resumed() {
     assert_no_debris(&sink);
     assert!(resumed.number("bytes_sent") < tree::totals(&data).1, "everything was sent again: {resumed:?}");
 }
+
+/// Goal: no space is taken in advance where the file system compresses, for what fits compressed must not fail for its length.
+/// Method: 600 MB of one byte on a btrfs of 512 MB with `compress-force`; how many blocks it took.
+#[test]
+fn compressed_files_need_no_room_for_their_length() {
+    need!("btrfs");
+    let room = Room::new();
+    let at = room.dir("sink");
+    let _btrfs = Btrfs::mount_with(&room, &at, "compress-force=zstd:1");
+    let data = room.file("data", vec![b'x'; 600 << 20]);
+    let run = Haul::cp([data.as_os_str(), at.join("copy").as_os_str(), "-v".as_ref()]).run().sane().exits(0);
+    assert_eq!(fs::metadata(at.join("copy")).expect("stat").len(), 600 << 20);
+    assert!(run.describe().contains("the file system compresses"), "{}", run.describe());
+}

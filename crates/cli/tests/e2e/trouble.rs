@@ -463,3 +463,60 @@ fn few_descriptors_are_enough() {
     copy.limited("--nofile=1024").run().sane().exits(0);
     assert_same(&data, &sink, BELOW);
 }
+
+/// Goal: a FIFO, socket or device at a destination name is left alone, is named, and is never waited for; `--force` replaces it.
+/// Method: a FIFO and (as root) a device as the destination itself and below it, for files and links.
+#[test]
+fn special_files_at_the_destination_stay() {
+    use std::os::unix::fs::FileTypeExt as _;
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    fs::create_dir(sink.join("data")).expect("mkdir");
+    let mut kinds = vec!["fifo"];
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        kinds.push("device");
+    }
+    let make = |path: &Path, kind: &str| {
+        let (kind, device) = match kind {
+            "fifo" => (rustix::fs::FileType::Fifo, 0),
+            _ => (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3)),
+        };
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, device).expect("mknod");
+    };
+    let special = |path: &Path| {
+        let kind = fs::symlink_metadata(path).expect("stat").file_type();
+        kind.is_fifo() || kind.is_char_device()
+    };
+    fs::write(data.join("plain"), "plain").expect("write");
+    for kind in &kinds {
+        let (file, link) = (data.join(kind), data.join(format!("{kind}.link")));
+        fs::write(&file, "content").expect("write");
+        std::os::unix::fs::symlink("target", &link).expect("link");
+        for at in [&file, &link] {
+            make(&sink.join("data").join(at.file_name().expect("a name")), kind);
+        }
+        let alone = sink.join(format!("{kind}.alone"));
+        make(&alone, kind);
+        let run = Haul::cp([data.join("plain").as_os_str(), alone.as_os_str()]).run().sane();
+        assert!(run.status.code() != Some(0) && special(&alone), "{}", run.describe());
+        assert!(run.describe().contains("device, FIFO or socket"), "{}", run.describe());
+    }
+    let run = Way::Here.cp(&["-r"], &[&data], &sink).run().sane().exits(3);
+    let summary = run.summary();
+    assert_eq!(summary.number("failed"), 2 * kinds.len() as u64, "{}", run.describe());
+    assert_eq!(summary.number("files"), 1, "{}", run.describe());
+    for kind in &kinds {
+        assert!(special(&sink.join("data").join(kind)), "{kind} was replaced");
+        assert!(special(&sink.join("data").join(format!("{kind}.link"))), "{kind} was replaced by a link");
+    }
+    Way::Here.cp(&["-r", "--force"], &[&data], &sink).run().sane().exits(0);
+    assert_same(&data, &sink.join("data"), ALL);
+    let alone = sink.join("fifo.alone");
+    Haul::cp([data.join("plain").as_os_str(), alone.as_os_str(), "--force".as_ref()]).run().sane().exits(0);
+    assert_eq!(read(&alone), b"plain");
+    if !root {
+        eprintln!("skipped: devices need root");
+    }
+}

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::{Cv, DigestKind, Root, Subtree};
-use crate::entry::{Fingerprint, Meta, Name};
+use crate::entry::{Fingerprint, Meta, Name, Timestamp};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use crate::layout::{Layout, Striping};
@@ -174,6 +174,9 @@ pub enum SinkOp {
     /// size, metadata, sync, rename. The temporary of one that fails is removed, and writes of it fail until
     /// it is discarded: a temporary that they made again would be taken for the one in the journal.
     Commit { durable: bool, items: Vec<CommitItem> },
+    /// Bring mode (and owner) of files up to date whose content is right, and make that durable (if `durable`). The inode that
+    /// was found is changed, or nothing.
+    Amend { durable: bool, items: Vec<AmendItem> },
     /// Replace what stands at the name with a symbolic link.
     MakeLinks { items: Vec<LinkItem> },
     /// Sync these directories, so that names in them are on media.
@@ -206,6 +209,8 @@ pub struct SinkFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupItem {
     pub file: SinkFile,
+    /// As announced: a destination that cannot hold it keeps the nearest that it can, which is then told as this one.
+    pub mtime: Timestamp,
     /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to ours and open it.
     pub adopt: Option<u32>,
 }
@@ -214,21 +219,41 @@ pub struct LookupItem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     Nothing,
-    /// A regular file. `mtime_equal` compares with the announced mtime at the destination's own grain.
+    /// A regular file; `grain` of its mtime, nanoseconds.
     File {
         size: u64,
-        mtime: crate::entry::Timestamp,
+        mtime: Timestamp,
         grain: u32,
+        rights: Rights,
     },
     Dir,
-    /// A symlink, device, fifo or socket: replaced like a file.
-    Other,
+    /// A symbolic link: replaced like a file.
+    Link,
+    /// A device, FIFO or socket: left alone unless the user insists.
+    Special,
+}
+
+/// Who may do what with a file at the destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Which inode stands at a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Inode {
+    pub dev: u64,
+    pub ino: u64,
 }
 
 /// The answer to a [`LookupItem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub existing: Existing,
+    /// Which one it is; `None` where there is nothing.
+    pub inode: Option<Inode>,
     /// The temporary of the earlier run is ours now.
     pub adopted: bool,
     /// Its length, if so.
@@ -256,10 +281,21 @@ pub struct Publish {
     pub file: SinkFile,
     pub meta: Meta,
     pub owner: bool,
+    /// What the look found at the name: this alone is replaced, and where it found nothing, nothing is.
+    pub found: Option<Inode>,
     /// Fail with EEXIST instead of replacing (`--no-clobber`).
     pub no_replace: bool,
     /// Before that, what storage gives back must have this digest; where it has not, the failure's stage is `Digest`.
     pub verify: Option<(DigestKind, Root)>,
+}
+
+/// A file whose content is right and whose mode or owner is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AmendItem {
+    pub file: SinkFile,
+    pub meta: Meta,
+    pub owner: bool,
+    pub found: Inode,
 }
 
 /// A symbolic link to make.
@@ -270,6 +306,8 @@ pub struct LinkItem {
     pub meta: Meta,
     pub owner: bool,
     pub no_replace: bool,
+    /// Replace also a device, FIFO or socket.
+    pub force: bool,
 }
 
 /// How long the write of an object took.
@@ -317,6 +355,10 @@ pub enum SinkDone {
     },
     Commit {
         results: Vec<(FileId, Result<(), Failure>)>,
+    },
+    /// Whether anything was changed.
+    Amend {
+        results: Vec<(FileId, Result<bool, Failure>)>,
     },
     MakeLinks {
         results: Vec<(FileId, Result<(), Failure>)>,

@@ -122,6 +122,8 @@ pub struct SinkCounts {
     pub files_done: u64,
     pub bytes_done: u64,
     pub unchanged: u64,
+    /// Unchanged files whose mode or owner was brought up to date.
+    pub amended: u64,
     /// Payload received.
     pub payload: u64,
     /// Objects asked for again.
@@ -416,6 +418,12 @@ impl Sink {
                 self.other_ops -= 1;
                 for (id, result) in results {
                     self.handle_found(id, result);
+                }
+            }
+            SinkDone::Amend { results } => {
+                self.other_ops -= 1;
+                for (id, result) in results {
+                    self.handle_amended(id, result);
                 }
             }
             SinkDone::MakeDirs { results } => {

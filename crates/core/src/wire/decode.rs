@@ -476,6 +476,7 @@ fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {
     let strays = r.u64("report: strays")?;
     let payload = r.u64("report: payload")?;
     let objects_resent = r.u64("report: objects sent again")?;
+    let amended = r.u64("report: metadata only")?;
     let mut not_kept = [0; NotKept::COUNT];
     for count in &mut not_kept {
         *count = r.u64("report: not kept")?;
@@ -486,5 +487,5 @@ fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {
         trusted: r.u64("report: trusted")?,
         time: r.u64("report: time of checking")?,
     };
-    Ok(EndReport { cpu, rss_max, stages, strays, payload, objects_resent, not_kept, held })
+    Ok(EndReport { cpu, rss_max, stages, strays, payload, objects_resent, amended, not_kept, held })
 }

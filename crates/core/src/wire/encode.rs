@@ -590,6 +590,7 @@ fn write_report(w: &mut Writer<'_>, report: &EndReport) {
     w.u64(report.strays);
     w.u64(report.payload);
     w.u64(report.objects_resent);
+    w.u64(report.amended);
     for count in report.not_kept {
         w.u64(count);
     }

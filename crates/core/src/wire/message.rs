@@ -177,6 +177,8 @@ pub struct EndReport {
     pub payload: u64,
     /// Objects that were sent again.
     pub objects_resent: u64,
+    /// Unchanged files whose mode or owner was brought up to date (sink).
+    pub amended: u64,
     /// What could not be kept, counted by [`NotKept`].
     pub not_kept: [u64; NotKept::COUNT],
     /// What this end did with the parts of files that an earlier run left.
@@ -211,17 +213,26 @@ pub enum NotKept {
     SetId,
     /// A temporary, a journal or an owner file of another copy into the source: left out.
     OwnName,
+    /// The mode was refused, or the file system keeps another one.
+    Mode,
+    /// The mtime was refused.
+    Mtime,
+    /// The mtime lies outside what the file system can hold: the nearest that it can was set.
+    MtimeClamped,
 }
 
 impl NotKept {
-    pub const COUNT: usize = 6;
-    pub const ALL: [NotKept; 6] = [
+    pub const COUNT: usize = 9;
+    pub const ALL: [NotKept; 9] = [
         NotKept::Special,
         NotKept::HardLink,
         NotKept::Sparse,
         NotKept::Owner,
         NotKept::SetId,
         NotKept::OwnName,
+        NotKept::Mode,
+        NotKept::Mtime,
+        NotKept::MtimeClamped,
     ];
 
     /// The words of a report.
@@ -233,6 +244,9 @@ impl NotKept {
             NotKept::Owner => "owners or groups not set",
             NotKept::SetId => "setuid or setgid bits dropped",
             NotKept::OwnName => "files of copies into the source (temporaries, journals) left out",
+            NotKept::Mode => "modes that the destination would not take",
+            NotKept::Mtime => "mtimes not set",
+            NotKept::MtimeClamped => "mtimes outside what the destination can hold, clamped",
         }
     }
 }

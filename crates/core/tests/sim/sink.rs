@@ -12,7 +12,7 @@ use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{
-    CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
+    CommitItem, Existing, Found, Inode, LookupItem, Publish, Rights, SinkDone, SinkFile, SinkOp, Took,
 };
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
@@ -305,6 +305,20 @@ impl World {
                 let results = items.iter().map(|item| (item.id, self.commit(item, durable))).collect();
                 SinkDone::Commit { results }
             }
+            SinkOp::Amend { items, .. } => {
+                let mut results = Vec::new();
+                for item in items {
+                    let result = match self.strikes(60) {
+                        true => {
+                            self.fault(entry_of(&item.file.name));
+                            Err(failure(Stage::Metadata, 5))
+                        }
+                        false => Ok(true),
+                    };
+                    results.push((item.file.id, result));
+                }
+                SinkDone::Amend { results }
+            }
             SinkOp::MakeLinks { items } => {
                 let mut results = Vec::new();
                 for item in items {
@@ -417,14 +431,18 @@ impl World {
         let existing = match self.disk.dir(dir).live.get(&(entry, None)) {
             None => Existing::Nothing,
             Some(Node::Dir) => Existing::Dir,
-            Some(Node::Link) => Existing::Other,
+            Some(Node::Link) => Existing::Link,
             Some(Node::File(file)) => {
                 let file = &self.disk.files[*file];
                 let mtime = Timestamp { secs: file.mtime, nanos: 7 };
-                Existing::File { size: file.len, mtime, grain: 1 }
+                // Now and then the rights are not those of the source.
+                let rights =
+                    Rights { mode: if self.rng.u8(..4) == 0 { 0o666 } else { 0o644 }, uid: 0, gid: 0 };
+                Existing::File { size: file.len, mtime, grain: 1, rights }
             }
         };
-        Found { existing, adopted, len }
+        let inode = (existing != Existing::Nothing).then_some(Inode { dev: 0, ino: entry as u64 });
+        Found { existing, inode, adopted, len }
     }
 
     /// The value of what lies in a range of a temporary now.

@@ -315,6 +315,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             strays: number(r),
             payload: number(r),
             objects_resent: number(r),
+            amended: number(r),
             not_kept: std::array::from_fn(|_| number(r)),
             held: HeldReport { checked: number(r), wrong: number(r), trusted: number(r), time: number(r) },
         }),

@@ -92,6 +92,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         dirs: tally.dirs,
         symlinks: tally.symlinks,
         unchanged: tally.unchanged,
+        amended: near.own.amended.saturating_add(far.amended),
         skipped: tally.skipped,
         failed: tally.failed,
         vanished: tally.vanished,

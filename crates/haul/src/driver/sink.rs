@@ -182,6 +182,10 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     own.not_kept[NotKept::Owner as usize] = not_kept.owner;
     own.not_kept[NotKept::SetId as usize] = not_kept.setid;
     (own.held, _) = session.machine.held();
+    own.not_kept[NotKept::Mode as usize] = not_kept.mode;
+    own.not_kept[NotKept::Mtime as usize] = not_kept.mtime;
+    own.not_kept[NotKept::MtimeClamped as usize] = not_kept.clamped;
+    own.amended = counts.amended;
     // The source must hear that it is complete, unless the user has enough.
     let waits = || end == SessionEnd::Complete && !watch.control.stopped();
     let lines = (!session.lost).then_some((&mut session.lines, session.clock));

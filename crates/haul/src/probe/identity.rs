@@ -64,6 +64,7 @@ pub fn identify(path: &Path) -> Result<StorageIdentity, ProbeError> {
         mount_point: at.display().to_string(),
         kind: "unknown".into(),
         source: "unknown".into(),
+        options: String::new(),
     });
     let network = is_network(&mount.kind);
     Ok(StorageIdentity {

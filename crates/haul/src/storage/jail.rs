@@ -82,16 +82,13 @@ impl Jail {
     }
 
     /// Opens the directory `name` of which we are the owner though its mode forbids it to us, by giving the
-    /// owner read, write and search.
-    pub fn open_dir_by_force(&self, parent: impl AsFd, name: &Name) -> Result<OwnedFd> {
+    /// owner read, write and search; and the mode that it had.
+    pub fn open_dir_by_force(&self, parent: impl AsFd, name: &Name) -> Result<(OwnedFd, Mode)> {
         let parent = parent.as_fd();
         let path = self.open(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let mode = Mode::from_raw_mode(rustix::fs::fstat(&path)?.st_mode & 0o7777);
-        // fchmod refuses O_PATH descriptors, and fchmodat would follow a link that replaced the directory;
-        // the kernel's own name of this descriptor does neither.
-        let own_name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
-        rustix::fs::chmod(own_name, mode | DIR_MODE)?;
-        self.open_dir(parent, name)
+        self.set_mode(&path, mode | DIR_MODE)?;
+        Ok((self.open_dir(parent, name)?, mode))
     }
 
     /// Makes the directory `name`, for the owner only.
@@ -129,6 +126,26 @@ impl Jail {
         }
     }
 
+    /// Whatever stands at `name`, to be looked at and not to be read: nothing is waited for, and a link is itself.
+    pub fn open_path(&self, parent: impl AsFd, name: &Name) -> Result<OwnedFd> {
+        // This resolution refuses a link as such; `openat` without following opens the link itself.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        retry_on_intr(|| rustix::fs::openat(&parent, name.as_bytes(), flags, Mode::empty()))
+    }
+
+    /// Opens for reading what was opened by [`Jail::open_path`]: that inode, whatever has its name now.
+    pub fn reopen(&self, path: impl AsFd) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        retry_on_intr(|| rustix::fs::openat(CWD, own_name(&path), flags, Mode::empty()))
+    }
+
+    /// Sets the mode of what was opened by [`Jail::open_path`].
+    pub fn set_mode(&self, path: impl AsFd, mode: Mode) -> Result<()> {
+        // fchmod refuses O_PATH descriptors, and fchmodat would follow a link that took the name; the kernel's own
+        // name of this descriptor does neither.
+        rustix::fs::chmod(own_name(&path), mode)
+    }
+
     /// What stands at `name`; a link itself, not its target.
     pub fn stat(&self, parent: impl AsFd, name: &Name) -> Result<Stat> {
         retry_on_intr(|| rustix::fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW))
@@ -148,6 +165,23 @@ impl Jail {
         }
     }
 
+    /// Renames within one directory to a name at which nothing stands (`EEXIST` else). Where a rename cannot be told
+    /// that, it looks first: what appears between the look and the rename is replaced.
+    pub fn rename_new(&self, parent: impl AsFd, from: &Name, to: &Name) -> Result<()> {
+        let parent = parent.as_fd();
+        let flags = RenameFlags::NOREPLACE;
+        let rename = || rustix::fs::renameat_with(parent, from.as_bytes(), parent, to.as_bytes(), flags);
+        match retry_on_intr(rename) {
+            // EINVAL: the file system knows no flags; ENOSYS: before Linux 3.15, or a filter.
+            Err(Errno::INVAL | Errno::NOSYS) => match self.stat(parent, to) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => self.rename(parent, from, to, false),
+                Err(errno) => Err(errno),
+            },
+            other => other,
+        }
+    }
+
     /// Removes the name of a file, link or other non-directory.
     pub fn unlink(&self, parent: impl AsFd, name: &Name) -> Result<()> {
         retry_on_intr(|| rustix::fs::unlinkat(&parent, name.as_bytes(), AtFlags::empty()))
@@ -157,6 +191,11 @@ impl Jail {
     pub fn symlink(&self, target: &[u8], parent: impl AsFd, name: &Name) -> Result<()> {
         retry_on_intr(|| rustix::fs::symlinkat(target, &parent, name.as_bytes()))
     }
+}
+
+/// The kernel's own name of a descriptor, which leads to what is open and nowhere else.
+fn own_name(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd.as_fd()))
 }
 
 /// A rename that cannot replace, for file systems whose rename knows no flags (NFS): a hard link fails where
@@ -288,7 +327,8 @@ mod tests {
         both(|jail, base, root| {
             fs::create_dir(base.join("root/d")).expect("mkdir");
             fs::set_permissions(base.join("root/d"), fs::Permissions::from_mode(0o040)).expect("chmod");
-            jail.open_dir_by_force(&root, &name("d")).expect("open");
+            let (_, before) = jail.open_dir_by_force(&root, &name("d")).expect("open");
+            assert_eq!(before, Mode::from_raw_mode(0o040));
             let mode = fs::metadata(base.join("root/d")).expect("stat").permissions().mode();
             assert_eq!(mode & 0o7777, 0o740);
         });

@@ -301,7 +301,7 @@ impl SinkEngine for NullSink {
                 SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
             }
             SinkOp::Lookup { items } => {
-                let found = Found { existing: Existing::Nothing, adopted: false, len: 0 };
+                let found = Found { existing: Existing::Nothing, inode: None, adopted: false, len: 0 };
                 SinkDone::Lookup {
                     results: items.into_iter().map(|item| (item.file.id, Ok(found))).collect(),
                 }
@@ -322,6 +322,9 @@ impl SinkEngine for NullSink {
             }
             SinkOp::Commit { items, .. } => {
                 SinkDone::Commit { results: items.into_iter().map(|item| (item.id, Ok(()))).collect() }
+            }
+            SinkOp::Amend { items, .. } => {
+                SinkDone::Amend { results: items.into_iter().map(|item| (item.file.id, Ok(false))).collect() }
             }
             SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
                 results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),

@@ -2,9 +2,11 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], [`tree`], `files` (temporaries), [`space`] (their blocks), `data` (the way of an object
-//! into its file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (metadata, sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`] (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), `volume` (which file system),
+//! Reading order: [`names`], [`tree`], `look` (what stands there), `files` (temporaries), [`space`] (their blocks), `data` (the way of an
+//! object into its file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
+//! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
+//! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
+//! (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), `volume` (which file system),
 //! [`clean`] (debris of dead jobs).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
@@ -21,6 +23,7 @@ mod data;
 pub mod engine;
 mod fault;
 mod files;
+mod fold;
 mod gate;
 mod gather;
 mod held;
@@ -28,6 +31,8 @@ pub mod here;
 pub mod journal;
 mod keeper;
 mod life;
+mod look;
+mod meta;
 mod mode;
 pub mod names;
 pub mod ours;
@@ -41,10 +46,10 @@ mod verify;
 pub(crate) mod volume;
 
 pub use adopt::Adopt;
-pub use commit::{NotKept, NotKeptCounters};
 pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;
 pub use journal::Journal;
+pub use meta::{NotKept, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};

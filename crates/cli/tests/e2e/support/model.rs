@@ -23,13 +23,22 @@ impl Model {
         Model::up_as(targets, "ssd")
     }
 
+    /// One target, and upper and lower case of a name are one.
+    pub fn folding() -> Model {
+        Model::up_with(1, "null", &["--fold"])
+    }
+
     /// .. which are as this says: a preset's name, or a JSON file.
     pub fn up_as(targets: u32, spec: &str) -> Model {
+        Model::up_with(targets, spec, &[])
+    }
+
+    fn up_with(targets: u32, spec: &str, more: &[&str]) -> Model {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test-top-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let targets = targets.to_string();
         let shape = ["--model", &targets, "--spec", spec, "--stripe-count", "1", "--memory"];
-        let output = call(&[&["up", "--name", &name], &shape[..]].concat());
+        let output = call(&[&["up", "--name", &name], &shape[..], more].concat());
         assert!(output.status.success(), "lab: {}", String::from_utf8_lossy(&output.stderr));
         let said: Value = serde_json::from_slice(&output.stdout).expect("one JSON line");
         Model { name, mount: PathBuf::from(said["mount"].as_str().expect("a mount")) }

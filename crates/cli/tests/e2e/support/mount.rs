@@ -83,16 +83,21 @@ pub struct Btrfs {
 impl Btrfs {
     /// Makes one in the room and mounts it at an existing directory.
     pub fn mount(room: &Room, at: &Path) -> Btrfs {
+        let btrfs = Btrfs::mount_with(room, at, "rw");
+        run(&["btrfs", "quota", "enable", &at.to_string_lossy()]);
+        btrfs
+    }
+
+    /// The same with these options, without quotas.
+    pub fn mount_with(room: &Room, at: &Path, options: &str) -> Btrfs {
         let backing = room.dir("btrfs-backing");
         let _backing = Tmpfs::mount(&backing, "size=512m");
         let image = backing.join("image");
         std::fs::File::create(&image).and_then(|file| file.set_len(512 << 20)).expect("make an image");
         let (image, mount) = (image.to_string_lossy().into_owned(), at.to_string_lossy().into_owned());
         run(&["mkfs.btrfs", "-q", &image]);
-        run(&["mount", "-o", "loop", &image, &mount]);
-        let btrfs = Btrfs { at: at.to_owned(), _backing };
-        run(&["btrfs", "quota", "enable", &mount]);
-        btrfs
+        run(&["mount", "-o", &format!("loop,{options}"), &image, &mount]);
+        Btrfs { at: at.to_owned(), _backing }
     }
 
     /// Limits what may be written: `16M` say, or `none`.

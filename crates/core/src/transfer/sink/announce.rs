@@ -13,7 +13,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
 use crate::ids::{DirId, Generation};
 use crate::journal::PathKey;
-use crate::transfer::op::{LinkItem, LookupItem, SinkFile, SinkOp};
+use crate::transfer::op::{LinkItem, SinkFile, SinkOp};
 use crate::wire::{Announced, credit_cost};
 
 impl Sink {
@@ -68,8 +68,9 @@ impl Sink {
                     self.dirs.hold(parent);
                     let number = self.take_number();
                     let file = SinkFile { id, parent, name: name.clone(), number, size: 0, map: None };
-                    let (owner, no_replace) = (self.config.policy.owner, self.config.policy.no_clobber);
-                    links.push(LinkItem { file, target, meta, owner, no_replace });
+                    let policy = self.config.policy;
+                    let (owner, no_replace, force) = (policy.owner, policy.no_clobber, policy.force);
+                    links.push(LinkItem { file, target, meta, owner, no_replace, force });
                     self.links.insert(id, Link { parent, name, generation });
                 }
                 EntryKind::File { fingerprint, object_size, sparse, striped } => {
@@ -117,6 +118,7 @@ impl Sink {
                         wrong: Vec::new(),
                         writing: BTreeMap::new(),
                         written: Vec::new(),
+                        found: None,
                         has_temp: false,
                         claimed: None,
                         journaled: false,
@@ -150,8 +152,7 @@ impl Sink {
                         continue;
                     }
                     if self.config.wait {
-                        let adopt = file.adopt.pop();
-                        lookups.push(LookupItem { file: file.sink_file(id), adopt });
+                        lookups.push(file.lookup(id));
                     } else {
                         file.phase = Phase::Open;
                     }

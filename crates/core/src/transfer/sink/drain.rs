@@ -39,7 +39,8 @@ impl Sink {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
         }
-        if file.phase == Phase::Looking && self.config.wait && !file.waits_map {
+        let looks = file.phase == Phase::Looking && self.config.wait && !file.waits_map;
+        if looks || file.phase == Phase::Amending {
             // The answer of the lookup would be taken for the next generation's.
             return self.violation("a file was withdrawn before its state was told");
         }

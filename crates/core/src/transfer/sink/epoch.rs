@@ -310,7 +310,8 @@ impl Sink {
                 let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
                 let verify =
                     file.digest.root().filter(|_| policy.verify).map(|root| (file.digest.kind(), root));
-                let publish = Publish { file: file.sink_file(id), meta, owner, no_replace, verify };
+                let found = file.found;
+                let publish = Publish { file: file.sink_file(id), meta, owner, found, no_replace, verify };
                 items.push(CommitItem { id, publish: Some(publish) });
             } else {
                 file.in_epoch = false;

@@ -13,12 +13,14 @@ use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, TargetId};
 use crate::journal::{PathKey, SUBTREE_KEPT_MAX};
 use crate::layout::{Layout, Striping};
-use crate::transfer::op::SinkFile;
+use crate::transfer::op::{Inode, LookupItem, SinkFile};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Phase {
     /// What stands at the destination is being looked up, or will be when its map is whole.
     Looking,
+    /// Its content is right; its mode and owner are being made so.
+    Amending,
     /// Objects are taken.
     Open,
     /// Handed to an epoch for publication.
@@ -63,6 +65,8 @@ pub(super) struct File {
     pub(super) writing: BTreeMap<u64, Vec<Subtree>>,
     /// Written in the open epoch.
     pub(super) written: Vec<Subtree>,
+    /// What the look found at its name.
+    pub(super) found: Option<Inode>,
     /// A temporary exists: something was written or taken over.
     pub(super) has_temp: bool,
     /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
@@ -115,6 +119,11 @@ impl File {
         let map = self.digest.map().cloned();
         let (parent, name, number) = (self.parent, self.name.clone(), self.number);
         SinkFile { id, parent, name, number, size: self.size(), map }
+    }
+    /// What is asked of its name; the next of its tags to adopt goes with it.
+    pub(super) fn lookup(&mut self, id: FileId) -> LookupItem {
+        let adopt = self.adopt.pop();
+        LookupItem { file: self.sink_file(id), mtime: self.fingerprint.mtime, adopt }
     }
     /// All of it is one hole, so that nothing of it is ever written.
     pub(super) fn is_hole(&self) -> bool {

@@ -7,20 +7,21 @@
 //! the copy, whatever a journal says of it.
 //! Left out: the looking itself, which is the engine's; whether what was taken over is what the journal says (`check`).
 
-use super::Sink;
 use super::file::{File, Made, Phase};
-use crate::entry::Timestamp;
+use super::{EEXIST, Sink};
+use crate::entry::{Meta, Timestamp};
 use crate::ids::{FileId, Generation};
 use crate::transfer::Ended;
-use crate::transfer::op::{Existing, Found, LookupItem, SinkOp};
-use crate::wire::{Failure, FileState, Stage};
+use crate::transfer::op::{AmendItem, Existing, Found, Inode, Rights, SinkOp};
+use crate::wire::{Failure, FileState, Policy, Stage};
+
+const SETUID_SETGID: u32 = 0o6000;
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id).filter(|f| !f.waits_map) else { return };
         if self.config.wait {
-            let adopt = file.adopt.pop();
-            let item = LookupItem { file: file.sink_file(id), adopt };
+            let item = file.lookup(id);
             self.submit(SinkOp::Lookup { items: vec![item] });
         } else {
             self.open(id);
@@ -44,6 +45,12 @@ impl Sink {
             Err(failure) => return self.fail_file(id, failure),
         };
         let policy = self.config.policy;
+        file.found = found.inode;
+        if found.adopted {
+            file.has_temp = true;
+            self.files_open += 1;
+        }
+        let mut amend = None;
         let verdict = match found.existing {
             Existing::Dir => {
                 let text = "a directory stands there; nothing was removed";
@@ -51,10 +58,16 @@ impl Sink {
                 return self.fail_file(id, failure);
             }
             Existing::Nothing => None,
-            Existing::Other => policy.no_clobber.then_some(Ended::Skipped),
-            Existing::File { size, mtime, grain } => {
+            Existing::Special if !policy.no_clobber && !policy.force => {
+                let text = "a device, FIFO or socket stands there and was left alone; --force replaces it";
+                return self
+                    .fail_file(id, Failure { stage: Stage::Create, errno: EEXIST, text: text.into() });
+            }
+            Existing::Link | Existing::Special => policy.no_clobber.then_some(Ended::Skipped),
+            Existing::File { size, mtime, grain, rights } => {
                 let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
                 if fits && (!policy.force || haul_mutant::removed("force-copies")) {
+                    amend = found.inode.filter(|_| differ(&policy, &file.meta, rights));
                     Some(Ended::Unchanged)
                 } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {
                     Some(Ended::Skipped)
@@ -66,17 +79,16 @@ impl Sink {
         let generation = file.generation;
         if let Some(end) = verdict {
             if found.adopted {
-                file.has_temp = true;
-                self.files_open += 1;
                 self.discard(id);
+            }
+            if let Some(found) = amend {
+                return self.amend(id, found);
             }
             let state = if end == Ended::Skipped { FileState::Skipped } else { FileState::Unchanged };
             self.states.push((id, generation, state));
             return self.end_file(id, end, None);
         }
         if found.adopted {
-            file.has_temp = true;
-            self.files_open += 1;
             // Two entries of one name, and the other took it.
             let partial = self.resume.partials.remove(&file.path);
             let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.fingerprint);
@@ -87,7 +99,8 @@ impl Sink {
             let subtrees = self.take_held(id, partial, found.len);
             self.states.push((id, generation, FileState::Held { subtrees, verify }));
         } else if let Some(tag) = file.adopt.pop() {
-            let item = LookupItem { file: file.sink_file(id), adopt: Some(tag) };
+            file.adopt.push(tag);
+            let item = file.lookup(id);
             return self.submit(SinkOp::Lookup { items: vec![item] });
         } else if self.resume.partials.contains_key(&file.path) {
             // The journal promises parts of it that cannot be found. A new temporary would be taken for them
@@ -99,6 +112,28 @@ impl Sink {
             self.states.push((id, generation, FileState::Fresh));
         }
         self.open(id);
+    }
+
+    /// The content is right, mode or owner is not: these alone are set, and the source hears of it when that is done.
+    fn amend(&mut self, id: FileId, found: Inode) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.phase = Phase::Amending;
+        let (durable, owner) = (self.config.policy.durable, self.config.policy.owner);
+        let item = AmendItem { file: file.sink_file(id), meta: file.meta, owner, found };
+        self.submit(SinkOp::Amend { durable, items: vec![item] });
+    }
+
+    pub(super) fn handle_amended(&mut self, id: FileId, result: Result<bool, Failure>) {
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Amending) else { return };
+        let generation = file.generation;
+        match result {
+            Ok(changed) => {
+                self.counts.amended += u64::from(changed);
+                self.states.push((id, generation, FileState::Unchanged));
+                self.end_file(id, Ended::Unchanged, None);
+            }
+            Err(failure) => self.fail_file(id, failure),
+        }
     }
 
     /// The journal promises nothing of this file any more: it begins afresh.
@@ -121,6 +156,15 @@ impl Sink {
             }
         }
     }
+}
+
+/// The file at the destination has other rights than its source; with `--no-clobber` that is as it should be.
+fn differ(policy: &Policy, meta: &Meta, rights: Rights) -> bool {
+    // Without their owner these two are never set.
+    let bits = if policy.owner { 0o7777 } else { 0o7777 & !SETUID_SETGID };
+    let mode = meta.mode & bits != rights.mode & 0o7777;
+    let owner = policy.owner && (meta.uid, meta.gid) != (rights.uid, rights.gid);
+    !policy.no_clobber && (mode || owner)
 }
 
 /// Times are equal at the destination's grain (nanoseconds).

@@ -108,6 +108,9 @@ pub(super) fn set_up(
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
     let tree = SinkTree::open_root(&root, rename.is_none())?;
+    if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
+        refuse_special(&tree, name)?;
+    }
     let job = job_of((&identity(tree.root()), tree.root_ino()), &roots, rename.as_ref());
     let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
     let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| near.say(control, text))?;
@@ -394,6 +397,23 @@ fn job_of((volume, root_ino): (&[u8], u64), roots: &[SourceRoot], rename: Option
     let mut job = [0; 16];
     job.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     job
+}
+
+/// A device, FIFO or socket that the command names as its destination is no place for a file, and what keeps its journal
+/// beside it would write into `/dev`.
+fn refuse_special(tree: &SinkTree, name: &Name) -> Result<(), Failure> {
+    use rustix::fs::{AtFlags, FileType, statat};
+    let stat = statat(tree.root(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+    let kind = stat.ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
+    let special = kind
+        .is_some_and(|kind| !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink));
+    if !special || haul_mutant::removed("special-files-stay") {
+        return Ok(());
+    }
+    let path = tree.path_of(DirId::ROOT, name);
+    let text =
+        format!("{path} is a device, FIFO or socket and was left alone; --force replaces it with the file");
+    Err(Failure { stage: FailureStage::Create, errno: 17, text: text.into() })
 }
 
 /// Something stands at the destination already under a name of this job.

@@ -82,8 +82,9 @@ impl Files {
         if !self.adopt.is_dead(tag) {
             return self.copy_over(file, dir, (&old, &new), &fd).map_err(|errno| fail("copy", errno));
         }
-        match jail.rename(dir, &old, &new, false) {
-            Err(Errno::NOENT) => return Ok(None),
+        match jail.rename_new(dir, &old, &new) {
+            // Gone; or another file's temporary has a name that is taken for this one.
+            Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
             other => other.map_err(|errno| fail("take over", errno))?,
         }
         // The name may have been given to another file in between.
@@ -106,7 +107,7 @@ impl Files {
         let jail = self.tree.jail();
         let to = match jail.create_temp(dir, new) {
             // Of an attempt in this run that failed.
-            Err(Errno::EXIST) => {
+            Err(Errno::EXIST) if self.is_stale(dir, new) => {
                 jail.unlink(dir, new)?;
                 jail.create_temp(dir, new)?
             }

@@ -5,77 +5,28 @@
 //! lost its job publishes nothing and removes nothing, for its temporaries may be the new owner's by now.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
-use haul_core::transfer::op::{CommitItem, LinkItem, Publish, SinkFile};
+use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{AtFlags, Gid, Mode, Uid};
+use rustix::fs::FileType;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::cache::drop_pages;
 use super::clean::remove_tagged_in;
 use super::engine::Sink;
-use super::files::{data_len, descriptor, set_mtime, times};
+use super::files::{data_len, descriptor, inode_of};
+use super::fold::{is_exact, is_listed};
+use super::meta::Wanted;
 use super::syncs::Extent;
 use super::{fault, lock, tree};
 
-const SETUID_SETGID: u32 = 0o6000;
 const SETGID: u32 = 0o2000;
 
-/// Counts of what the destination would not keep. Shared, so that they can be read when the engine is gone.
-#[derive(Debug, Default)]
-pub struct NotKeptCounters {
-    owner: AtomicU64,
-    setid: AtomicU64,
-    mode: AtomicU64,
-    mtime: AtomicU64,
-}
-
-/// Entries of which something was not kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotKept {
-    /// Owner or group were asked for and refused.
-    pub owner: u64,
-    /// Setuid or setgid were dropped, because the owner was not kept.
-    pub setid: u64,
-    /// The file system refused the mode.
-    pub mode: u64,
-    /// The file system refused the mtime; these are sent again by the next run.
-    pub mtime: u64,
-}
-
-impl NotKeptCounters {
-    /// The counts so far.
-    pub fn read(&self) -> NotKept {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        NotKept {
-            owner: read(&self.owner),
-            setid: read(&self.setid),
-            mode: read(&self.mode),
-            mtime: read(&self.mtime),
-        }
-    }
-}
-
-/// Takes "this file system or user may not do that" as a loss to count, not as a failure.
-fn permitted(result: rustix::io::Result<()>, refused: &AtomicU64) -> rustix::io::Result<bool> {
-    match result {
-        Ok(()) => Ok(true),
-        // EINVAL: the id has no meaning in this user namespace.
-        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => {
-            refused.fetch_add(1, Ordering::Relaxed);
-            Ok(false)
-        }
-        Err(errno) => Err(errno),
-    }
-}
-
-fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
-    // All ones means "leave as it is" to the kernel and is nobody's id.
-    (meta.uid != u32::MAX && meta.gid != u32::MAX).then(|| (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid)))
-}
+const DIRECTORY: &str = "a directory stands there; nothing was removed";
+pub(super) const SPECIAL: &str =
+    "a device, FIFO or socket stands there and was left alone; --force replaces it";
 
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
@@ -143,8 +94,8 @@ impl Sink {
             self.sync_data(&open, &temp)?;
             self.read_back(file, fd, expected)?;
         }
-        self.set_meta(fd, &publish.meta, publish.owner, 0)
-            .map_err(|(what, errno)| fail(Stage::Metadata, what, errno))?;
+        let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
+        let made = inode_of(&self.set_meta(fd, &wanted, &path)?);
         if durable {
             self.synced(&open, || {
                 retry_on_intr(|| self.data.sync(fd, Extent::All))
@@ -152,58 +103,80 @@ impl Sink {
             })?;
             drop_pages(fd);
         }
-        self.give_name(file, publish.no_replace)
+        self.give_name(file, made, publish.found, publish.no_replace)
     }
 
-    /// Owner first, for a change of owner clears setuid and setgid; mtime last.
-    fn set_meta(
+    /// Renames the temporary, which is the inode `made`, to the final name: over what was `found` there, or over nothing.
+    fn give_name(
         &self,
-        fd: impl AsFd,
-        meta: &Meta,
-        owner: bool,
-        keep: u32,
-    ) -> Result<(), (&'static str, Errno)> {
-        let (fd, lost) = (fd.as_fd(), &*self.not_kept);
-        let mut owned = false;
-        if owner && let Some((uid, gid)) = ids(meta) {
-            let result = rustix::fs::fchown(fd, Some(uid), Some(gid));
-            owned = permitted(result, &lost.owner).map_err(|errno| ("set the owner of", errno))?;
-        }
-        let mut mode = meta.mode & 0o7777;
-        if !owned && mode & SETUID_SETGID != 0 {
-            mode &= !SETUID_SETGID;
-            lost.setid.fetch_add(1, Ordering::Relaxed);
-        }
-        let result = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode | keep));
-        permitted(result, &lost.mode).map_err(|errno| ("set the mode of", errno))?;
-        permitted(set_mtime(fd, meta.mtime), &lost.mtime).map_err(|errno| ("set the mtime of", errno))?;
-        Ok(())
-    }
-
-    /// Renames the temporary to the final name.
-    fn give_name(&self, file: &SinkFile, no_replace: bool) -> Result<(), Failure> {
+        file: &SinkFile,
+        made: Inode,
+        found: Option<Inode>,
+        no_replace: bool,
+    ) -> Result<(), Failure> {
         let dir = self.tree.dirfd(file.parent)?;
+        let jail = self.tree.jail();
         let temp = self.files.temp_name(file);
         self.tree.may_take(&dir, file.parent, &file.name)?;
+        if !self.tree.claim(file.parent, &dir, &temp, made, file.id) {
+            return Err(self.tree.folded(file.parent, &file.name));
+        }
         let given = match &self.published {
-            Some(_) => self.tree.jail().stat(&dir, &temp).ok(),
+            Some(_) => jail.stat(&dir, &temp).ok(),
             None => None,
         };
+        let found = found.filter(|_| !no_replace);
+        // Whether it takes the place of what was found.
+        let over = match found {
+            _ if haul_mutant::removed("publish-over-the-found") => Ok(!no_replace),
+            None => Ok(false),
+            Some(found) => match jail.stat(&dir, &file.name) {
+                Ok(stat) if inode_of(&stat) == found => Ok(true),
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => Ok(false),
+                Err(errno) => Err(errno),
+            },
+        };
+        // Directly before the rename, whatever the looks before it took.
         self.fence()?;
-        self.tree.jail().rename(&dir, &temp, &file.name, no_replace).map_err(|errno| {
-            let path = self.tree.path_of(file.parent, &file.name);
-            let told = match errno {
-                Errno::ISDIR => "a directory stands there; nothing was removed",
-                Errno::EXIST => "it exists and was not replaced",
-                Errno::NOENT => "its temporary is gone, which another run of this job or a cleaner removed",
-                _ => return fault::os_at(Stage::Publish, "publish", &path, errno, &dir),
-            };
-            fault::failure(Stage::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
-        })?;
+        let renamed = over.and_then(|over| match over {
+            true => jail.rename(&dir, &temp, &file.name, false),
+            false if no_replace => jail.rename(&dir, &temp, &file.name, true),
+            false => jail.rename_new(&dir, &temp, &file.name),
+        });
+        if let Some(gone) = if renamed.is_ok() { found } else { Some(made) } {
+            self.tree.unclaim(file.parent, gone, file.id);
+        }
+        renamed.map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
         match (&self.published, given) {
             (Some(published), Some(stat)) => published.add(&self.tree, file.parent, &file.name, &stat),
             _ => Ok(()),
         }
+    }
+
+    /// Why a file did not get its name.
+    fn unnamed(&self, file: &SinkFile, dir: &OwnedFd, errno: Errno, no_replace: bool) -> Failure {
+        let path = self.tree.path_of(file.parent, &file.name);
+        let stands = || {
+            let stat = self.tree.jail().stat(dir, &file.name).ok()?;
+            Some(FileType::from_raw_mode(stat.st_mode))
+        };
+        let (errno, told) = match errno {
+            Errno::EXIST if no_replace => (errno, "it exists and was not replaced"),
+            Errno::EXIST if stands() == Some(FileType::Directory) => (Errno::ISDIR, DIRECTORY),
+            Errno::ISDIR => (errno, DIRECTORY),
+            Errno::EXIST if !is_exact(dir) && is_listed(dir, &file.name) == Some(false) => {
+                return self.tree.folded(file.parent, &file.name);
+            }
+            Errno::EXIST => {
+                (errno, "something else appeared there while the copy ran, and was left as it is")
+            }
+            Errno::NOENT => {
+                (errno, "its temporary is gone, which another run of this job or a cleaner removed")
+            }
+            _ => return fault::os_at(Stage::Publish, "publish", &path, errno, dir),
+        };
+        fault::failure(Stage::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
     }
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
@@ -211,47 +184,82 @@ impl Sink {
         self.check_owner()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
+        let found = self.look_for_link(item, &dir)?;
         // One that says the same already stays: a second run changes nothing.
         let stands = rustix::fs::readlinkat(&dir, file.name.as_bytes(), Vec::new());
-        if stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
+        if found.is_some() && stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
             return Ok(());
         }
         let temp = self.files.temp_name(file);
-        let result = self.fill_link(item, &dir).and_then(|()| self.give_name(file, item.no_replace));
+        // Until it has its name nobody may take its temporary for a leftover.
+        let _making = self.files.making();
+        self.create_link(item, &dir)?;
+        let result =
+            self.finish_link(item, &dir).and_then(|made| self.give_name(file, made, found, item.no_replace));
         if result.is_err() && (self.still_owner)().is_ok() {
             let _ = self.tree.jail().unlink(&dir, &temp);
         }
         result
     }
 
-    fn fill_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<(), Failure> {
+    /// What stands at a link's name, if a link may take its place.
+    fn look_for_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Option<Inode>, Failure> {
+        let LinkItem { file, no_replace, force, .. } = item;
+        let path = || self.tree.path_of(file.parent, &file.name);
+        let stat = match self.tree.jail().stat(dir, &file.name) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other.map_err(|errno| fault::os(Stage::Open, "stat", &path(), errno))?,
+        };
+        let found = inode_of(&stat);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            // The rename says so. Another entry may be it.
+            return Ok(Some(found));
+        }
+        // In a directory that this session made stands what another entry put there, unless every name is its own.
+        let other = self.tree.was_created(file.parent) && !is_exact(dir);
+        if other || !self.tree.claim(file.parent, dir, &file.name, found, file.id) {
+            return Err(self.tree.folded(file.parent, &file.name));
+        }
+        match kind {
+            FileType::RegularFile | FileType::Symlink => Ok(Some(found)),
+            _ if *force || *no_replace => Ok(Some(found)),
+            _ => {
+                let text = format!("{}: {SPECIAL}", path());
+                Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
+            }
+        }
+    }
+
+    /// Makes the link under its temporary name.
+    fn create_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<(), Failure> {
         let jail = self.tree.jail();
         let temp = self.files.temp_name(&item.file);
-        let fail = |stage, what, errno| {
-            let path = self.tree.path_of(item.file.parent, &item.file.name);
-            fault::os_at(stage, what, &path, errno, dir)
-        };
         let mut made = jail.symlink(&item.target, dir, &temp);
-        if made == Err(Errno::EXIST) {
+        if made == Err(Errno::EXIST) && self.files.is_stale(dir, &temp) {
             let _ = jail.unlink(dir, &temp);
             made = jail.symlink(&item.target, dir, &temp);
         }
-        made.map_err(|errno| fail(Stage::Create, "make the link", errno))?;
-        let name = temp.as_bytes();
-        if item.owner
-            && let Some((uid, gid)) = ids(&item.meta)
-        {
-            let result = rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-            permitted(result, &self.not_kept.owner)
-                .map_err(|errno| fail(Stage::Metadata, "set the owner of", errno))?;
-        }
-        let result = match times(item.meta.mtime) {
-            Some(times) => rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW),
-            None => Err(Errno::INVAL),
+        made.map_err(|errno| match errno {
+            // Another entry's, which is being made.
+            Errno::EXIST => self.tree.folded(item.file.parent, &item.file.name),
+            _ => {
+                let path = self.tree.path_of(item.file.parent, &item.file.name);
+                fault::os_at(Stage::Create, "make the link", &path, errno, dir)
+            }
+        })
+    }
+
+    fn finish_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Inode, Failure> {
+        let temp = self.files.temp_name(&item.file);
+        let fail = |what, errno| {
+            let path = self.tree.path_of(item.file.parent, &item.file.name);
+            fault::os_at(Stage::Metadata, what, &path, errno, dir)
         };
-        permitted(result, &self.not_kept.mtime)
-            .map_err(|errno| fail(Stage::Metadata, "set the mtime of", errno))?;
-        Ok(())
+        self.set_link_meta(dir.as_fd(), temp.as_bytes(), &item.meta, item.owner)
+            .map_err(|(what, errno)| fail(what, errno))?;
+        let stat = self.tree.jail().stat(dir, &temp).map_err(|errno| fail("stat", errno))?;
+        Ok(inode_of(&stat))
     }
 
     /// Syncs one directory.
@@ -274,8 +282,9 @@ impl Sink {
         // A setgid that the directory has from its parent is the destination's own: it keeps the group of
         // project directories.
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
-        self.set_meta(&fd, meta, self.dir_owner, stat.st_mode & SETGID)
-            .map_err(|(what, errno)| fail(Stage::Metadata, what, errno))?;
+        let keep = stat.st_mode & SETGID;
+        let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true };
+        self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
         if durable {
             tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }

@@ -25,13 +25,13 @@ use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
 use super::adopt::Adopt;
-use super::commit::NotKeptCounters;
 use super::confirm::Published;
 use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
 use super::gather::{Place, no_target, pair, whole};
 use super::journal::Journal;
 use super::keeper::Keeper;
+use super::meta::NotKeptCounters;
 use super::mode::Choice;
 use super::names::tag_bits;
 use super::places::Places;
@@ -257,6 +257,12 @@ impl WriteEngine {
         }
         if !left.is_empty() {
             self.sink.over.store(true, Ordering::Relaxed);
+        } else if self.sink.tree.is_widened()
+            && (self.sink.still_owner)().is_ok()
+            && !haul_mutant::removed("directories-close-again")
+        {
+            // A new owner of the job needs them open.
+            self.sink.tree.close_again();
         }
         self.ended = Some(left.clone());
         left
@@ -365,6 +371,14 @@ impl Sink {
                     sink.data.choice.on_commit();
                     SinkDone::Commit { results: pair(items, |item| item.id, results) }
                 },
+            ),
+            SinkOp::Amend { durable, items } => self.split(
+                ("metadata", Stage::Metadata),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                move |sink, item| sink.amend(item, durable),
+                |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::MakeLinks { items } => self.split(
                 ("create", Stage::Publish),

@@ -18,6 +18,8 @@ use std::sync::atomic::AtomicBool;
 
 #[path = "engine_tests/job.rs"]
 mod job;
+#[path = "engine_tests/publish.rs"]
+mod publish;
 #[path = "engine_tests/trouble.rs"]
 mod trouble;
 
@@ -125,6 +127,15 @@ impl Bench {
     }
     pub(in crate::storage::sink) fn commit(&mut self, items: Vec<CommitItem>) -> Vec<Result<(), Failure>> {
         let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+        let items = items.into_iter().map(|item| self.looked_at(item)).collect();
+        self.commit_as_it_is(items, ids)
+    }
+    /// Commits what was looked at before, or never.
+    pub(in crate::storage::sink) fn commit_as_it_is(
+        &mut self,
+        items: Vec<CommitItem>,
+        ids: Vec<FileId>,
+    ) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::Commit { durable: true, items }, b"") {
             SinkDone::Commit { results } => {
                 assert_eq!(results.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
@@ -133,14 +144,26 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
+    /// The item as a session has it that looked at its name.
+    fn looked_at(&self, mut item: CommitItem) -> CommitItem {
+        if let Some(publish) = item.publish.as_mut().filter(|publish| publish.file.parent == DirId::ROOT) {
+            let path =
+                self.root.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(publish.file.name.as_bytes())));
+            publish.found = inode_at(&path);
+        }
+        item
+    }
     pub(in crate::storage::sink) fn publish(&mut self, file: &SinkFile) -> Result<(), Failure> {
         self.commit(vec![whole(file, META)]).remove(0)
     }
     pub(in crate::storage::sink) fn look(&mut self, file: &SinkFile, adopt: Option<u32>) -> Found {
-        match self.run(SinkOp::Lookup { items: vec![LookupItem { file: file.clone(), adopt }] }, b"") {
+        match self.run(SinkOp::Lookup { items: vec![self.lookup_item(file, adopt)] }, b"") {
             SinkDone::Lookup { mut results } => results.remove(0).1.expect("found"),
             other => panic!("{other:?}"),
         }
+    }
+    fn lookup_item(&self, file: &SinkFile, adopt: Option<u32>) -> LookupItem {
+        LookupItem { file: file.clone(), mtime: META.mtime, adopt }
     }
     pub(in crate::storage::sink) fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {
@@ -189,8 +212,14 @@ pub(in crate::storage::sink) fn file(id: u64, parent: DirId, text: &str, size: u
 }
 
 pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem {
-    let publish = Publish { file: file.clone(), meta, owner: false, no_replace: false, verify: None };
+    let (owner, found, no_replace, verify) = (false, None, false, None);
+    let publish = Publish { file: file.clone(), meta, owner, found, no_replace, verify };
     CommitItem { id: file.id, publish: Some(publish) }
+}
+
+/// Which inode stands there.
+pub(in crate::storage::sink) fn inode_at(path: &Path) -> Option<Inode> {
+    fs::symlink_metadata(path).ok().map(|stat| Inode { dev: stat.dev(), ino: stat.ino() })
 }
 
 pub(in crate::storage::sink) fn is_root() -> bool {
@@ -405,6 +434,7 @@ fn links_are_made() {
         meta: META,
         owner: false,
         no_replace,
+        force: false,
     };
     let items = vec![link(1, "a", true), link(2, "b", false), link(3, "c", true), link(4, "d", false)];
     match bench.run(SinkOp::MakeLinks { items }, b"") {

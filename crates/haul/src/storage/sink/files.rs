@@ -6,9 +6,9 @@
 //! every descriptor that was open hears of them). A file that failed stays failed until it is discarded.
 //! The session bounds how many are open (`descriptors::budget`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{Name, Timestamp};
@@ -17,7 +17,7 @@ use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::io::IoMode;
 use haul_core::layout::{Layout, Striping};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{Existing, Found, LookupItem, SinkFile};
+use haul_core::transfer::op::{Inode, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FsWord, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
@@ -45,10 +45,17 @@ pub(super) const NO_FILE: u64 = 0;
 pub(super) struct Files {
     pub(super) tree: Arc<SinkTree>,
     /// Stands in the names of this session's temporaries.
-    tag: u32,
+    pub(super) tag: u32,
     pub(super) adopt: Adopt,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
-    grain: OnceLock<u32>,
+    /// Temporaries that are open. One of them is never removed to make room for another, whatever the file system takes
+    /// their names for.
+    live: Mutex<HashSet<Inode>>,
+    /// Temporaries that are being made and may not be among these yet.
+    making: AtomicUsize,
+    pub(super) grain: OnceLock<u32>,
+    /// What the destination makes of an mtime, as far as that was asked.
+    pub(super) held: Mutex<HashMap<(u64, Timestamp), Option<Timestamp>>>,
     /// The file system is of [`LOCAL`]. The destination is one file system, but for what is mounted below it; where this is wrong
     /// it costs time only.
     local: bool,
@@ -65,6 +72,8 @@ pub(super) struct OpenFile {
     pub(super) parent: DirId,
     pub(super) name: Name,
     pub(super) temp: Name,
+    /// Which inode the temporary is, once it was made.
+    inode: OnceLock<Inode>,
     pub(super) size: u64,
     /// Bytes that have to be written: all but holes.
     pub(super) data_len: u64,
@@ -113,6 +122,15 @@ impl OpenFile {
     }
 }
 
+/// A temporary that is being made.
+pub(super) struct Making<'a>(&'a AtomicUsize);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Bytes of a file that have to be written: all but holes.
 pub(super) fn data_len(file: &SinkFile) -> u64 {
     file.map.as_ref().map_or(file.size, ExtentMap::data_len)
@@ -138,7 +156,10 @@ impl Files {
             tag,
             adopt,
             open: Mutex::default(),
+            live: Mutex::default(),
+            making: AtomicUsize::new(0),
             grain: OnceLock::new(),
+            held: Mutex::default(),
             local,
             spaces,
             places,
@@ -263,6 +284,9 @@ impl Files {
         if temp && remove {
             self.remove(&open);
         }
+        if let Some(inode) = open.inode.get() {
+            lock(&self.live).remove(inode);
+        }
     }
 
     /// The file failed: writes of it fail with this until it is closed. Its temporary goes at once if `remove`,
@@ -318,6 +342,7 @@ impl Files {
             parent: file.parent,
             name: file.name.clone(),
             temp: self.temp_name(file),
+            inode: OnceLock::new(),
             size: file.size,
             data_len: data_len(file),
             map: file.map.clone(),
@@ -368,16 +393,43 @@ impl Files {
             }
             jail.create_temp(&dir, &open.temp)
         };
+        let making = self.making();
         let mut made = make();
-        if matches!(made, Err(Errno::EXIST)) {
+        if matches!(made, Err(Errno::EXIST)) && self.is_stale(&dir, &open.temp) {
             // Only this session writes this tag, so it is a leftover of its own.
             let _ = jail.unlink(&dir, &open.temp);
             made = make();
         }
+        if let Ok(stat) = made.as_ref().map_err(|errno| *errno).and_then(rustix::fs::fstat) {
+            self.is_live(open, &stat);
+        }
+        drop(making);
         made.map_err(|errno| {
+            if errno == Errno::EXIST && jail.stat(&dir, &open.temp).is_ok_and(|stat| is_regular(&stat)) {
+                return self.tree.folded(open.parent, &open.name);
+            }
             let path = self.tree.path_of(open.parent, &open.temp);
             fault::os_at(Stage::Create, "create", &path, errno, &dir)
         })
+    }
+
+    /// Counts a temporary as being made until this is dropped.
+    pub(super) fn making(&self) -> Making<'_> {
+        self.making.fetch_add(1, Ordering::AcqRel);
+        Making(&self.making)
+    }
+
+    /// The temporary is this inode, and open.
+    fn is_live(&self, open: &OpenFile, stat: &Stat) {
+        lock(&self.live).insert(*open.inode.get_or_init(|| inode_of(stat)));
+    }
+
+    /// Whether what stands at a temporary's name is nobody's: none of the open ones, and none that is just being made.
+    pub(super) fn is_stale(&self, dir: &OwnedFd, temp: &Name) -> bool {
+        let Ok(stat) = self.tree.jail().stat(dir, temp) else { return false };
+        let alone = self.making.load(Ordering::Acquire) <= 1;
+        (alone && !lock(&self.live).contains(&inode_of(&stat)))
+            || haul_mutant::removed("live-temporaries-stay")
     }
 
     /// How the file is cut that this one replaces, if there is one and it can be asked.
@@ -439,41 +491,9 @@ impl Files {
         })
     }
 
-    /// What stands at the item's name; and takes over the temporary of an earlier run.
-    pub(super) fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
-        let file = &item.file;
-        let dir = self.tree.dirfd(file.parent)?;
-        let adopted = match item.adopt {
-            Some(tag) => self.adopt(file, &dir, tag)?,
-            None => false,
-        };
-        let len = if adopted { self.look_at_adopted(file) } else { None };
-        let (adopted, len) = (len.is_some(), len.unwrap_or(0));
-        // Nothing can stand in a directory that this run made; that spares a request per new file.
-        if self.tree.was_created(file.parent) {
-            return Ok(Found { existing: Existing::Nothing, adopted, len });
-        }
-        let existing = match self.tree.jail().stat(&dir, &file.name) {
-            Err(Errno::NOENT) => Existing::Nothing,
-            Err(errno) => {
-                let path = self.tree.path_of(file.parent, &file.name);
-                return Err(fault::os(Stage::Open, "stat", &path, errno));
-            }
-            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => {
-                    let mtime = mtime_of(&stat);
-                    Existing::File { size: stat.st_size as u64, mtime, grain: self.grain_for(mtime) }
-                }
-                FileType::Directory => Existing::Dir,
-                _ => Existing::Other,
-            },
-        };
-        Ok(Found { existing, adopted, len })
-    }
-
     /// The length of a temporary that was taken over, with holes where the file has them. `None`: these cannot be had, and it
     /// was removed.
-    fn look_at_adopted(&self, file: &SinkFile) -> Option<u64> {
+    pub(super) fn look_at_adopted(&self, file: &SinkFile) -> Option<u64> {
         let (_, temp, _) = self.fd_of(file.id).ok()?;
         let fd = descriptor(&temp);
         let holes = file.map.as_ref().is_none_or(|map| clear_holes(fd, map));
@@ -485,44 +505,25 @@ impl Files {
     }
 
     /// Takes over the temporary of the run with `tag`. False if it is not there, or is not what we left.
-    fn adopt(&self, file: &SinkFile, dir: &Arc<OwnedFd>, tag: u32) -> Result<bool, Failure> {
+    pub(super) fn adopt(&self, file: &SinkFile, dir: &Arc<OwnedFd>, tag: u32) -> Result<bool, Failure> {
         let Some(fd) = self.take_over(file, dir, tag)? else { return Ok(false) };
         let open = self.entry(file);
+        if let Ok(stat) = rustix::fs::fstat(&fd) {
+            self.is_live(&open, &stat);
+        }
         let file_of = Opened { file: self.io_file(&open, fd), adopted: true, ready: false };
         *lock(&open.state) = State::Open(file_of);
         lock(&self.open).insert(file.id, open);
         Ok(true)
     }
-
-    /// The granularity of the destination's mtimes, nanoseconds. It is probed once, and only when it could
-    /// matter: an mtime that is no multiple of 100 ns proves that there is none.
-    fn grain_for(&self, mtime: Timestamp) -> u32 {
-        if !mtime.nanos.is_multiple_of(100) {
-            return 1;
-        }
-        *self.grain.get_or_init(|| self.probe_grain().unwrap_or(1))
-    }
-
-    fn probe_grain(&self) -> Option<u32> {
-        let (root, jail) = (self.tree.root(), self.tree.jail());
-        let name = temp_name(&Name::new(b"haul~grain").ok()?, self.tag, NO_FILE);
-        let fd = jail.create_temp(root, &name).ok()?;
-        let set = Timestamp { secs: 1_000_000_001, nanos: 123_456_789 };
-        let read = set_mtime(&fd, set).and_then(|()| rustix::fs::fstat(&fd));
-        // A file system that is asked again without its cache would truncate too; the name goes at once.
-        let _ = jail.unlink(root, &name);
-        Some(grain_between(set, mtime_of(&read.ok()?)))
-    }
 }
 
-/// The smallest usual granularity that makes `read` of `set`; 1 if none does.
-fn grain_between(set: Timestamp, read: Timestamp) -> u32 {
-    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
-    let (set, read) = (total(set), total(read));
-    [1, 100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000]
-        .into_iter()
-        .find(|grain| set - set.rem_euclid(i128::from(*grain)) == read)
-        .unwrap_or(1)
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+pub(super) fn inode_of(stat: &Stat) -> Inode {
+    Inode { dev: stat.st_dev, ino: stat.st_ino }
 }
 
 pub(super) fn mtime_of(stat: &Stat) -> Timestamp {
@@ -553,23 +554,4 @@ pub(super) fn write_all_at(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> r
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: the grain is recognised from what the file system made of a known mtime.
-    /// Method: each usual grain applied to the probe's value; and a value that no grain explains.
-    #[test]
-    fn grains_are_recognised() {
-        let set = Timestamp { secs: 1_000_000_001, nanos: 123_456_789 };
-        let cases =
-            [(1, 1, 123_456_789), (100, 1, 123_456_700), (1_000, 1, 123_456_000), (1_000_000_000, 1, 0)];
-        for (grain, secs, nanos) in cases {
-            assert_eq!(grain_between(set, Timestamp { secs: 1_000_000_000 + secs, nanos }), grain);
-        }
-        assert_eq!(grain_between(set, Timestamp { secs: 1_000_000_000, nanos: 0 }), 2_000_000_000);
-        assert_eq!(grain_between(set, Timestamp { secs: 5, nanos: 5 }), 1);
-    }
 }

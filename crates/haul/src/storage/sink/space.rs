@@ -5,7 +5,8 @@
 //!
 //! What must hold: zeros are never written. Raw `fallocate` says so where a file system cannot allocate
 //! (the C library would write every block then), and where even a longer size means
-//! zeros on media (FAT and its kin know no holes), the size is left to the writes.
+//! zeros on media (FAT and its kin know no holes), the size is left to the writes. Where the file system compresses,
+//! nothing is allocated: what fits compressed must not fail for its length.
 //! Left out: small files. One write makes them, so there is nothing to tear apart.
 
 use std::collections::BTreeMap;
@@ -15,13 +16,46 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{FallocateFlags, FsWord};
+use rustix::fs::{FallocateFlags, FsWord, IFlags};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 use super::{fault, lock};
+use crate::mounts::Mount;
 
 /// Magic numbers of file systems that fill a longer size with zeros: FAT, exFAT, HFS, HFS+.
 const FILLS_WITH_ZEROS: [FsWord; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
+
+/// Magic numbers of file systems that compress by options of theirs: btrfs, bcachefs, ZFS. ZFS says neither for which
+/// files nor lets blocks be kept for one, so that there is nothing to gain.
+const BTRFS: FsWord = 0x9123_683e;
+const BCACHEFS: FsWord = 0xca45_1a4e_u32 as FsWord;
+const ZFS: FsWord = 0x2fc1_2fc1;
+
+/// Whether what is written to the file may be compressed: then blocks in advance would hold all of its length, and on btrfs
+/// keep it from being compressed at all.
+fn compresses(fd: impl AsFd) -> bool {
+    let fd = fd.as_fd();
+    let magic = rustix::fs::fstatfs(fd).map_or(0, |stat| stat.f_type);
+    // A property of the file, mostly from its directory.
+    let marked = || rustix::fs::ioctl_getflags(fd).is_ok_and(|flags| flags.contains(IFlags::COMPRESSED));
+    let mounted = || {
+        let mount = Mount::of(fd).ok().flatten();
+        mount.is_some_and(|mount| compresses_by(&mount.options))
+    };
+    match magic {
+        ZFS => true,
+        BTRFS | BCACHEFS => marked() || mounted(),
+        _ => marked(),
+    }
+}
+
+/// Options of a mount that has files compressed: `compress=zstd:3`, `compress-force`, `compression=lz4`.
+fn compresses_by(options: &str) -> bool {
+    options.split(',').any(|option| {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        matches!(name, "compress" | "compress-force" | "compression") && !matches!(value, "no" | "none")
+    })
+}
 
 /// What became of a file's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +121,19 @@ pub(super) struct Spaces {
     off: bool,
     /// File systems (by device) that allocate nothing in advance, and files that went without for it.
     unsupported: Mutex<BTreeMap<u64, u64>>,
+    /// Files that will be compressed.
+    compressed: AtomicU64,
     allocated: AtomicU64,
 }
 
 impl Spaces {
     pub(super) fn new(off: bool) -> Spaces {
-        Spaces { off, unsupported: Mutex::default(), allocated: AtomicU64::new(0) }
+        Spaces {
+            off,
+            unsupported: Mutex::default(),
+            compressed: AtomicU64::new(0),
+            allocated: AtomicU64::new(0),
+        }
     }
 
     /// Makes room for a file's data, where that is of use. `path` is for the failure.
@@ -109,6 +150,10 @@ impl Spaces {
         }
         if let Some(files) = lock(&self.unsupported).get_mut(&device) {
             *files += 1;
+            return Ok(());
+        }
+        if compresses(&fd) && !haul_mutant::removed("room-for-compression") {
+            self.compressed.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
         match preallocate(&fd, size, extents) {
@@ -135,6 +180,12 @@ impl Spaces {
         }
         let allocated = self.allocated.load(Ordering::Relaxed);
         let without: u64 = lock(&self.unsupported).values().sum();
+        let compressed = self.compressed.load(Ordering::Relaxed);
+        match (compressed, allocated + without) {
+            (0, _) => {}
+            (_, 0) => return format!("no (the file system compresses; {compressed} files)"),
+            _ => return format!("{allocated} files; {compressed} not, for the file system compresses them"),
+        }
         match (allocated, without) {
             (0, 0) => "no (no large file)".into(),
             (_, 0) => format!("{allocated} files (blocks of one file lie together)"),

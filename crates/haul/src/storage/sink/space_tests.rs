@@ -89,3 +89,17 @@ fn too_large_is_named_and_leaves_nothing() {
     assert_eq!((stat.size(), stat.blocks()), (0, 0));
     assert_eq!(rest, Ok(Space::Allocated));
 }
+
+/// Goal: mount options that have files compressed are known as such.
+/// Method: options as the kernel shows them.
+#[test]
+fn compression_is_read_from_options() {
+    for options in
+        ["rw,compress-force=zstd:3,space_cache=v2", "rw,compress=lzo", "rw,compression=lz4", "compress"]
+    {
+        assert!(compresses_by(options), "{options}");
+    }
+    for options in ["rw,relatime", "rw,compress=no", "rw,compression=none", "rw,compress_extension=txt", ""] {
+        assert!(!compresses_by(options), "{options}");
+    }
+}

@@ -14,12 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{DEPTH_MAX, Name};
-use haul_core::ids::DirId;
+use haul_core::ids::{DirId, FileId};
+use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fault;
+use super::files::inode_of;
+use super::fold::{Claims, is_exact};
 use super::here::Jobs;
 use super::lock;
 use super::names::{may_be_ours, tag_bits, tag_of};
@@ -29,6 +32,8 @@ use crate::storage::jail::Jail;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
 const SHOWN_PATH_LEN_MAX: usize = 600;
+/// Directories above the destination that are synced; so many no path has.
+const CLIMB_MAX: usize = 4096;
 
 /// The tree below the destination root.
 pub struct SinkTree {
@@ -36,6 +41,7 @@ pub struct SinkTree {
     root: Arc<OwnedFd>,
     root_path: PathBuf,
     root_created: bool,
+    synced_above: usize,
     root_ino: u64,
     root_target: Target,
     /// A directory lies on another file system than the root.
@@ -43,6 +49,9 @@ pub struct SinkTree {
     /// Of temporaries of this job, in this run and before.
     own_tags: OnceLock<HashSet<u32>>,
     nodes: Mutex<HashMap<DirId, Arc<Node>>>,
+    claims: Claims,
+    /// Modes of directories that were opened to us and are not finished.
+    widened: Mutex<BTreeMap<DirId, Mode>>,
     recent: Mutex<Recent>,
 }
 
@@ -75,7 +84,7 @@ struct Recent {
 
 impl SinkTree {
     /// Opens the destination root, which may be a symbolic link; with `create` it is made if it is missing,
-    /// with its parents, and their names are synced.
+    /// with its parents, and their names are synced, whoever made them.
     ///
     /// # Errors
     /// The root is missing, is no directory, or cannot be made.
@@ -94,6 +103,10 @@ impl SinkTree {
             Errno::NOTDIR => not_a_directory(&shown),
             _ => fault::os(Stage::Open, "open directory", &shown, errno),
         })?;
+        let synced_above = match create {
+            true => sync_above(&root).map_err(|errno| fault::os(Stage::Sync, "sync above", &shown, errno))?,
+            false => 0,
+        };
         let jail = Jail::probe(&root);
         let root_ino =
             rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?.st_ino;
@@ -104,9 +117,12 @@ impl SinkTree {
             root: Arc::new(root),
             root_path: path.to_owned(),
             root_created: created,
+            synced_above,
             root_ino,
             own_tags: OnceLock::new(),
             nodes: Mutex::default(),
+            claims: Claims::default(),
+            widened: Mutex::default(),
             recent: Mutex::new(Recent {
                 fds_max: budget().sink_dirs,
                 tick: 0,
@@ -131,6 +147,11 @@ impl SinkTree {
     /// The descriptor of the destination root.
     pub fn root(&self) -> &Arc<OwnedFd> {
         &self.root
+    }
+
+    /// Directories above the root that were synced when it was opened.
+    pub fn synced_above(&self) -> usize {
+        self.synced_above
     }
 
     /// Inode number of the destination root.
@@ -177,6 +198,25 @@ impl SinkTree {
     pub fn forget(&self, id: DirId) {
         lock(&self.nodes).remove(&id);
         lock(&self.recent).forget(id);
+        self.claims.forget(id);
+        lock(&self.widened).remove(&id);
+    }
+
+    /// Directories are open to us that were closed, and not finished.
+    pub fn is_widened(&self) -> bool {
+        !lock(&self.widened).is_empty()
+    }
+
+    /// Gives directories that were opened to us, and are not finished, the modes that they had; the deepest first, for then
+    /// the way to the others is still open. What cannot be reached any more stays as it is.
+    pub fn close_again(&self) {
+        let mut widened: Vec<(DirId, Mode)> = std::mem::take(&mut *lock(&self.widened)).into_iter().collect();
+        widened.sort_by_key(|(id, _)| std::cmp::Reverse(self.depth(*id)));
+        for (id, mode) in widened {
+            if let Ok(fd) = self.dirfd(id) {
+                let _ = rustix::fs::fchmod(&fd, mode);
+            }
+        }
     }
 
     /// Directories known now, without the root.
@@ -229,6 +269,28 @@ impl SinkTree {
             Ok(node) => matches!(lock(&node.slot).state, State::There { created: true }),
             Err(_) => false,
         }
+    }
+
+    /// The entry `who` has the inode that stands at `name`, in the directory open as `fd`. False: the destination takes the
+    /// names of two entries for one, and the other has it.
+    pub(super) fn claim(&self, dir: DirId, fd: &OwnedFd, name: &Name, inode: Inode, who: FileId) -> bool {
+        let free = self.was_created(dir) || haul_mutant::removed("one-entry-per-inode");
+        free || self.claims.claim(self.jail, (dir, fd), name, inode, who)
+    }
+
+    /// The entry has this inode no more.
+    pub(super) fn unclaim(&self, dir: DirId, inode: Inode, who: FileId) {
+        self.claims.release(dir, inode, who);
+    }
+
+    /// Why an entry cannot have its name: another one of this copy has it.
+    pub(super) fn folded(&self, dir: DirId, name: &Name) -> Failure {
+        let text = format!(
+            "{}: another entry of this copy stands there, for the destination takes both names for one (upper and lower \
+             case, or forms of Unicode); it was left as it is",
+            self.path_of(dir, name)
+        );
+        fault::failure(Stage::Publish, Errno::NOTUNIQ.raw_os_error(), text)
     }
 
     /// Directories between this one and the root.
@@ -312,25 +374,26 @@ impl SinkTree {
 
     /// Opens one directory whose parent is open.
     fn enter(&self, id: DirId, node: &Node, parent: &OwnedFd) -> Result<Arc<OwnedFd>, Failure> {
+        let ours = self.was_created(node.parent);
         let mut slot = lock(&node.slot);
         if let Some(fd) = &slot.fd {
             return Ok(fd.clone());
         }
         let opened = match &slot.state {
             State::Failed(failure) => return Err(failure.clone()),
-            State::There { .. } => self.open(parent, &node.name),
+            State::There { .. } => self.open(parent, &node.name, id),
             State::Unmade => {
                 if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
                     slot.state = State::Failed(failure.clone());
                     return Err(failure);
                 }
-                match self.make(parent, &node.name) {
-                    Ok((fd, created)) => {
-                        slot.state = State::There { created };
-                        Ok(fd)
+                self.make(&mut slot.state, parent, &node.name, id).and_then(|fd| {
+                    let created = matches!(slot.state, State::There { created: true });
+                    match self.is_free(node, parent, &fd, (ours, created), id)? {
+                        true => Ok(fd),
+                        false => Err(Errno::NOTUNIQ),
                     }
-                    Err(errno) => Err(errno),
-                }
+                })
             }
         };
         let fd = match opened {
@@ -338,6 +401,7 @@ impl SinkTree {
             Err(errno) => {
                 let path = self.path_of(node.parent, &node.name);
                 let failure = match errno {
+                    Errno::NOTUNIQ => self.folded(node.parent, &node.name),
                     Errno::NOTDIR | Errno::LOOP => not_a_directory(&path),
                     _ => fault::os_at(Stage::Create, "create directory", &path, errno, parent),
                 };
@@ -357,13 +421,47 @@ impl SinkTree {
         Ok(fd)
     }
 
-    fn make(&self, parent: &OwnedFd, name: &Name) -> rustix::io::Result<(OwnedFd, bool)> {
+    /// No other entry of this session has the directory that was made or found. `ours`: this session made the directory
+    /// above, so that what stands in it is of another entry, unless every name is its own there.
+    fn is_free(
+        &self,
+        node: &Node,
+        parent: &OwnedFd,
+        fd: &OwnedFd,
+        (ours, created): (bool, bool),
+        id: DirId,
+    ) -> rustix::io::Result<bool> {
+        if ours {
+            return Ok(created || is_exact(parent) || haul_mutant::removed("one-entry-per-inode"));
+        }
+        let inode = inode_of(&rustix::fs::fstat(fd)?);
+        Ok(self.claim(node.parent, parent, &node.name, inode, id.as_file()))
+    }
+
+    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be opened then.
+    fn make(
+        &self,
+        state: &mut State,
+        parent: &OwnedFd,
+        name: &Name,
+        id: DirId,
+    ) -> rustix::io::Result<OwnedFd> {
         match self.jail.make_dir(parent, name) {
-            Ok(()) => Ok((self.jail.open_dir(parent, name)?, true)),
-            Err(Errno::EXIST) => Ok((self.open(parent, name)?, false)),
+            Ok(()) => {
+                *state = State::There { created: true };
+                self.jail.open_dir(parent, name)
+            }
+            Err(Errno::EXIST) => {
+                let fd = self.open(parent, name, id)?;
+                *state = State::There { created: false };
+                Ok(fd)
+            }
             // Some file systems check the permission to create before they look whether it exists.
-            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match self.open(parent, name) {
-                Ok(fd) => Ok((fd, false)),
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match self.open(parent, name, id) {
+                Ok(fd) => {
+                    *state = State::There { created: false };
+                    Ok(fd)
+                }
                 Err(Errno::NOENT) => Err(errno),
                 Err(other) => Err(other),
             },
@@ -373,9 +471,13 @@ impl SinkTree {
 
     /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until
     /// it is finished, for read-only directories are legal and must be filled.
-    fn open(&self, parent: &OwnedFd, name: &Name) -> rustix::io::Result<OwnedFd> {
+    fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
         let fd = match self.jail.open_dir(parent, name) {
-            Err(Errno::ACCESS) => return self.jail.open_dir_by_force(parent, name),
+            Err(Errno::ACCESS) => {
+                let (fd, mode) = self.jail.open_dir_by_force(parent, name)?;
+                lock(&self.widened).entry(id).or_insert(mode);
+                return Ok(fd);
+            }
             other => other?,
         };
         let me = rustix::process::geteuid();
@@ -384,6 +486,7 @@ impl SinkTree {
             if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 {
                 let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
                 rustix::fs::fchmod(&fd, mode | Mode::RWXU)?;
+                lock(&self.widened).entry(id).or_insert(mode);
             }
         }
         Ok(fd)
@@ -440,23 +543,43 @@ fn too_deep(id: DirId) -> Failure {
     )
 }
 
-/// Makes the missing directories of `path` and syncs every directory that got a new name.
+/// Makes the missing directories of `path`. False: nothing was missing.
 fn make_root(path: &Path) -> rustix::io::Result<bool> {
-    let missing: Vec<&Path> = path
-        .ancestors()
-        .filter(|part| !part.as_os_str().is_empty())
-        .take_while(|part| rustix::fs::stat(*part).is_err())
-        .collect();
+    let missing = rustix::fs::stat(path).is_err();
     std::fs::create_dir_all(path)
         .map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
-    for part in &missing {
-        let parent = match part.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
+    Ok(missing)
+}
+
+/// Puts the names of a directory and of those above it on media, up to where its file system is mounted: an earlier run may
+/// have made them and been killed before it synced anything. No clock says whether that was long ago.
+///
+/// Edge: a directory that we may not read cannot be synced. Nothing above it was made by us then.
+fn sync_above(root: &OwnedFd) -> rustix::io::Result<usize> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut here = rustix::fs::fstat(root)?;
+    let mut above: Option<OwnedFd> = None;
+    for synced in 0..CLIMB_MAX {
+        let below = above.as_ref().unwrap_or(root);
+        let fd = match rustix::fs::openat(below, c"..", flags, Mode::empty()) {
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(synced),
+            other => other?,
         };
-        sync_dir(Jail::open_root(parent)?)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_dev != here.st_dev
+            || stat.st_ino == here.st_ino
+            || haul_mutant::removed("sync-above-the-root")
+        {
+            return Ok(synced);
+        }
+        match sync_dir(&fd) {
+            // Nothing was made there.
+            Err(Errno::ROFS) => return Ok(synced),
+            other => other?,
+        }
+        (here, above) = (stat, Some(fd));
     }
-    Ok(!missing.is_empty())
+    Ok(CLIMB_MAX)
 }
 
 /// Puts the names in a directory on media. File systems that cannot (some FUSE ones) answer `EINVAL`, and

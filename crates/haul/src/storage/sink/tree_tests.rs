@@ -190,3 +190,16 @@ fn shown_paths_are_bounded() {
     assert!(path.len() <= SHOWN_PATH_LEN_MAX + 3 && path.ends_with("x/\\u{1b}[2J"));
     assert_eq!(tree.path_of(DirId::ROOT, &name("f")), format!("{}/f", dir.path().display()));
 }
+
+/// Goal: the names that lead to a destination are synced by every run, for who made them may have been killed before.
+/// Method: a destination that stands already, three directories deep; how many above it were synced.
+#[test]
+fn names_above_the_destination_are_synced_by_every_run() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("a/b/root");
+    fs::create_dir_all(&path).expect("mkdir");
+    let tree = SinkTree::open_root(&path, true).expect("root");
+    assert!(!tree.was_created(DirId::ROOT));
+    assert!(tree.synced_above() >= 3, "{} were synced", tree.synced_above());
+    assert_eq!(SinkTree::open_root(&path, false).expect("root").synced_above(), 0, "nothing is made here");
+}

@@ -19,6 +19,7 @@ fn former_owner_publishes_nothing() {
         meta: META,
         owner: false,
         no_replace: false,
+        force: false,
     };
     assert!(
         matches!(bench.run(SinkOp::MakeLinks { items: vec![link] }, b""), SinkDone::MakeLinks { results } if results[0].1.is_err())
@@ -49,9 +50,9 @@ fn lookup_tells_and_adopts() {
         other => panic!("{other:?}"),
     }
     assert_eq!(bench.look(&file(2, old, "d", 0), None).existing, Existing::Dir);
-    assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Other);
+    assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Link);
     let missing = bench.look(&file(4, old, "m", 0), Some(5));
-    assert_eq!(missing, Found { existing: Existing::Nothing, adopted: false, len: 0 });
+    assert_eq!(missing, Found { existing: Existing::Nothing, inode: None, adopted: false, len: 0 });
 
     fs::write(bench.temp("good", 5), "half").expect("write");
     assert!(bench.look(&file(5, DirId::ROOT, "good", 8), Some(5)).adopted);
@@ -148,8 +149,14 @@ fn the_owner_is_asked_before_each_rename() {
     assert!(bench.temp("f", TAG).exists() && !bench.root.join("f").exists());
     asked.store(0, Ordering::SeqCst);
     let target = b"x"[..].into();
-    let link =
-        LinkItem { file: file(2, DirId::ROOT, "l", 0), target, meta: META, owner: false, no_replace: false };
+    let link = LinkItem {
+        file: file(2, DirId::ROOT, "l", 0),
+        target,
+        meta: META,
+        owner: false,
+        no_replace: false,
+        force: false,
+    };
     let done = bench.run(SinkOp::MakeLinks { items: vec![link] }, b"");
     assert!(matches!(done, SinkDone::MakeLinks { results } if results[0].1.is_err()));
     assert!(fs::symlink_metadata(bench.root.join("l")).is_err());
@@ -212,7 +219,7 @@ fn names_of_jobs_here_are_refused() {
         }
         let target = b"x"[..].into();
         let file = file(id + 1, DirId::ROOT, text, 0);
-        let link = LinkItem { file, target, meta: META, owner: false, no_replace: false };
+        let link = LinkItem { file, target, meta: META, owner: false, no_replace: false, force: false };
         match bench.run(SinkOp::MakeLinks { items: vec![link] }, b"") {
             SinkDone::MakeLinks { results } => assert_eq!(results[0].1.is_ok(), wanted, "{text}"),
             other => panic!("{other:?}"),

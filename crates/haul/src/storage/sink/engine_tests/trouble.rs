@@ -149,7 +149,9 @@ fn a_panic_is_a_failed_operation() {
         let f = file(1, DirId::ROOT, &format!("panic~{point}"), 1 << 20);
         let fails = |bench: &mut Bench| {
             let op = match point {
-                "split" => SinkOp::Lookup { items: vec![LookupItem { file: f.clone(), adopt: None }] },
+                "split" => SinkOp::Lookup {
+                    items: vec![LookupItem { file: f.clone(), mtime: META.mtime, adopt: None }],
+                },
                 "create" => SinkOp::Create { file: f.clone(), striping: None },
                 _ => SinkOp::Write { file: f.clone(), offset: 0, len: 4, buffer: BufferId(0), start: 0 },
             };

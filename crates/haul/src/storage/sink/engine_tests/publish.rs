@@ -1,0 +1,231 @@
+//! What a name is given to, and what must not be put aside for it.
+
+use super::*;
+use std::os::unix::fs::FileTypeExt;
+
+fn committed(bench: &mut Bench, item: CommitItem) -> Result<(), Failure> {
+    let ids = vec![item.id];
+    bench.commit_as_it_is(vec![item], ids).remove(0)
+}
+
+fn over(file: &SinkFile, found: Option<Inode>) -> CommitItem {
+    let mut item = whole(file, META);
+    item.publish.as_mut().expect("set").found = found;
+    item
+}
+
+/// Goal: what a look did not find is never put aside: where it found nothing, nothing is replaced, and where it found a file,
+/// that one alone; what appeared stays and the entry fails by name. What vanished meanwhile hinders nobody.
+/// Method: a file that appears, one that is replaced, one that goes, one that stays as it was.
+#[test]
+fn only_what_was_found_is_put_aside() {
+    let mut bench = Bench::new();
+    for text in ["replaced", "gone", "same"] {
+        fs::write(bench.root.join(text), "old").expect("write");
+    }
+    let found = |text: &str| inode_at(&bench.root.join(text));
+    let looks = [
+        ("appeared", None),
+        ("replaced", found("replaced")),
+        ("gone", found("gone")),
+        ("same", found("same")),
+    ];
+    fs::write(bench.root.join("appeared"), "mine").expect("write");
+    fs::write(bench.root.join("other"), "mine").expect("write");
+    fs::rename(bench.root.join("other"), bench.root.join("replaced")).expect("rename");
+    fs::remove_file(bench.root.join("gone")).expect("rm");
+    for (id, (text, found)) in (1..).zip(looks) {
+        let f = file(id, DirId::ROOT, text, 3);
+        bench.write(&f, 0, b"new").expect("written");
+        let result = committed(&mut bench, over(&f, found));
+        let stays = matches!(text, "appeared" | "replaced");
+        assert_eq!(result.is_err(), stays, "{text}: {result:?}");
+        let content = if stays { "mine" } else { "new" };
+        assert_eq!(fs::read_to_string(bench.root.join(text)).expect("read"), content, "{text}");
+        if let Err(failure) = result {
+            assert!(failure.text.contains(text), "{}", failure.text);
+        }
+    }
+    assert_eq!(bench.ls(), ["appeared", "gone", "replaced", "same"]);
+}
+
+/// Goal: two entries that have one name in a directory of this session, as where case is folded, are one entry and one
+/// failure that says why; the live temporary of the first is not touched by the second.
+/// Method: files of one name, written in turns and one after the other.
+#[test]
+fn entries_of_one_name_fail_alone() {
+    let mut bench = Bench::new();
+    let (one, two) = (file(1, DirId::ROOT, "f", 3), file(2, DirId::ROOT, "f", 3));
+    bench.write(&one, 0, b"on").expect("written");
+    let failure = bench.write(&two, 0, b"two").expect_err("its temporary is the other's");
+    assert!(failure.text.contains("takes both names for one"), "{}", failure.text);
+    bench.write(&one, 2, b"e").expect("written");
+    committed(&mut bench, over(&one, None)).expect("published");
+    let three = file(3, DirId::ROOT, "f", 5);
+    bench.write(&three, 0, b"three").expect("written");
+    committed(&mut bench, over(&three, None)).expect_err("the name is taken");
+    assert_eq!(fs::read(bench.root.join("f")).expect("read"), b"one");
+    assert_eq!(bench.ls(), ["f"]);
+}
+
+/// Goal: a FIFO is told as what it is, and stays where a link would take its place, unless that is insisted on.
+/// Method: a FIFO in a directory that stood before; a look, a link, a link with force.
+#[test]
+fn special_files_are_told_and_stay() {
+    let mut bench = Bench::new();
+    let old = bench.dir(1, DirId::ROOT, "old");
+    fs::create_dir(bench.root.join("old")).expect("mkdir");
+    let fifo = bench.root.join("old/fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .expect("mkfifo");
+    let found = bench.look(&file(2, old, "fifo", 0), None);
+    assert_eq!((found.existing, found.inode), (Existing::Special, inode_at(&fifo)));
+    for force in [false, true] {
+        let file = file(3, old, "fifo", 0);
+        let item =
+            LinkItem { file, target: b"t"[..].into(), meta: META, owner: false, no_replace: false, force };
+        match bench.run(SinkOp::MakeLinks { items: vec![item] }, b"") {
+            SinkDone::MakeLinks { results } => assert_eq!(results[0].1.is_ok(), force, "{results:?}"),
+            other => panic!("{other:?}"),
+        }
+        let stands = fs::symlink_metadata(&fifo).expect("stat").file_type();
+        assert_eq!(stands.is_fifo(), !force);
+    }
+}
+
+/// Goal: mode of a file is set alone, also where its owner may not read it; only of the inode that was looked at, and never
+/// through a link; and it is told whether anything changed.
+/// Method: modes from and to nothing, as somebody whom modes bind; another file and a link at the name.
+#[test]
+fn metadata_is_amended_where_it_was_looked_at() {
+    if as_nobody("storage::sink::engine::tests::publish::metadata_is_amended_where_it_was_looked_at") {
+        return;
+    }
+    let mut bench = Bench::new();
+    let at = bench.root.join("f");
+    let mode = |path: &Path| fs::symlink_metadata(path).expect("stat").mode() & 0o7777;
+    let amend = |bench: &mut Bench, found, mode| {
+        let (file, meta) = (file(1, DirId::ROOT, "f", 0), Meta { mode, ..META });
+        let items = vec![AmendItem { file, meta, owner: false, found }];
+        match bench.run(SinkOp::Amend { durable: true, items }, b"") {
+            SinkDone::Amend { mut results } => results.remove(0).1,
+            other => panic!("{other:?}"),
+        }
+    };
+    fs::write(&at, "").expect("write");
+    fs::set_permissions(&at, fs::Permissions::from_mode(0o644)).expect("chmod");
+    let found = inode_at(&at).expect("it stands");
+    for (wanted, changes) in
+        [(0o600, true), (0o600, false), (0, true), (0, false), (0o111, true), (0o640, true)]
+    {
+        assert_eq!(amend(&mut bench, found, wanted), Ok(changes), "{wanted:o}");
+        assert_eq!(mode(&at), wanted);
+    }
+    let other = Inode { ino: found.ino + 1, ..found };
+    assert!(amend(&mut bench, other, 0o777).is_err());
+    fs::rename(&at, bench.root.join("g")).expect("rename");
+    symlink("g", &at).expect("symlink");
+    let link = inode_at(&at).expect("it stands");
+    assert!(amend(&mut bench, link, 0o777).is_err() && amend(&mut bench, found, 0o777).is_err());
+    assert_eq!(mode(&bench.root.join("g")), 0o640);
+}
+
+/// Goal: where a mode is refused and what stands allows more than the source, the entry fails; where it allows no more it is
+/// counted, as is an mtime that is refused.
+/// Method: a directory of somebody else, open to all, which nobody may change but its owner (as root, and as nobody).
+#[test]
+fn what_stays_wider_than_its_source_fails() {
+    let theirs = |pid: u32| std::env::temp_dir().join(format!("haul-wider-{pid}"));
+    if is_root() {
+        let at = Path::new("/tmp").join(theirs(std::process::id()).file_name().expect("a name"));
+        fs::create_dir_all(at.join("root/d")).expect("mkdir");
+        fs::set_permissions(at.join("root/d"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        let ran = as_nobody("storage::sink::engine::tests::publish::what_stays_wider_than_its_source_fails");
+        fs::remove_dir_all(&at).expect("rm");
+        if !ran {
+            eprintln!("skipped: nobody cannot run this");
+        }
+        return;
+    }
+    let at = theirs(std::os::unix::process::parent_id()).join("root");
+    if !at.is_dir() {
+        return eprintln!("skipped: needs root to begin with");
+    }
+    let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at, |_| {});
+    let finish = |bench: &mut Bench, id, mode| {
+        let dir = bench.dir(id, DirId::ROOT, "d");
+        bench.finish(vec![(dir, Meta { mode, ..META })]).remove(0)
+    };
+    finish(&mut bench, 1, 0o755).expect("as it should be, but for its mtime");
+    assert_eq!(bench.not_kept(), NotKept { mtime: 1, ..NotKept::default() });
+    finish(&mut bench, 2, 0o777).expect("narrower");
+    assert_eq!(bench.not_kept().mode, 1);
+    let failure = finish(&mut bench, 3, 0o700).expect_err("wider");
+    assert!(failure.text.contains("0755, which allows more than 0700"), "{}", failure.text);
+}
+
+/// Goal: an mtime that the file system cannot hold is counted, and a look tells it as the announced one.
+/// Method: the year 3000 and 1800, where the file system ends before; a third time that is just different.
+#[test]
+fn clamped_times_are_counted_and_compare() {
+    let mut bench = Bench::new();
+    let old = bench.dir(1, DirId::ROOT, "old");
+    fs::create_dir(bench.root.join("old")).expect("mkdir");
+    let odd = [32_503_680_000, -5_364_662_400].map(|secs| Timestamp { secs, nanos: 0 });
+    for (id, mtime) in (2..).zip(odd) {
+        let f = file(id, old, &format!("f{id}"), 0);
+        bench.commit(vec![whole(&f, Meta { mtime, ..META })]).remove(0).expect("published");
+        let stands = fs::metadata(bench.root.join(format!("old/f{id}"))).expect("stat").mtime();
+        if stands == mtime.secs {
+            return eprintln!("skipped: this file system holds such times");
+        }
+        let look = |bench: &mut Bench, mtime| {
+            let item = LookupItem { file: f.clone(), mtime, adopt: None };
+            match bench.run(SinkOp::Lookup { items: vec![item] }, b"") {
+                SinkDone::Lookup { mut results } => results.remove(0).1.expect("found").existing,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(matches!(look(&mut bench, mtime), Existing::File { mtime: told, .. } if told == mtime));
+        let today = META.mtime;
+        assert!(matches!(look(&mut bench, today), Existing::File { mtime: told, .. } if told.secs == stands));
+    }
+    assert_eq!(bench.not_kept(), NotKept { clamped: 2, ..NotKept::default() });
+    assert_eq!(fs::read_dir(bench.root.join("old")).expect("ls").count(), 2);
+}
+
+/// Goal: a directory that was closed to us has its mode again when a run ends that did not finish it; one that was finished has
+/// that of its source; nothing is closed to a new owner of the job.
+/// Method: two closed directories in each other, opened by a use, as somebody whom modes bind; ends in good order, after one was
+/// finished, and after the job was lost.
+#[test]
+fn directories_are_closed_again() {
+    if as_nobody("storage::sink::engine::tests::publish::directories_are_closed_again") {
+        return;
+    }
+    for (finished, lost, outer, inner) in
+        [(false, false, 0o500, 0), (true, false, 0o500, 0o640), (false, true, 0o700, 0o700)]
+    {
+        let mut bench = Bench::new();
+        let (a, b) = (bench.root.join("a"), bench.root.join("a/b"));
+        fs::create_dir_all(&b).expect("mkdir");
+        let set =
+            |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+        set(&b, 0);
+        set(&a, 0o500);
+        let outside = bench.dir(1, DirId::ROOT, "a");
+        let inside = bench.dir(2, outside, "b");
+        let f = file(3, inside, "f", 1);
+        bench.write(&f, 0, b"x").expect("written");
+        bench.commit(vec![whole(&f, META)]).remove(0).expect("published");
+        if finished {
+            bench.finish(vec![(inside, META)]).remove(0).expect("finished");
+        }
+        bench.lost.store(lost, Ordering::SeqCst);
+        bench.engine.take().expect("running").join();
+        let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+        assert_eq!((mode(&a), mode(&b)), (outer, inner), "finished {finished}, lost {lost}");
+        set(&a, 0o755);
+        set(&b, 0o755);
+    }
+}

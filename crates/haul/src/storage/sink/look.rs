@@ -1,0 +1,151 @@
+//! What stands at a name already, and what the destination makes of times.
+//!
+//! In: a name, and what was announced of it. Out: which inode stands there, of what kind, and how it compares; an mtime that
+//! the file system cannot hold is told as the announced one where its nearest stands.
+//! What must hold: nothing is opened for it, so that no FIFO is waited for and no device wakes up; what another entry of
+//! this session has is no entry's to find.
+//! Left out: what follows from it, which the session decides.
+
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+
+use haul_core::entry::{Name, Timestamp};
+use haul_core::transfer::op::{Existing, Found, LookupItem, Rights};
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::files::{Files, NO_FILE, inode_of, mtime_of, set_mtime};
+use super::meta::same_time;
+use super::names::temp_name;
+use super::{fault, lock};
+
+/// Seconds that every file system can hold that is in use: from 1980 (FAT) to 2038 (32 bits).
+const HELD_BY_ALL: RangeInclusive<i64> = 315_619_200..=0x7fff_ffff;
+/// Odd mtimes that are remembered; others are tried each time.
+const HELD_MAX: usize = 4096;
+
+impl Files {
+    /// What stands at the item's name; and takes over the temporary of an earlier run.
+    pub(super) fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
+        let file = &item.file;
+        let dir = self.tree.dirfd(file.parent)?;
+        let adopted = match item.adopt {
+            Some(tag) => self.adopt(file, &dir, tag)?,
+            None => false,
+        };
+        let len = if adopted { self.look_at_adopted(file) } else { None };
+        let (adopted, len) = (len.is_some(), len.unwrap_or(0));
+        // Nothing can stand in a directory that this run made; that spares a request per new file.
+        if self.tree.was_created(file.parent) {
+            return Ok(Found { existing: Existing::Nothing, inode: None, adopted, len });
+        }
+        let stat = match self.tree.jail().stat(&dir, &file.name) {
+            Err(Errno::NOENT) => return Ok(Found { existing: Existing::Nothing, inode: None, adopted, len }),
+            Err(errno) => {
+                let path = self.tree.path_of(file.parent, &file.name);
+                return Err(fault::os(Stage::Open, "stat", &path, errno));
+            }
+            Ok(stat) => stat,
+        };
+        let inode = inode_of(&stat);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        // A directory is no file's to have, and another entry may be it.
+        if kind != FileType::Directory && !self.tree.claim(file.parent, &dir, &file.name, inode, file.id) {
+            return Err(self.tree.folded(file.parent, &file.name));
+        }
+        let existing = match kind {
+            FileType::RegularFile => {
+                let (size, mut mtime) = (stat.st_size as u64, mtime_of(&stat));
+                let grain = self.grain_for(mtime);
+                let differs = size == file.size && !same_time(item.mtime, mtime, grain);
+                if differs && self.holds_as(&dir, stat.st_dev, item.mtime).is_some_and(|held| held == mtime) {
+                    mtime = item.mtime;
+                }
+                let rights = Rights { mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid };
+                Existing::File { size, mtime, grain, rights }
+            }
+            FileType::Directory => Existing::Dir,
+            FileType::Symlink => Existing::Link,
+            _ if haul_mutant::removed("special-files-stay") => Existing::Link,
+            _ => Existing::Special,
+        };
+        Ok(Found { existing, inode: Some(inode), adopted, len })
+    }
+
+    /// What the file system of `dir` makes of an mtime that some cannot hold. `None`: all can, or nobody knows.
+    fn holds_as(&self, dir: &OwnedFd, device: u64, mtime: Timestamp) -> Option<Timestamp> {
+        if HELD_BY_ALL.contains(&mtime.secs) || haul_mutant::removed("clamped-times-compare") {
+            return None;
+        }
+        if let Some(known) = lock(&self.held).get(&(device, mtime)) {
+            return *known;
+        }
+        let held = self.probe_time(dir, mtime);
+        let mut known = lock(&self.held);
+        if known.len() < HELD_MAX {
+            known.insert((device, mtime), held);
+        }
+        held
+    }
+
+    /// What becomes of an mtime in `dir`.
+    fn probe_time(&self, dir: &OwnedFd, mtime: Timestamp) -> Option<Timestamp> {
+        let jail = self.tree.jail();
+        let name =
+            temp_name(&Name::new(format!("haul~time{}", mtime.secs).as_bytes()).ok()?, self.tag, NO_FILE);
+        let fd = jail.create_temp(dir, &name).ok()?;
+        let read = set_mtime(&fd, mtime).and_then(|()| rustix::fs::fstat(&fd));
+        let _ = jail.unlink(dir, &name);
+        Some(mtime_of(&read.ok()?))
+    }
+
+    /// The granularity of the destination's mtimes, nanoseconds. It is probed once, and only when it could
+    /// matter: an mtime that is no multiple of 100 ns proves that there is none.
+    fn grain_for(&self, mtime: Timestamp) -> u32 {
+        if !mtime.nanos.is_multiple_of(100) {
+            return 1;
+        }
+        *self.grain.get_or_init(|| self.probe_grain().unwrap_or(1))
+    }
+
+    fn probe_grain(&self) -> Option<u32> {
+        let (root, jail) = (self.tree.root(), self.tree.jail());
+        let name = temp_name(&Name::new(b"haul~grain").ok()?, self.tag, NO_FILE);
+        let fd = jail.create_temp(root, &name).ok()?;
+        let set = Timestamp { secs: 1_000_000_001, nanos: 123_456_789 };
+        let read = set_mtime(&fd, set).and_then(|()| rustix::fs::fstat(&fd));
+        // A file system that is asked again without its cache would truncate too; the name goes at once.
+        let _ = jail.unlink(root, &name);
+        Some(grain_between(set, mtime_of(&read.ok()?)))
+    }
+}
+
+/// The smallest usual granularity that makes `read` of `set`; 1 if none does.
+fn grain_between(set: Timestamp, read: Timestamp) -> u32 {
+    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
+    let (set, read) = (total(set), total(read));
+    [1, 100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000]
+        .into_iter()
+        .find(|grain| set - set.rem_euclid(i128::from(*grain)) == read)
+        .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the grain is recognised from what the file system made of a known mtime.
+    /// Method: each usual grain applied to the probe's value; and a value that no grain explains.
+    #[test]
+    fn grains_are_recognised() {
+        let set = Timestamp { secs: 1_000_000_001, nanos: 123_456_789 };
+        let cases =
+            [(1, 1, 123_456_789), (100, 1, 123_456_700), (1_000, 1, 123_456_000), (1_000_000_000, 1, 0)];
+        for (grain, secs, nanos) in cases {
+            assert_eq!(grain_between(set, Timestamp { secs: 1_000_000_000 + secs, nanos }), grain);
+        }
+        assert_eq!(grain_between(set, Timestamp { secs: 1_000_000_000, nanos: 0 }), 2_000_000_000);
+        assert_eq!(grain_between(set, Timestamp { secs: 5, nanos: 5 }), 1);
+    }
+}

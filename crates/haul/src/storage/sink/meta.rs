@@ -1,0 +1,306 @@
+//! Metadata of what stands at the destination: owner, mode, mtime, and what became of them.
+//!
+//! In: a descriptor and what the source has. Out: that set, what was refused counted, or a failure.
+//! What must hold: nothing is wider here than at its source without an error; what a system call or a file system did not
+//! do is counted, also where it said nothing; only the inode that was looked at is changed, and no link is followed.
+//! Left out: times of files that are amended, for they were found right.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use haul_core::entry::{Meta, Timestamp};
+use haul_core::transfer::op::AmendItem;
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::engine::Sink;
+use super::fault;
+use super::files::{inode_of, mtime_of, set_mtime, times};
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+
+/// Counts of what the destination would not keep. Shared, so that they can be read when the engine is gone.
+#[derive(Debug, Default)]
+pub struct NotKeptCounters {
+    owner: AtomicU64,
+    setid: AtomicU64,
+    mode: AtomicU64,
+    mtime: AtomicU64,
+    clamped: AtomicU64,
+}
+
+/// Entries of which something was not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotKept {
+    /// Owner or group were asked for and refused.
+    pub owner: u64,
+    /// Setuid or setgid were dropped, because the owner was not kept.
+    pub setid: u64,
+    /// The file system refused the mode, or keeps another.
+    pub mode: u64,
+    /// The file system refused the mtime; these are sent again by the next run.
+    pub mtime: u64,
+    /// The file system cannot hold the mtime and keeps the nearest that it can.
+    pub clamped: u64,
+}
+
+impl NotKeptCounters {
+    /// The counts so far.
+    pub fn read(&self) -> NotKept {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        NotKept {
+            owner: read(&self.owner),
+            setid: read(&self.setid),
+            mode: read(&self.mode),
+            mtime: read(&self.mtime),
+            clamped: read(&self.clamped),
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes "this file system or user may not do that" for an answer, not for a failure.
+fn permitted(result: rustix::io::Result<()>) -> rustix::io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        // EINVAL: the id has no meaning in this user namespace.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
+    // All ones means "leave as it is" to the kernel and is nobody's id.
+    (meta.uid != u32::MAX && meta.gid != u32::MAX).then(|| (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid)))
+}
+
+/// Sets owner and group by `chown`, each alone where both together are refused: a user may give a file to a group of his,
+/// but to nobody. Which of them the file has now.
+fn set_owner(
+    (uid, gid): (Uid, Gid),
+    chown: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
+) -> rustix::io::Result<(bool, bool)> {
+    if permitted(chown(Some(uid), Some(gid)))? {
+        return Ok((true, true));
+    }
+    let group = !haul_mutant::removed("group-alone") && permitted(chown(None, Some(gid)))?;
+    let user = permitted(chown(Some(uid), None))?;
+    Ok((user, group))
+}
+
+/// Whether `stands` lets anybody do what `source` does not. To execute what one may read already is nothing new; to
+/// search a directory is.
+fn is_wider(stands: u32, source: u32, is_dir: bool) -> bool {
+    let more = stands & !source & !0o1000;
+    // The execute bit of each class that may read by the source's mode.
+    let readers = (source & 0o444) >> 2;
+    more & if is_dir { 0o7777 } else { !readers & 0o7777 } != 0
+}
+
+/// What is to be set.
+pub(super) struct Wanted<'a> {
+    pub(super) meta: &'a Meta,
+    pub(super) owner: bool,
+    /// Bits of the mode that the destination has of its own.
+    pub(super) keep: u32,
+    pub(super) mtime: bool,
+}
+
+impl Sink {
+    /// Owner first, for a change of owner clears setuid and setgid; mtime last. Then looks what stands.
+    pub(super) fn set_meta(
+        &self,
+        fd: impl AsFd,
+        wanted: &Wanted<'_>,
+        path: &dyn Fn() -> String,
+    ) -> Result<Stat, Failure> {
+        let (fd, lost, meta) = (fd.as_fd(), &*self.not_kept, wanted.meta);
+        let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, fd);
+        let (mut user, mut group) = (false, false);
+        if wanted.owner
+            && let Some(ids) = ids(meta)
+        {
+            let chown = |uid, gid| retry_on_intr(|| rustix::fs::fchown(fd, uid, gid));
+            (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
+            if !(user && group) {
+                count(&lost.owner);
+            }
+        }
+        let source = meta.mode & 0o7777;
+        let mut mode = source;
+        // A setuid program may be meant for its group alone.
+        if !(user && group) {
+            mode &= !SETUID;
+        }
+        if !group {
+            mode &= !SETGID;
+        }
+        if mode != source {
+            count(&lost.setid);
+        }
+        let mode = mode | wanted.keep;
+        let chmod = retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+        permitted(chmod).map_err(|errno| fail("set the mode of", errno))?;
+        let timed = !wanted.mtime
+            || permitted(set_mtime(fd, meta.mtime)).map_err(|errno| fail("set the mtime of", errno))?;
+        let stands = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
+        // Some file systems refuse a mode, others keep their own and say nothing.
+        let got = stands.st_mode & 0o7777;
+        if got != mode {
+            count(&lost.mode);
+        }
+        let is_dir = FileType::from_raw_mode(stands.st_mode) == FileType::Directory;
+        if is_wider(got, source | wanted.keep, is_dir) && !haul_mutant::removed("no-wider-mode") {
+            return Err(fault::failure(
+                Stage::Metadata,
+                Errno::PERM.raw_os_error(),
+                wider(&path(), got, source),
+            ));
+        }
+        if !timed {
+            count(&lost.mtime);
+        } else if wanted.mtime && !is_held(meta.mtime, mtime_of(&stands)) {
+            count(&lost.clamped);
+        }
+        Ok(stands)
+    }
+
+    /// Owner and mtime of a symbolic link under its temporary name.
+    pub(super) fn set_link_meta(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        meta: &Meta,
+        owner: bool,
+    ) -> Result<(), (&'static str, Errno)> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        if owner && let Some(ids) = ids(meta) {
+            let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(dir, name, uid, gid, flags));
+            let (user, group) = set_owner(ids, chown).map_err(|errno| ("set the owner of", errno))?;
+            if !(user && group) {
+                count(&self.not_kept.owner);
+            }
+        }
+        let set = match times(meta.mtime) {
+            Some(times) => rustix::fs::utimensat(dir, name, &times, flags),
+            None => Err(Errno::INVAL),
+        };
+        if !permitted(set).map_err(|errno| ("set the mtime of", errno))? {
+            count(&self.not_kept.mtime);
+        }
+        Ok(())
+    }
+
+    /// Sets mode and owner of a file whose content is right; see `SinkOp::Amend`. Whether anything changed.
+    pub(super) fn amend(&self, item: &AmendItem, durable: bool) -> Result<bool, Failure> {
+        self.check_owner()?;
+        let file = &item.file;
+        let dir = self.tree.dirfd(file.parent)?;
+        let jail = self.tree.jail();
+        let path = || self.tree.path_of(file.parent, &file.name);
+        let fail = |what, errno| fault::os(Stage::Metadata, what, &path(), errno);
+        let inode = jail.open_path(&dir, &file.name).map_err(|errno| fail("open", errno))?;
+        let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
+        let regular = FileType::from_raw_mode(before.st_mode) == FileType::RegularFile;
+        if !regular || inode_of(&before) != item.found {
+            let text =
+                format!("{}: something else stands there since it was looked at; it was left alone", path());
+            return Err(fault::failure(Stage::Metadata, Errno::EXIST.raw_os_error(), text));
+        }
+        let fd = match jail.reopen(&inode) {
+            // The owner may open it to himself, and it is given its mode right after.
+            Err(Errno::ACCESS) => jail
+                .set_mode(&inode, Mode::from_raw_mode(before.st_mode & 0o7777) | Mode::RUSR)
+                .and_then(|()| jail.reopen(&inode)),
+            other => other,
+        };
+        let fd = match fd {
+            Ok(fd) => fd,
+            // It is somebody else's.
+            Err(Errno::ACCESS | Errno::PERM) => {
+                count(&self.not_kept.mode);
+                return Ok(false);
+            }
+            Err(errno) => return Err(fail("open", errno)),
+        };
+        let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false };
+        let after = self.set_meta(&fd, &wanted, &path)?;
+        let rights = |stat: &Stat| (stat.st_mode, stat.st_uid, stat.st_gid);
+        let changed = rights(&before) != rights(&after);
+        if changed && durable {
+            retry_on_intr(|| rustix::fs::fsync(&fd))
+                .map_err(|errno| fault::os_at(Stage::Sync, "sync", &path(), errno, &fd))?;
+        }
+        Ok(changed)
+    }
+}
+
+fn wider(path: &str, got: u32, source: u32) -> String {
+    format!(
+        "{path}: the file system keeps mode {got:04o}, which allows more than {source:04o} at the source; \
+         mount it with a umask that does not, or copy to another one"
+    )
+}
+
+/// The mtime that was set is the one that stands, as finely as the file system keeps it: no grain is above 2 s (FAT).
+fn is_held(set: Timestamp, stands: Timestamp) -> bool {
+    set.secs.abs_diff(stands.secs) <= 2
+}
+
+/// Times are equal where the file system keeps them in `grain` nanoseconds.
+pub(super) fn same_time(a: Timestamp, b: Timestamp, grain: u32) -> bool {
+    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
+    let grain = i128::from(grain.max(1));
+    a == b || total(a).div_euclid(grain) == total(b).div_euclid(grain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Goal: a mode is wider where somebody may do more with what is in the file or directory, and not where he may
+    /// execute what he reads.
+    /// Method: pairs of modes.
+    #[test]
+    fn wider_is_what_gives_somebody_more() {
+        for (stands, source) in
+            [(0o644, 0o600), (0o755, 0o600), (0o620, 0o600), (0o711, 0o700), (0o2755, 0o755)]
+        {
+            assert!(is_wider(stands, source, false), "{stands:o} {source:o}");
+        }
+        for (stands, source) in
+            [(0o755, 0o644), (0o600, 0o644), (0o700, 0o600), (0o644, 0o644), (0o1644, 0o644)]
+        {
+            assert!(!is_wider(stands, source, false), "{stands:o} {source:o}");
+        }
+        assert!(is_wider(0o755, 0o744, true) && !is_wider(0o755, 0o755, true));
+    }
+
+    /// Goal: where owner and group together are refused each is tried alone, and it is known which of them holds.
+    /// Method: a system that refuses one, the other, both or none.
+    #[test]
+    fn owner_and_group_are_tried_alone() {
+        let (uid, gid) = (Uid::from_raw(5), Gid::from_raw(6));
+        for (may_user, may_group) in [(true, true), (true, false), (false, true), (false, false)] {
+            let has = RefCell::new((false, false));
+            let chown = |uid: Option<Uid>, gid: Option<Gid>| {
+                if (uid.is_some() && !may_user) || (gid.is_some() && !may_group) {
+                    return Err(Errno::PERM);
+                }
+                let mut has = has.borrow_mut();
+                *has = (has.0 || uid.is_some(), has.1 || gid.is_some());
+                Ok(())
+            };
+            assert_eq!(set_owner((uid, gid), chown), Ok((may_user, may_group)));
+            assert_eq!(*has.borrow(), (may_user, may_group));
+        }
+        assert_eq!(set_owner((uid, gid), |_, _| Err(Errno::IO)), Err(Errno::IO));
+    }
+}
