@@ -518,7 +518,7 @@ pub(crate) fn exchange_reports<E>(
         control.close();
         return None;
     };
-    control.send(Message::Report(own));
+    control.send(Message::Report(Box::new(own)));
     let mut deadline = Instant::now() + REPORT_MAX;
     while far.is_none() && (!lines.is_dark() || waits()) {
         let heard = mailbox.recv_timeout(TICK).map(&pick);
@@ -526,7 +526,7 @@ pub(crate) fn exchange_reports<E>(
             event.taken(control);
         }
         match heard {
-            Ok(Some(Heard::Control(ControlEvent::Message(Message::Report(report))))) => far = Some(report),
+            Ok(Some(Heard::Control(ControlEvent::Message(Message::Report(report))))) => far = Some(*report),
             Ok(Some(Heard::Control(ControlEvent::Lost { epoch, why, how }))) => {
                 if let Lost::Over(_) = lines.control_lost((epoch, why, how), control, clock.now()) {
                     break;

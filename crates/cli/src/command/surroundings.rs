@@ -25,7 +25,7 @@ impl Surroundings {
     pub fn look() -> Surroundings {
         Surroundings {
             stdin_terminal: std::io::stdin().is_terminal(),
-            answers: can_answer(has_terminal(), |name| set(name)),
+            answers: can_answer(has_terminal(), set),
             stdout_terminal: std::io::stdout().is_terminal(),
             stderr_terminal: std::io::stderr().is_terminal(),
             capable: set("TERM").is_some_and(|term| term != "dumb"),

@@ -101,7 +101,7 @@ impl Killed {
         for entry in fs::read_dir(&self.sink).expect("list").map(|entry| entry.expect("an entry").path()) {
             fs::remove_file(entry).expect("remove");
         }
-        for (path, content) in self.left.iter().map(|(path, content)| (path, content)) {
+        for (path, content) in &self.left {
             put(path, content);
         }
         put(&self.source, source);

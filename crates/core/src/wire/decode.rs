@@ -28,10 +28,6 @@ use crate::schedule::Health;
 use crate::stage::{Processors, StageTime};
 
 /// What a control frame says.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack for one frame and is hardly ever `Ignored`"
-)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
     Message(Message),
@@ -191,7 +187,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::STOP => Message::Stop { reason: r.text("reason to stop")? },
         kind::STOPPED => Message::Stopped,
         kind::COMPLETE => Message::Complete,
-        kind::REPORT => Message::Report(read_report(r)?),
+        kind::REPORT => Message::Report(Box::new(read_report(r)?)),
         kind::ABORT => Message::Abort(read_failure(r)?),
         kind::PING => Message::Ping(r.u64("ping")?),
         kind::PONG => Message::Pong(r.u64("pong")?),

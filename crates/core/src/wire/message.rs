@@ -497,7 +497,7 @@ pub enum Message {
     /// Sink to source: all entries ended and the journal is gone.
     Complete,
     /// Either way, last message: what this end measured.
-    Report(EndReport),
+    Report(Box<EndReport>),
     /// Either way: the session cannot go on.
     Abort(Failure),
     Ping(u64),

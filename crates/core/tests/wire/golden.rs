@@ -192,7 +192,7 @@ fn golden_message(index: usize) -> Message {
         16 => Message::Stop { reason: "stop".into() },
         17 => Message::Stopped,
         18 => Message::Complete,
-        19 => Message::Report(EndReport {
+        19 => Message::Report(Box::new(EndReport {
             cpu: 1,
             rss_max: 2,
             stages: std::array::from_fn(|i| StageTime {
@@ -206,7 +206,7 @@ fn golden_message(index: usize) -> Message {
             amended: 6,
             not_kept: [7, 8, 9, 10, 11, 12, 13, 14, 15],
             held: HeldReport { checked: 12, wrong: 13, trusted: 14, time: 15 },
-        }),
+        })),
         20 => Message::Abort(failure),
         21 => Message::Ping(0x0102),
         22 => Message::Pong(0x0102),

@@ -304,7 +304,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         16 => Message::Stop { reason: text(r) },
         17 => Message::Stopped,
         18 => Message::Complete,
-        19 => Message::Report(EndReport {
+        19 => Message::Report(Box::new(EndReport {
             cpu: number(r),
             rss_max: number(r),
             stages: std::array::from_fn(|_| StageTime {
@@ -318,7 +318,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             amended: number(r),
             not_kept: std::array::from_fn(|_| number(r)),
             held: HeldReport { checked: number(r), wrong: number(r), trusted: number(r), time: number(r) },
-        }),
+        })),
         20 => Message::Abort(failure(r)),
         21 => Message::Ping(number(r)),
         22 => Message::Pong(number(r)),

@@ -462,7 +462,7 @@ impl Session {
         }
         match event {
             Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
-            Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(*report),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();
                 self.lines.heard();

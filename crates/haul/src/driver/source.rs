@@ -543,7 +543,7 @@ impl Session {
                 self.machine.handle_done(done, now);
             }
             Event::Spill(done) => Spill::handle(done, &mut self.machine, &mut self.buffers),
-            Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(report),
+            Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(*report),
             Event::Control(ControlEvent::Message(Message::Placed(placed))) => self.placed = Some(placed),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();

@@ -34,7 +34,7 @@ fn a_sink_outlives_floods() {
     evil.say(Message::End(Totals::default()));
     evil.until(|message| (*message == Message::Complete).then_some(())).expect("it is complete");
     flood(&mut evil);
-    evil.say(Message::Report(EndReport { cpu: 5, ..EndReport::default() }));
+    evil.say(Message::Report(Box::new(EndReport { cpu: 5, ..EndReport::default() })));
     let report = finish("the sink", sink);
     assert_eq!((report.end, report.far.map(|far| far.cpu)), (SessionEnd::Complete, Some(5)));
     bench.check("floods of a source");
@@ -56,7 +56,7 @@ fn a_source_outlives_floods() {
     flood(&mut evil);
     evil.say(Message::Complete);
     flood(&mut evil);
-    evil.say(Message::Report(EndReport { cpu: 5, ..EndReport::default() }));
+    evil.say(Message::Report(Box::new(EndReport { cpu: 5, ..EndReport::default() })));
     let report = finish("the source", source);
     assert_eq!((report.end, report.far.map(|far| far.cpu)), (SessionEnd::Complete, Some(5)));
     bench.check("floods of a sink");
@@ -74,7 +74,7 @@ fn a_dry_run_outlives_floods() {
     evil.say(Message::End(Totals::default()));
     evil.until(|message| (*message == Message::Complete).then_some(())).expect("it is complete");
     flood(&mut evil);
-    evil.say(Message::Report(EndReport { cpu: 5, ..EndReport::default() }));
+    evil.say(Message::Report(Box::new(EndReport { cpu: 5, ..EndReport::default() })));
     let report = finish("the dry run", dry);
     assert_eq!((report.end, report.far.map(|far| far.cpu)), (SessionEnd::Complete, Some(5)));
 }

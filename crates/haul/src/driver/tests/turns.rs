@@ -4,7 +4,7 @@
 use std::fs;
 
 use haul_core::transfer::SessionEnd;
-use haul_core::wire::{EndReport, Message, Totals};
+use haul_core::wire::{Message, Totals};
 
 use super::evil::*;
 use super::{
@@ -44,6 +44,6 @@ fn the_sink_answers_all_that_it_can() {
     let left: Vec<_> = fs::read_dir(bench.dst()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(matches!(source.hear(), Some(Message::Report(_))), "before it has heard ours");
-    source.say(Message::Report(EndReport::default()));
+    source.say(Message::Report(Box::default()));
     assert_eq!(finish("the sink", sink).end, SessionEnd::Complete);
 }

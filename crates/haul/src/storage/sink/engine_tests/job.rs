@@ -181,7 +181,7 @@ fn published_names_are_confirmed() {
         match (bench.run(SinkOp::RemoveJournal, b""), replaced) {
             (SinkDone::RemoveJournal { result: Ok(()) }, None) => {}
             (SinkDone::RemoveJournal { result: Err(failure) }, Some(name)) => {
-                assert!(failure.text.contains(&format!("1 of the files")) && failure.text.contains(name));
+                assert!(failure.text.contains("1 of the files") && failure.text.contains(name));
             }
             other => panic!("{other:?}"),
         }
