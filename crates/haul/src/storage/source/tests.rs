@@ -246,7 +246,13 @@ fn no_change_passes_unseen() {
         change(&bench.path("f"));
         let completion = bench.read(id, 0, 200_000, 200_000);
         let failure = read_result(&completion).as_ref().expect_err(what);
-        assert!(matches!(failure.stage, wire::Stage::Changed | wire::Stage::Open), "{what}: {failure:?}");
+        match what {
+            "is deleted" => assert_eq!(failure.stage, wire::Stage::Vanished, "{failure:?}"),
+            _ => assert!(
+                matches!(failure.stage, wire::Stage::Changed | wire::Stage::Open),
+                "{what}: {failure:?}"
+            ),
+        }
         assert!(failure.text.starts_with("open f: "), "{what}: {}", failure.text);
         if matches!(what, "becomes a directory" | "becomes a fifo") {
             assert_eq!(&*failure.text, "open f: is no regular file any more");
