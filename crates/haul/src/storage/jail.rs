@@ -172,8 +172,8 @@ impl Jail {
         let flags = RenameFlags::NOREPLACE;
         let rename = || rustix::fs::renameat_with(parent, from.as_bytes(), parent, to.as_bytes(), flags);
         match retry_on_intr(rename) {
-            // EINVAL: the file system knows no flags; ENOSYS: before Linux 3.15, or a filter.
-            Err(Errno::INVAL | Errno::NOSYS) => match self.stat(parent, to) {
+            // EINVAL: the file system knows no flags; ENOSYS: before Linux 3.15; EPERM: a filter, or what the rename below meets, too.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => match self.stat(parent, to) {
                 Ok(_) => Err(Errno::EXIST),
                 Err(Errno::NOENT) => self.rename(parent, from, to, false),
                 Err(errno) => Err(errno),
