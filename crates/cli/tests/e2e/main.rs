@@ -17,6 +17,7 @@ mod ctl;
 mod dial;
 mod hung;
 mod layout;
+mod list;
 mod masks;
 mod names;
 mod network;

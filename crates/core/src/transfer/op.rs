@@ -8,6 +8,7 @@
 use alloc::sync::Arc;
 use std::time::Duration;
 
+use crate::change::Change;
 use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
@@ -203,10 +204,19 @@ pub enum Existing {
         size: u64,
         mtime: crate::entry::Timestamp,
         grain: u32,
+        rights: Rights,
     },
     Dir,
     /// A symlink, device, fifo or socket: replaced like a file.
     Other,
+}
+
+/// Who may do what with a file at the destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
 }
 
 /// The answer to a [`LookupItem`].
@@ -294,14 +304,16 @@ pub enum SinkDone {
     Commit {
         results: Vec<(FileId, Result<(), Failure>)>,
     },
+    /// What each changed; nothing, where the same link stood already.
     MakeLinks {
-        results: Vec<(FileId, Result<(), Failure>)>,
+        results: Vec<(FileId, Result<Change, Failure>)>,
     },
     SyncDirs {
         results: Vec<(DirId, Result<(), Failure>)>,
     },
+    /// What each changed since before this run.
     FinishDirs {
-        results: Vec<(DirId, Result<(), Failure>)>,
+        results: Vec<(DirId, Result<Change, Failure>)>,
     },
     Discard {
         id: FileId,

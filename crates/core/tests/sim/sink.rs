@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use haul_core::change::Change;
 use haul_core::digest::DigestKind;
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
@@ -302,7 +303,7 @@ impl World {
                 for item in items {
                     let dir = self.enter(item.file.parent);
                     self.disk.make_link(dir, (entry_of(&item.file.name), None));
-                    results.push((item.file.id, Ok(())));
+                    results.push((item.file.id, Ok(Change::NEW)));
                 }
                 SinkDone::MakeLinks { results }
             }
@@ -343,7 +344,7 @@ impl World {
                     if durable {
                         self.disk.sync_dir(dir);
                     }
-                    results.push((id, Ok(())));
+                    results.push((id, Ok(Change::NEW)));
                 }
                 SinkDone::FinishDirs { results }
             }
@@ -407,7 +408,7 @@ impl World {
             Some(Node::File(file)) => {
                 let file = &self.disk.files[*file];
                 let mtime = Timestamp { secs: file.mtime, nanos: 7 };
-                Existing::File { size: file.len, mtime, grain: 1 }
+                Existing::File { size: file.len, mtime, grain: 1, rights: Default::default() }
             }
         };
         Found { existing, adopted }

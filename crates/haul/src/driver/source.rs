@@ -121,6 +121,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
             return Report::failed(failure);
         }
     };
+    session.tally.renamed = setup.rename.is_some();
     let end = session.drive(&mailbox, &control, watch);
     if let SessionEnd::Failed(failure) = &end {
         // The sink closes its epoch at once instead of when it notices.
@@ -561,12 +562,12 @@ impl Session {
                         sender.abort();
                     }
                 }
-                SourceAction::EntryEnded { id, end, root, bytes } => {
+                SourceAction::EntryEnded { id, end, root, bytes, change } => {
                     let kind = self.kinds.remove(&id).unwrap_or(Kind::File);
                     let (tree, rename) = (&self.tree, &self.rename);
                     let path =
                         || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
-                    self.tally.count(watch, kind, &end, root, bytes, path);
+                    self.tally.count(watch, kind, &end, (root, change), bytes, path);
                 }
                 SourceAction::Finished(end) => return Some(end),
             }

@@ -23,6 +23,7 @@ mod gate;
 mod gather;
 pub mod journal;
 mod keeper;
+pub mod look;
 mod mode;
 pub mod names;
 pub mod owner;

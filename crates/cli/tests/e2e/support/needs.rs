@@ -10,7 +10,7 @@ use super::disk::{self, Kind};
 
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
-/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `b3sum`,
+/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `rsync`, `b3sum`,
 /// `xfs` and `ext4` (a loop device with it that can be shut down), `btrfs`, `prlimit`, `targets` (the model of `lab`, for
 /// which it must be built), `script`.
 macro_rules! need {
@@ -68,6 +68,7 @@ fn probe(need: &str) -> bool {
         "prlimit" => works("prlimit", &["--fsize=1000000", "true"]),
         "targets" => root && Path::new("/dev/fuse").exists() && super::model::lab().exists(),
         "script" => works("script", &["-qec", "true", "/dev/null"]),
+        "rsync" => works("rsync", &["--version"]),
         "b3sum" => works("b3sum", &["--version"]),
         _ => panic!("no need is called {need}"),
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::file::{File, Made, Phase};
 use super::{Link, Sink, SinkAction};
+use crate::change::Change;
 use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
 use crate::ids::{DirId, Generation};
@@ -67,7 +68,7 @@ impl Sink {
                     let file = SinkFile { id, parent, name: name.clone(), size: 0, map: None };
                     let (owner, no_replace) = (self.config.policy.owner, self.config.policy.no_clobber);
                     links.push(LinkItem { file, target, meta, owner, no_replace });
-                    self.links.insert(id, Link { parent, name, generation });
+                    self.links.insert(id, Link { parent, name, generation, change: Change::NEW });
                 }
                 EntryKind::File { fingerprint, object_size, sparse, striped } => {
                     // Its frames must fit into what is granted.
@@ -106,6 +107,7 @@ impl Sink {
                         durable: SubtreeSet::new(self.config.digest, fingerprint.size),
                         writing: BTreeMap::new(),
                         written: Vec::new(),
+                        change: Change::NEW,
                         has_temp: false,
                         claimed: None,
                         journaled: false,

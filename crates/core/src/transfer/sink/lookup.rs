@@ -8,8 +8,8 @@
 
 use super::Sink;
 use super::file::{File, Made, Phase};
+use crate::change::{Change, same_time};
 use crate::digest::Subtree;
-use crate::entry::Timestamp;
 use crate::ids::{FileId, Generation};
 use crate::transfer::Ended;
 use crate::transfer::op::{Existing, Found, LookupItem, SinkOp};
@@ -44,6 +44,7 @@ impl Sink {
             Err(failure) => return self.fail_file(id, failure),
         };
         let policy = self.config.policy;
+        file.change = Change::of_file(&found.existing, file.size(), &file.meta, policy.owner);
         let verdict = match found.existing {
             Existing::Dir => {
                 let text = "a directory stands there; nothing was removed";
@@ -52,7 +53,7 @@ impl Sink {
             }
             Existing::Nothing => None,
             Existing::Other => policy.no_clobber.then_some(Ended::Skipped),
-            Existing::File { size, mtime, grain } => {
+            Existing::File { size, mtime, grain, .. } => {
                 let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
                 let finished_before =
                     self.resume.done.get(&file.path).is_some_and(|mark| mark.matches(&file.fingerprint));
@@ -129,14 +130,4 @@ impl Sink {
             }
         }
     }
-}
-
-/// Times are equal at the destination's grain (nanoseconds).
-fn same_time(source: Timestamp, sink: Timestamp, grain: u32) -> bool {
-    if source == sink {
-        return true;
-    }
-    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
-    let grain = i128::from(grain.max(1));
-    total(source).div_euclid(grain) == total(sink).div_euclid(grain)
 }

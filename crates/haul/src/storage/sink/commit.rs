@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{CommitItem, LinkItem, Publish, SinkFile};
@@ -18,6 +19,7 @@ use super::cache::drop_pages;
 use super::clean::remove_tagged_in;
 use super::engine::Sink;
 use super::files::{data_len, descriptor, set_mtime, times};
+use super::look::{link_change, stood_of};
 use super::{fault, lock, tree};
 
 const SETUID_SETGID: u32 = 0o6000;
@@ -196,21 +198,21 @@ impl Sink {
     }
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
-    pub(super) fn make_link(&self, item: &LinkItem) -> Result<(), Failure> {
+    pub(super) fn make_link(&self, item: &LinkItem) -> Result<Change, Failure> {
         self.check_owner()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
         // One that says the same already stays: a second run changes nothing.
-        let stands = rustix::fs::readlinkat(&dir, file.name.as_bytes(), Vec::new());
-        if stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
-            return Ok(());
+        let change = link_change(&self.tree, &dir, &file.name, &item.target, item.meta.mtime);
+        if change.is_none() {
+            return Ok(change);
         }
         let temp = self.files.temp_name(&file.name);
         let result = self.fill_link(item, &dir).and_then(|()| self.give_name(file, item.no_replace));
         if result.is_err() {
             let _ = self.tree.jail().unlink(&dir, &temp);
         }
-        result
+        result.map(|()| change)
     }
 
     fn fill_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<(), Failure> {
@@ -252,7 +254,7 @@ impl Sink {
 
     /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of
     /// dead runs of this job that still lie in it were adopted by nobody.
-    pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<(), Failure> {
+    pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<Change, Failure> {
         self.check_owner()?;
         let fd = self.tree.dirfd(id)?;
         if !self.old_tags.is_empty() && !self.tree.was_created(id) {
@@ -268,7 +270,11 @@ impl Sink {
         if durable {
             tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }
-        Ok(())
+        // Held against how it stood before this run: what was made in it since has changed its mtime.
+        Ok(self.tree.stood(id).map_or(Change::NEW, |stat| {
+            let grain = |mtime| if mtime == meta.mtime { 1 } else { self.files.grain_for(mtime) };
+            Change::of_dir(&stood_of(&stat, grain), meta, self.dir_owner)
+        }))
     }
 }
 

@@ -23,6 +23,7 @@ use rustix::fs::{FileType, FsWord, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::data::Path;
+use super::look::existing_of;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
@@ -441,14 +442,7 @@ impl Files {
                 let path = self.tree.path_of(file.parent, &file.name);
                 return Err(fault::os(Stage::Open, "stat", &path, errno));
             }
-            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => {
-                    let mtime = mtime_of(&stat);
-                    Existing::File { size: stat.st_size as u64, mtime, grain: self.grain_for(mtime) }
-                }
-                FileType::Directory => Existing::Dir,
-                _ => Existing::Other,
-            },
+            Ok(stat) => existing_of(&stat, |mtime| self.grain_for(mtime)),
         };
         Ok(Found { existing, adopted })
     }
@@ -494,7 +488,7 @@ impl Files {
 
     /// The granularity of the destination's mtimes, nanoseconds. It is probed once, and only when it could
     /// matter: an mtime that is no multiple of 100 ns proves that there is none.
-    fn grain_for(&self, mtime: Timestamp) -> u32 {
+    pub(super) fn grain_for(&self, mtime: Timestamp) -> u32 {
         if !mtime.nanos.is_multiple_of(100) {
             return 1;
         }

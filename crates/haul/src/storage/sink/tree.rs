@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
 
 use super::fault;
@@ -36,6 +36,8 @@ pub struct SinkTree {
     root_created: bool,
     root_ino: u64,
     root_target: Target,
+    /// It is looked at only: nothing is made.
+    looks: bool,
     /// A directory lies on another file system than the root.
     several: AtomicBool,
     nodes: Mutex<HashMap<DirId, Arc<Node>>>,
@@ -57,7 +59,11 @@ struct Slot {
 
 enum State {
     Unmade,
-    There { created: bool },
+    /// `stood`: as it was before this run, if it was there.
+    There {
+        created: bool,
+        stood: Option<Box<Stat>>,
+    },
     Failed(Failure),
 }
 
@@ -96,6 +102,7 @@ impl SinkTree {
         Ok(SinkTree {
             jail,
             root_target: Target::of(&root),
+            looks: false,
             several: AtomicBool::new(false),
             root: Arc::new(root),
             root_path: path.to_owned(),
@@ -115,6 +122,12 @@ impl SinkTree {
     pub fn with_limits(mut self, jail: Jail, fds_max: usize) -> SinkTree {
         self.jail = jail;
         self.recent.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).fds_max = fds_max.max(1);
+        self
+    }
+
+    /// The same tree, in which nothing is made or changed: a directory that is not there fails with `ENOENT`.
+    pub fn to_look_at(mut self) -> SinkTree {
+        self.looks = true;
         self
     }
 
@@ -196,8 +209,17 @@ impl SinkTree {
             return self.root_created;
         }
         match self.node(id) {
-            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true }),
+            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true, .. }),
             Err(_) => false,
+        }
+    }
+
+    /// The directory as it was when it was opened first, before anything was made in it. `None`: this run made it, or nothing
+    /// was asked of it yet.
+    pub fn stood(&self, id: DirId) -> Option<Stat> {
+        match &lock(&self.node(id).ok()?.slot).state {
+            State::There { stood, .. } => stood.as_deref().copied(),
+            State::Unmade | State::Failed(_) => None,
         }
     }
 
@@ -275,10 +297,17 @@ impl SinkTree {
         }
         let opened = match &slot.state {
             State::Failed(failure) => return Err(failure.clone()),
+            _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
+                self.jail.stat(parent, &node.name).and_then(|stat| {
+                    let fd = self.jail.open_dir(parent, &node.name)?;
+                    slot.state = State::There { created: false, stood: Some(Box::new(stat)) };
+                    Ok(fd)
+                })
+            }
             State::There { .. } => self.open(parent, &node.name),
             State::Unmade => match self.make(parent, &node.name) {
-                Ok((fd, created)) => {
-                    slot.state = State::There { created };
+                Ok((fd, stood)) => {
+                    slot.state = State::There { created: stood.is_none(), stood: stood.map(Box::new) };
                     Ok(fd)
                 }
                 Err(errno) => Err(errno),
@@ -308,13 +337,16 @@ impl SinkTree {
         Ok(fd)
     }
 
-    fn make(&self, parent: &OwnedFd, name: &Name) -> rustix::io::Result<(OwnedFd, bool)> {
+    /// The directory, and how it stood if it was there: looked at first, for one that is closed to us is opened up.
+    fn make(&self, parent: &OwnedFd, name: &Name) -> rustix::io::Result<(OwnedFd, Option<Stat>)> {
+        let stands =
+            || self.jail.stat(parent, name).and_then(|stat| Ok((self.open(parent, name)?, Some(stat))));
         match self.jail.make_dir(parent, name) {
-            Ok(()) => Ok((self.jail.open_dir(parent, name)?, true)),
-            Err(Errno::EXIST) => Ok((self.open(parent, name)?, false)),
+            Ok(()) => Ok((self.jail.open_dir(parent, name)?, None)),
+            Err(Errno::EXIST) => stands(),
             // Some file systems check the permission to create before they look whether it exists.
-            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match self.open(parent, name) {
-                Ok(fd) => Ok((fd, false)),
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match stands() {
+                Ok(stood) => Ok(stood),
                 Err(Errno::NOENT) => Err(errno),
                 Err(other) => Err(other),
             },
