@@ -97,8 +97,24 @@ pub struct Cp {
     pub archive: bool,
 
     /// Say what would be copied where, and how much; change nothing
+    ///
+    /// Looks at the destination: what is there already is not listed. The list goes to stdout: the first ten, with -i or -v
+    /// all. Parts of files that an interrupted run left are not looked at.
     #[arg(short = 'n', long, conflicts_with = "manifest")]
     pub dry_run: bool,
+
+    /// List on stdout what changes of each entry, as rsync does: >f.st...... path
+    ///
+    /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone; f, d or L; then
+    /// c target of a link, s size, t time, p mode, o owner, g group, or + for all of something new.
+    #[arg(short, long = "itemize-changes", conflicts_with = "json")]
+    pub itemize_changes: bool,
+
+    /// End each entry of the list with NUL instead of a line end, names as they are
+    ///
+    /// With -i or -n; then all entries are listed.
+    #[arg(short = '0', long, conflicts_with = "json")]
+    pub print0: bool,
 
     /// Name each copied entry and, at the end, the values that haul chose
     ///

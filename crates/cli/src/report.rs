@@ -10,10 +10,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use haul::api::{CopyRequest, Event, Observer, Side, Sides, Status, Summary, TargetTable};
 use haul::job::Role;
@@ -26,16 +26,21 @@ use crate::table;
 pub mod html;
 pub mod human;
 pub mod json;
+pub mod list;
 pub mod network;
 pub mod path;
 pub mod probe;
 
 use human::Manner;
 use json::Events;
+use list::List;
 
 /// Most events that wait for the screen, and for the lists.
 const SCREEN_QUEUE_MAX: usize = 16_384;
 const LISTS_QUEUE_MAX: usize = 4_096;
+/// In a dry run a slow reader is waited for so long, well within what the other end takes for silence; and how often one looks.
+const READER_WAITS_MAX: Duration = Duration::from_secs(20);
+const READER_LOOK: Duration = Duration::from_millis(5);
 /// Failures shown one by one without `-v`; the rest is counted.
 const FAILED_SHOWN_MAX: u64 = 20;
 /// A live line is drawn once in each slot of this length.
@@ -105,6 +110,8 @@ enum ToLists {
 pub struct Reporter {
     screen: SyncSender<ToScreen>,
     lists: Option<SyncSender<ToLists>>,
+    /// The list of a dry run is what was asked for: nothing moves that a slow reader could hold up.
+    waits: bool,
     dropped: AtomicU64,
     threads: Mutex<Option<Threads>>,
 }
@@ -130,11 +137,14 @@ impl Reporter {
         };
         let (screen, receiver) = sync_channel(SCREEN_QUEUE_MAX);
         let out = settings.json.then(|| BufWriter::new(io::stdout()));
-        let mut page = Screen::new(settings, Events::new(out), io::stderr());
+        let list = (!settings.json).then(|| BufWriter::new(io::stdout()));
+        let list = List::new(list, settings.manner);
+        let mut page = Screen::new(settings, (Events::new(out), list), io::stderr());
         page.start(request, now());
         let screen_thread = spawn("screen", move || page.run(&receiver))?;
         let threads = Mutex::new(Some(Threads { screen: screen_thread, lists: lists_thread }));
-        Ok(Arc::new(Reporter { screen, lists, dropped: AtomicU64::new(0), threads }))
+        let waits = settings.manner.dry_run;
+        Ok(Arc::new(Reporter { screen, lists, waits, dropped: AtomicU64::new(0), threads }))
     }
 
     /// A line for people that is not the engine's.
@@ -166,9 +176,21 @@ impl Reporter {
     fn post(&self, message: ToScreen) {
         let countable = !matches!(message, ToScreen::Event(Event::Progress(_) | Event::Targets(_)));
         // A dropped one is made good by the next.
-        if self.screen.try_send(message).is_err() && countable {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        let Err(mut refused) = self.screen.try_send(message) else { return };
+        if !countable {
+            return;
         }
+        // Of a reader that did not come back once, no more is expected until it takes something.
+        let begun = Instant::now();
+        while self.waits && self.dropped.load(Ordering::Relaxed) == 0 && begun.elapsed() < READER_WAITS_MAX {
+            let TrySendError::Full(message) = refused else { break };
+            thread::sleep(READER_LOOK);
+            match self.screen.try_send(message) {
+                Ok(()) => return,
+                Err(again) => refused = again,
+            }
+        }
+        self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -303,6 +325,7 @@ impl Files {
 /// What stands on stderr and stdout.
 struct Screen<O: Write, E: Write> {
     events: Events<O>,
+    list: List<O>,
     err: E,
     manner: Manner,
     quiet: bool,
@@ -320,9 +343,10 @@ struct Screen<O: Write, E: Write> {
 }
 
 impl<O: Write, E: Write> Screen<O, E> {
-    fn new(settings: &Settings, events: Events<O>, err: E) -> Screen<O, E> {
+    fn new(settings: &Settings, (events, list): (Events<O>, List<O>), err: E) -> Screen<O, E> {
         Screen {
             events,
+            list,
             err,
             manner: settings.manner,
             quiet: settings.quiet,
@@ -348,7 +372,7 @@ impl<O: Write, E: Write> Screen<O, E> {
                 Ok(message) => message,
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {
-                    let wrote = self.events.flush();
+                    let wrote = self.events.flush().and_then(|()| self.flush_list());
                     self.heard(wrote);
                     let Ok(message) = receiver.recv() else { return };
                     message
@@ -370,16 +394,25 @@ impl<O: Write, E: Write> Screen<O, E> {
         self.heard(wrote);
         match event {
             Event::Note(text) if !self.quiet => self.say(&crate::escape::text(text)),
-            Event::Plan { source, destination, bytes } if !self.quiet => {
-                self.say(&human::plan(source, destination, *bytes));
+            Event::Plan { source, destination, bytes } => {
+                let wrote = self.list.mapping(source, destination, *bytes);
+                self.heard(wrote);
             }
-            Event::Entry { path, kind, .. } => {
-                if let Some(line) = human::entry(path, *kind, self.manner.verbose) {
+            Event::Entry { path, kind, end, change, .. } => {
+                let listed = self.list.entry(path, *kind, (*end, *change));
+                let elsewhere = *listed.as_ref().unwrap_or(&true);
+                self.heard(listed.map(drop));
+                if let Some(line) = human::entry(path, *end, self.manner.verbose).filter(|_| !elsewhere) {
                     self.say(&line);
+                }
+                if self.live {
+                    let wrote = self.flush_list();
+                    self.heard(wrote);
                 }
             }
             Event::Failed { path, stage, text, .. } => self.failed(path, stage, text),
-            Event::Progress(_) if !self.quiet => self.progress(),
+            // What a dry run looks at is not moved.
+            Event::Progress(_) if !self.quiet && !self.manner.dry_run => self.progress(),
             Event::Targets(table) => {
                 self.tables_at[table.end as usize] = self.tracker.shown().elapsed;
                 self.side(table.end).table = Some(TargetTable::clone(table));
@@ -440,8 +473,20 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
     }
 
+    /// On one terminal the list goes above the live lines.
+    fn flush_list(&mut self) -> io::Result<()> {
+        if !self.list.is_pending() {
+            return Ok(());
+        }
+        let erase = self.block.erase();
+        let _ = self.err.write_all(erase.as_bytes()).and_then(|()| self.err.flush());
+        self.list.flush()
+    }
+
     fn end(&mut self, ending: &Ending) {
         let s = &ending.summary;
+        let wrote = self.flush_list().and_then(|()| self.list.end(s));
+        self.heard(wrote);
         // What never began has nothing to sum up but its error.
         let began =
             s.status != Status::Failed || s.files + s.dirs + s.unchanged + s.failed + s.bytes_sent > 0;

@@ -12,6 +12,7 @@
 // For `Arc`, which shares lists that never change; what else `sync` has is not for this crate.
 extern crate alloc;
 
+pub mod change;
 pub mod digest;
 pub mod entry;
 pub mod extents;

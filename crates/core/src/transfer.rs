@@ -22,6 +22,11 @@ pub enum Ended {
     Failed(Failure),
 }
 
+/// How a directory or a link ended that changed this.
+pub fn other_end(change: crate::change::Change) -> Ended {
+    if change.is_none() { Ended::Unchanged } else { Ended::Copied }
+}
+
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEnd {

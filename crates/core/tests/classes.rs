@@ -43,6 +43,7 @@ fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Sou
         digest: DigestKind::Blake3,
         targets,
         layouts: true,
+        dry: false,
         verify: false,
         patience: Duration::from_secs(60),
     });

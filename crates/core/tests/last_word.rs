@@ -30,6 +30,7 @@ fn cut_off_with(patience: Duration) -> Source {
         digest,
         targets: false,
         layouts: false,
+        dry: false,
         verify: false,
         patience,
     };

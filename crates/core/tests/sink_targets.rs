@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
+use haul_core::change::Change;
 use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, SessionEpoch, StreamId, TargetId, Time};
@@ -335,7 +336,7 @@ impl World {
                             all.insert(offset, len, cv).expect("it fits");
                         }
                     }
-                    assert_eq!(item.outcome, Outcome::Done { root: all.root() });
+                    assert_eq!(item.outcome, Outcome::Done { root: all.root(), change: Change::NEW });
                     assert_eq!(self.out.done.insert(item.id.0, self.now), None);
                 }
             }

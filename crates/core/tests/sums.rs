@@ -30,6 +30,7 @@ fn totals_of_a_source_saturate() {
         layouts: false,
         verify: false,
         patience: Duration::ZERO,
+        dry: false,
     };
     let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));

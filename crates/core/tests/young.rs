@@ -27,6 +27,7 @@ fn source(wait: bool) -> Source {
         layouts: false,
         verify: false,
         patience: Duration::ZERO,
+        dry: false,
     });
     source.handle_stream_up(StreamId(1));
     source.handle_message(Message::Grant { class: 0, total: 1 << 40 });

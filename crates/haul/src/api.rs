@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use haul_core::change::Change;
 pub use haul_core::layout::{Component, Layout};
 pub use haul_core::schedule::Health;
 pub use haul_core::stage::{Processors, Stage, StageTime};
@@ -27,7 +28,7 @@ pub struct CopyRequest {
     pub destination: Endpoint,
     pub options: Options,
     pub remote: RemoteOptions,
-    /// Walk and map only: nothing is made at the sink.
+    /// Look only: nothing is made or changed at the sink.
     pub dry_run: bool,
     /// Send an [`Event::Entry`] for each entry that ended well.
     pub verbose: bool,
@@ -91,8 +92,8 @@ pub enum Event {
     Targets(TargetTable),
     /// Only if [`CopyRequest::targets`]: this end will not tell of its targets, and why.
     NoTargets { end: Role, why: String },
-    /// Only if [`CopyRequest::verbose`].
-    Entry { path: Vec<u8>, kind: EntryEnd, bytes: u64 },
+    /// Only if [`CopyRequest::verbose`]. `change`: what differs at the destination from before this run (in a dry run: would).
+    Entry { path: Vec<u8>, kind: EntryKind, end: EntryEnd, change: Change, bytes: u64 },
     /// An entry that was not copied. `errno` is 0 if no system call failed.
     Failed { path: Vec<u8>, stage: String, errno: i32, text: String },
     /// Only if [`Options::manifest`]: the BLAKE3 hash of a file at the destination.
@@ -103,6 +104,13 @@ pub enum Event {
 /// the source.
 pub const DEBRIS: &str = "debris";
 pub const LEFT_OUT: &str = "left out";
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    File,
+    Dir,
+    Symlink,
+}
 
 /// How an entry ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

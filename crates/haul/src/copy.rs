@@ -23,7 +23,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
-use crate::driver::{Links, Protection, Report, Watch, dry, policy, sink, source};
+use crate::driver::{Links, Mapping, Protection, Report, Watch, dry, policy, sink, source};
 use crate::job::{AgentRequest, Options, PathBytes, Role};
 use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
@@ -62,7 +62,9 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
         return Summary { error: Some(error.into()), usage: true, ..Summary::default() };
     }
     raise_nofile();
-    let (request, adopted) = &passport::adopt_local(request);
+    let mut request = request.clone();
+    request.options.dry_run = request.dry_run;
+    let (request, adopted) = &passport::adopt_local(&request);
     let joined = match join(request, &observer, &control) {
         Ok(joined) => joined,
         Err(Refused { usage, text }) => {
@@ -115,6 +117,10 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
         verbose: request.verbose,
         manifest,
         targets: request.targets,
+        plan: request.dry_run.then(|| {
+            let source = request.sources.first().map(shown).unwrap_or_default();
+            Arc::new(Mapping { source, destination: shown(&request.destination) })
+        }),
     };
     let joined = run_ends(request, observer, &watch);
     drop(watch);
@@ -149,9 +155,11 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             let (near, far) = memory_links(&request.options);
             let (from, to) = (from_here(&near), here(destination.clone(), &far));
             let local = thread::scope(|scope| {
-                let from = scope.spawn(|| source::run(near, &from, watch));
+                // Of a dry run the sink tells, in the order in which it looks.
+                let told = if request.dry_run { Watch::silent() } else { watch.clone() };
+                let from = scope.spawn(move || source::run(near, &from, &told));
                 let far = match request.dry_run {
-                    true => dry::run(far, &destination.0, to.memory, watch),
+                    true => dry::run(far, &to, watch),
                     false => sink::run(far, &to, &Watch::silent()),
                 };
                 from.join().map(|near| (near, far))
@@ -159,18 +167,6 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             let (near, far) = local.map_err(|_| "internal error in the source end".to_owned())?;
             let (near, far) = if request.dry_run { (far, near) } else { (near, far) };
             Ok(Joined::local(near, far, paced(LOCAL_STREAMS)))
-        }
-        (None, Some(_)) if request.dry_run => {
-            let (near, far) = memory_links(&request.options);
-            let (from, memory) = (from_here(&near), memory_for(&far).value);
-            let shown = display_destination(request);
-            let both = thread::scope(|scope| {
-                let from = scope.spawn(|| source::run(near, &from, &Watch::silent()));
-                let far = dry::run(far, &shown, memory, watch);
-                from.join().map(|near| (far, near))
-            });
-            let (near, far) = both.map_err(|_| "internal error in the source end".to_owned())?;
-            Ok(Joined::local(near, far, false))
         }
         (None, Some(host)) => {
             let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
@@ -188,14 +184,11 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             let ask = AgentRequest::new(Role::Source, sources, None, request.options.clone());
             let (links, remote) = connect(request, host, &ask, observer)?;
             let begin = Instant::now();
-            let memory = memory_for(&links).value;
+            let asked = Some((typed, policy(&request.options)));
+            let to = SinkRequest { asked, ..here(destination, &links) };
             let near = match request.dry_run {
-                true => dry::run(links, &destination.0, memory, watch),
-                false => {
-                    let asked = Some((typed, policy(&request.options)));
-                    let to = SinkRequest { asked, ..here(destination, &links) };
-                    sink::run(links, &to, watch)
-                }
+                true => dry::run(links, &to, watch),
+                false => sink::run(links, &to, watch),
             };
             let reached =
                 near.far.as_ref().map_or(0, |far| far.payload) as f64 / begin.elapsed().as_secs_f64();
@@ -386,11 +379,11 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         }
         (Role::Sink, Some(destination)) => {
             let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
-            sink::run(
-                links,
-                &sink_request(destination, &request.options, home, memory.value, what),
-                &Watch::silent(),
-            )
+            let to = sink_request(destination, &request.options, home, memory.value, what);
+            match request.options.dry_run {
+                true => dry::run(links, &to, &Watch::silent()),
+                false => sink::run(links, &to, &Watch::silent()),
+            }
         }
         (Role::Sink, None) => return 2,
     };
@@ -455,8 +448,9 @@ fn host_of(endpoint: &Endpoint) -> Option<&str> {
     }
 }
 
-fn display_destination(request: &CopyRequest) -> Vec<u8> {
-    match &request.destination {
+/// As it was typed, nearly.
+fn shown(endpoint: &Endpoint) -> Vec<u8> {
+    match endpoint {
         Endpoint::Local(path) => path.clone(),
         Endpoint::Remote { host, path } => [host.as_bytes(), b":", path].concat(),
     }

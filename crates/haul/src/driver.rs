@@ -20,7 +20,8 @@ use haul_core::wire::{
     Stage, VERSION, VERSION_MIN, capability, negotiate,
 };
 
-use crate::api::{Control, EntryEnd, Event, Observer, Progress};
+pub(crate) use crate::api::EntryKind as Kind;
+use crate::api::{Change, Control, EntryEnd, Event, Observer, Progress};
 use crate::job::{Durability, LayoutChoice, Options, Resume, Role, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
@@ -108,11 +109,30 @@ pub(crate) struct Watch {
     pub(crate) manifest: Option<Sender<Unmoved>>,
     /// The observer wants to hear of the storage targets.
     pub(crate) targets: bool,
+    /// In a dry run: what its mappings are shown as.
+    pub(crate) plan: Option<Arc<Mapping>>,
 }
+
+/// How the mappings of a dry run are shown.
+pub(crate) struct Mapping {
+    /// As typed: the first source, and the destination.
+    pub(crate) source: Vec<u8>,
+    pub(crate) destination: Vec<u8>,
+}
+
+/// Mappings that a dry run shows.
+const MAPPINGS_MAX: u64 = 10;
 
 impl Watch {
     pub(crate) fn silent() -> Watch {
-        Watch { observer: None, control: Control::new(), verbose: false, manifest: None, targets: false }
+        Watch {
+            observer: None,
+            control: Control::new(),
+            verbose: false,
+            manifest: None,
+            targets: false,
+            plan: None,
+        }
     }
 
     /// This end is where the user sits, who waits for its end.
@@ -183,14 +203,21 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
     /// How often a file came back wrong from the sink's storage.
     pub(crate) came_back: u64,
+    /// The single file takes the name that the destination ends in.
+    pub(crate) renamed: bool,
+    /// Mappings that were shown.
+    mapped: u64,
 }
 
-/// What kind of entry ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    File,
-    Dir,
-    Symlink,
+impl Mapping {
+    fn show(&self, path: &[u8], renamed: bool, bytes: Option<u64>) -> Event {
+        if renamed {
+            return Event::Plan { source: self.source.clone(), destination: self.destination.clone(), bytes };
+        }
+        let slash: &[u8] = if self.destination.ends_with(b"/") { b"" } else { b"/" };
+        let destination = [&self.destination[..], slash, path].concat();
+        Event::Plan { source: path.to_vec(), destination, bytes }
+    }
 }
 
 impl Tally {
@@ -200,7 +227,7 @@ impl Tally {
         watch: &Watch,
         kind: Kind,
         end: &Ended,
-        root: Option<[u8; 32]>,
+        (root, change): (Option<[u8; 32]>, Change),
         bytes: u64,
         path: impl FnOnce() -> Vec<u8>,
         source: impl FnOnce() -> Option<Vec<u8>>,
@@ -219,7 +246,8 @@ impl Tally {
                 EntryEnd::Copied
             }
             Ended::Unchanged => {
-                self.unchanged += 1;
+                // Directories and links that were right are nothing that a run did or left out.
+                self.unchanged += u64::from(kind == Kind::File);
                 EntryEnd::Unchanged
             }
             Ended::Skipped => {
@@ -231,12 +259,17 @@ impl Tally {
                 return;
             }
         };
-        if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some()) {
+        let maps = watch.plan.as_ref().filter(|_| *end == Ended::Copied && self.mapped < MAPPINGS_MAX);
+        if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some() || maps.is_some()) {
             return;
         }
         let path = path();
+        if let Some(mapping) = maps {
+            self.mapped += 1;
+            watch.tell(mapping.show(&path, self.renamed, (kind == Kind::File).then_some(bytes)));
+        }
         if watch.verbose {
-            watch.tell(Event::Entry { path: path.clone(), kind: entry_end, bytes });
+            watch.tell(Event::Entry { path: path.clone(), kind, end: entry_end, change, bytes });
         }
         match (&watch.manifest, root) {
             (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),

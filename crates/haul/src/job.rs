@@ -252,6 +252,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// Every file needs its root at the near end.
     pub manifest: bool,
+    /// The sink looks and tells what a copy would change; nothing is sent, made or changed.
+    pub dry_run: bool,
     /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
     pub patience: Option<u32>,
     pub digest: Digest,
@@ -293,6 +295,7 @@ impl Default for Options {
             object_size: None,
             state_dir: None,
             manifest: false,
+            dry_run: false,
             patience: None,
             digest: Digest::default(),
             protect: Protect::default(),

@@ -114,7 +114,7 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul has none yet: name the sources one by one, or their directories with -r",
     ),
     (
-        &["--stats", "--human-readable", "--itemize"],
+        &["--stats", "--human-readable"],
         "haul sums up at the end by itself, in units for people; -i names what changed, --json has all figures",
     ),
     (

@@ -27,7 +27,8 @@ pub fn run(args: &Cp) -> i32 {
         Ok(request) => request,
         Err(error) => return complain(&error, USAGE),
     };
-    let settings = settings(args, &surroundings);
+    let mut settings = settings(args, &surroundings);
+    settings.manner.sends = matches!(request.destination, Endpoint::Remote { .. });
     let reporter = match Reporter::start(&settings, &request) {
         Ok(reporter) => reporter,
         Err(error) => return complain(&crate::escape::text(&error), FAILED),
@@ -109,6 +110,9 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
             (2 * object_size).div_ceil(1 << 20)
         ));
     }
+    if args.print0 && !(args.itemize_changes || args.dry_run) {
+        return Err("-0 belongs to a list: -i, -n or both".into());
+    }
     let (source_storage, sink_storage) = args.storage.options();
     let options = job::Options {
         recursive: args.recursive || args.archive,
@@ -131,6 +135,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         layout: args.layout,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
+        dry_run: args.dry_run,
         patience: args.patience,
         digest: args.protection.digest(),
         protect: args.protection.protect(),
@@ -160,7 +165,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         options,
         remote,
         dry_run: args.dry_run,
-        verbose: args.verbose > 0,
+        verbose: args.verbose > 0 || args.itemize_changes || args.print0,
         targets: args.json || args.watch,
         state_home: surroundings::state_dir(),
     })
@@ -173,6 +178,9 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
             colour: terminal && !surroundings.no_color,
             verbose: args.verbose,
             dry_run: args.dry_run,
+            itemize: args.itemize_changes,
+            print0: args.print0,
+            sends: false,
         },
         quiet: args.quiet,
         json: args.json,

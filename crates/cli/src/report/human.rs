@@ -18,6 +18,12 @@ pub struct Manner {
     pub colour: bool,
     pub verbose: u8,
     pub dry_run: bool,
+    /// `-i`: what changed of each entry is listed on stdout.
+    pub itemize: bool,
+    /// `-0`: that list has names as they are, each ended by NUL.
+    pub print0: bool,
+    /// The destination is at another host.
+    pub sends: bool,
 }
 
 const RED: &str = "31";
@@ -134,7 +140,9 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     };
     costs(&mut out, s);
     if s.stages.iter().any(|stage| stage.shares() != (0.0, 0.0, 0.0)) {
-        stages(&mut out, s);
+        // Where the time went is told if somebody wants to know, or if something was slow.
+        let slow = !s.slow_targets.is_empty() || s.slow_others > 0;
+        stages(&mut out, s, manner.verbose > 0 || slow);
     }
     slow_targets(&mut out, s);
     if s.memory_limited {
@@ -268,16 +276,12 @@ fn stage_name(stage: Stage) -> &'static str {
     }
 }
 
-fn stages(out: &mut String, s: &Summary) {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let _ = writeln!(out, "  {:<16}{:>8}{:>9}{:>9}", "stage", "busy", "starved", "blocked");
-    for (stage, spent) in Stage::ALL.iter().zip(&s.stages) {
-        let (busy, starved, blocked) = spent.shares();
-        let name = stage_name(*stage);
-        let _ =
-            writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
+/// What limited the rate; with `all` where the time went, too.
+fn stages(out: &mut String, s: &Summary, all: bool) {
+    if all {
+        stage_table(out, s);
+        processors(out, s);
     }
-    processors(out, s);
     if s.rate_limited {
         let _ = writeln!(out, "  limited by the rate limit (--rate)");
     } else if let Some(stage) = s.limited_by {
@@ -289,6 +293,17 @@ fn stages(out: &mut String, s: &Summary) {
             Stage::SinkStorage => "writing to the sink's storage",
         };
         let _ = writeln!(out, "  limited by {words}");
+    }
+}
+
+fn stage_table(out: &mut String, s: &Summary) {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let _ = writeln!(out, "  {:<16}{:>8}{:>9}{:>9}", "stage", "busy", "starved", "blocked");
+    for (stage, spent) in Stage::ALL.iter().zip(&s.stages) {
+        let (busy, starved, blocked) = spent.shares();
+        let name = stage_name(*stage);
+        let _ =
+            writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
     }
 }
 

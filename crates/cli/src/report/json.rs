@@ -165,6 +165,7 @@ enum Line<'a> {
         #[serde(flatten)]
         path: PathFields,
         kind: &'static str,
+        change: String,
         bytes: u64,
     },
     Failed(Failure<'a>),
@@ -242,15 +243,18 @@ pub fn status(status: Status) -> &'static str {
 /// more than its report.
 pub struct Events<W: Write> {
     out: Option<W>,
+    /// The destination is at another host.
+    sends: bool,
 }
 
 impl<W: Write> Events<W> {
     /// `None`: no events are asked for.
     pub fn new(out: Option<W>) -> Events<W> {
-        Events { out }
+        Events { out, sends: false }
     }
 
     pub fn start(&mut self, request: &CopyRequest, time: String) -> io::Result<()> {
+        self.sends = matches!(request.destination, Endpoint::Remote { .. });
         self.write(&Line::Start {
             schema: SCHEMA,
             haul: env!("CARGO_PKG_VERSION"),
@@ -274,13 +278,14 @@ impl<W: Write> Events<W> {
             // A lone target is no choice, and none is less.
             Event::Targets(table) if table.targets < 2 => return Ok(()),
             Event::Targets(table) => Line::Targets { seconds: tracker.shown().elapsed.as_secs_f64(), table },
-            Event::Entry { path, kind, bytes } => {
-                let kind = match kind {
+            Event::Entry { path, kind, end, change, bytes } => {
+                let change = super::list::itemized(*kind, *end, *change, self.sends);
+                let kind = match end {
                     EntryEnd::Copied => "copied",
                     EntryEnd::Unchanged => "unchanged",
                     EntryEnd::Skipped => "skipped",
                 };
-                Line::Entry { path: PathFields::new(path), kind, bytes: *bytes }
+                Line::Entry { path: PathFields::new(path), kind, change, bytes: *bytes }
             }
             Event::Failed { path, stage, errno, text } => {
                 Line::Failed(Failure::new(path, stage, *errno, text))

@@ -35,6 +35,8 @@ fn trees_arrive_whole_and_only_once() {
         let second = way.cp(&["-r"], &[&data], &sink).run().sane().exits(0).summary();
         assert_eq!(second.number("bytes_sent"), 0, "{}: {second:?}", way.name());
         assert_eq!(second.number("unchanged"), files, "{}: {second:?}", way.name());
+        let counted = ["files", "dirs", "symlinks", "bytes"].map(|name| second.number(name));
+        assert_eq!(counted, [0; 4], "{}: what was right is counted: {second:?}", way.name());
         assert_eq!(snapshot_of_files(&sink), before, "{}: a second run changed a file", way.name());
         assert_same(&data, &sink.join("data"), ALL);
     }

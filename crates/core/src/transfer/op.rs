@@ -8,6 +8,7 @@
 use alloc::sync::Arc;
 use std::time::Duration;
 
+use crate::change::Change;
 use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name, Timestamp};
 use crate::extents::ExtentMap;
@@ -356,18 +357,20 @@ pub enum SinkDone {
     Commit {
         results: Vec<(FileId, Result<(), Failure>)>,
     },
-    /// Whether anything was changed.
+    /// What each changed; nothing, where it was not allowed to.
     Amend {
-        results: Vec<(FileId, Result<bool, Failure>)>,
+        results: Vec<(FileId, Result<Change, Failure>)>,
     },
+    /// What each changed; nothing, where the same link stood already.
     MakeLinks {
-        results: Vec<(FileId, Result<(), Failure>)>,
+        results: Vec<(FileId, Result<Change, Failure>)>,
     },
     SyncDirs {
         results: Vec<(DirId, Result<(), Failure>)>,
     },
+    /// What each changed since before this run.
     FinishDirs {
-        results: Vec<(DirId, Result<(), Failure>)>,
+        results: Vec<(DirId, Result<Change, Failure>)>,
     },
     Discard {
         id: FileId,

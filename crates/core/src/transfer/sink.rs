@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use crate::change::Change;
 use crate::digest::DigestKind;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
@@ -103,6 +104,7 @@ pub enum SinkAction {
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
+        change: Change,
     },
     /// The source waits for something; show it.
     Notice(Box<str>),
@@ -140,6 +142,8 @@ struct Link {
     parent: DirId,
     name: Name,
     generation: Generation,
+    /// What it changes, once it is made.
+    change: Change,
 }
 
 /// The name is taken.
@@ -437,7 +441,12 @@ impl Sink {
                 self.other_ops -= 1;
                 for (id, result) in results {
                     match result {
-                        Ok(()) => self.epochs.add_link(id, self.now),
+                        Ok(change) => {
+                            if let Some(link) = self.links.get_mut(&id) {
+                                link.change = change;
+                            }
+                            self.epochs.add_link(id, self.now);
+                        }
                         Err(Failure { errno: EEXIST, .. }) if self.config.policy.no_clobber => {
                             self.skip_link(id);
                         }

@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use crate::change::Change;
 use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
@@ -72,6 +73,8 @@ pub struct SourceConfig {
     pub layouts: bool,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
+    /// Nothing is sent: the sink says what would be.
+    pub dry: bool,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
     pub patience: Duration,
 }
@@ -110,6 +113,8 @@ pub enum SourceAction {
         end: Ended,
         root: Option<[u8; 32]>,
         bytes: u64,
+        /// What it changed at the destination, as the sink says.
+        change: Change,
     },
     Finished(SessionEnd),
 }

@@ -14,10 +14,10 @@ use super::negotiate::extra;
 use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX,
-    Capability, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport, Hello,
-    ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX,
-    TargetHealth, Totals, WireError,
+    Capability, Change, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport,
+    Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed,
+    Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
+    TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
@@ -399,9 +399,16 @@ fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), Wir
                 Ok(Subtree { offset, len, cv: r.array("held chaining value")? })
             })?,
         },
+        4 => FileState::Planned(read_change(r)?),
+        5 => FileState::Amended(read_change(r)?),
         other => return Err(WireError::BadValue { what: "file state", value: other.into() }),
     };
     Ok((id, generation, state))
+}
+
+fn read_change(r: &mut Reader<'_>) -> Result<Change, WireError> {
+    let bits = r.u8("change")?;
+    Change::from_bits(bits).ok_or(WireError::BadValue { what: "change", value: bits.into() })
 }
 
 /// Offset and length of a range that ends within the longest file.
@@ -422,8 +429,8 @@ fn read_extent(r: &mut Reader<'_>) -> Result<Extent, WireError> {
 fn read_done(r: &mut Reader<'_>) -> Result<DoneItem, WireError> {
     let (id, generation) = read_version(r)?;
     let outcome = match r.u8("outcome")? {
-        0 => Outcome::Done { root: None },
-        1 => Outcome::Done { root: Some(r.array("root of a done file")?) },
+        0 => Outcome::Done { change: read_change(r)?, root: None },
+        1 => Outcome::Done { change: read_change(r)?, root: Some(r.array("root of a done file")?) },
         2 => Outcome::Failed(read_failure(r)?),
         other => return Err(WireError::BadValue { what: "outcome", value: other.into() }),
     };

@@ -75,6 +75,7 @@ pub fn announced_len(entry: &Announced) -> usize {
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
         FileState::Fresh | FileState::Unchanged | FileState::Skipped => STATE_LEN_MIN,
+        FileState::Planned(_) | FileState::Amended(_) => STATE_LEN_MIN + 1,
         FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
     }
 }
@@ -82,8 +83,8 @@ pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
 /// Bytes that an item takes in a `Done`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
 pub fn done_len(item: &DoneItem) -> usize {
     match &item.outcome {
-        Outcome::Done { root: None } => DONE_LEN_MIN,
-        Outcome::Done { root: Some(root) } => DONE_LEN_MIN + root.len(),
+        Outcome::Done { root: None, .. } => DONE_LEN_MIN + 1,
+        Outcome::Done { root: Some(root), .. } => DONE_LEN_MIN + 1 + root.len(),
         Outcome::Failed(failure) => DONE_LEN_MIN + 7 + failure.text.len().min(TEXT_LEN_MAX),
     }
 }
@@ -527,6 +528,14 @@ fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation
                 w.raw(&s.cv);
             });
         }
+        FileState::Planned(change) => {
+            w.u8(4);
+            w.u8(change.bits());
+        }
+        FileState::Amended(change) => {
+            w.u8(5);
+            w.u8(change.bits());
+        }
     }
 }
 
@@ -547,9 +556,13 @@ fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
     w.u64(item.id.0);
     w.u32(item.generation.0);
     match &item.outcome {
-        Outcome::Done { root: None } => w.u8(0),
-        Outcome::Done { root: Some(root) } => {
+        Outcome::Done { root: None, change } => {
+            w.u8(0);
+            w.u8(change.bits());
+        }
+        Outcome::Done { root: Some(root), change } => {
             w.u8(1);
+            w.u8(change.bits());
             w.raw(root);
         }
         Outcome::Failed(failure) => {

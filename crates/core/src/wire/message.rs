@@ -1,5 +1,6 @@
 //! Control messages and the descriptor of a data frame: what is said, not how it is laid out.
 
+pub use crate::change::Change;
 pub use crate::digest::DigestKind;
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Meta, Name};
@@ -104,6 +105,10 @@ pub enum FileState {
     /// These subtrees are on media. `verify`: the source's inode or ctime differs from the journal's, so
     /// the source must compare its own digests before it believes them.
     Held { subtrees: Vec<Subtree>, verify: bool },
+    /// Only in a dry run: it would be copied, and change this.
+    Planned(Change),
+    /// The content is there already, and this of its metadata was changed (in a dry run: would be): nothing to send.
+    Amended(Change),
 }
 
 /// Where something failed.
@@ -138,9 +143,11 @@ pub struct Failure {
 /// How an entry ended at the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// On media (or published, with durability none) under its final name. For a file its BLAKE3 root.
+    /// On media (or published, with durability none) under its final name. For a file its BLAKE3 root. `change`: what differs
+    /// from before this run; none, of what is no file: it was there already.
     Done {
         root: Option<Root>,
+        change: Change,
     },
     Failed(Failure),
 }

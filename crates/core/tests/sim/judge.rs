@@ -16,7 +16,7 @@ impl World {
         match message {
             Message::Done(items) => {
                 for item in items {
-                    if let Outcome::Done { root } = &item.outcome {
+                    if let Outcome::Done { root, .. } = &item.outcome {
                         self.judge_done(item.id, item.generation, *root);
                     }
                 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use haul_core::change::Change;
 use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
@@ -313,7 +314,7 @@ impl World {
                             self.fault(entry_of(&item.file.name));
                             Err(failure(Stage::Metadata, 5))
                         }
-                        false => Ok(true),
+                        false => Ok(Change::MODE),
                     };
                     results.push((item.file.id, result));
                 }
@@ -324,7 +325,7 @@ impl World {
                 for item in items {
                     let dir = self.enter(item.file.parent);
                     self.disk.make_link(dir, (entry_of(&item.file.name), None));
-                    results.push((item.file.id, Ok(())));
+                    results.push((item.file.id, Ok(Change::NEW)));
                 }
                 SinkDone::MakeLinks { results }
             }
@@ -365,7 +366,7 @@ impl World {
                     if durable {
                         self.disk.sync_dir(dir);
                     }
-                    results.push((id, Ok(())));
+                    results.push((id, Ok(Change::NEW)));
                 }
                 SinkDone::FinishDirs { results }
             }

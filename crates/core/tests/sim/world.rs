@@ -392,6 +392,7 @@ impl World {
             digest,
             targets: self.sink_targets.is_some(),
             layouts: self.layouts,
+            dry: false,
             verify: false,
             patience,
         });

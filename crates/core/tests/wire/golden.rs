@@ -165,6 +165,8 @@ fn golden_message(index: usize) -> Message {
             (id, generation, FileState::Unchanged),
             (id, generation, FileState::Skipped),
             (id, generation, FileState::Held { subtrees: vec![subtree], verify: true }),
+            (id, generation, FileState::Planned(Change::NEW)),
+            (id, generation, FileState::Amended(Change::MODE)),
         ]),
         6 => Message::Sealed(vec![(id, generation, 2)]),
         7 => Message::Withdraw { id, generation, retry: true, failure: Some(failure) },
@@ -173,8 +175,12 @@ fn golden_message(index: usize) -> Message {
         10 => Message::Written { bytes: 5, frames: vec![(StreamId(1), 6), (StreamId(2), 7)] },
         11 => Message::Durable(vec![extent]),
         12 => Message::Done(vec![
-            DoneItem { id, generation, outcome: Outcome::Done { root: None } },
-            DoneItem { id, generation, outcome: Outcome::Done { root: Some([0xdd; 32]) } },
+            DoneItem { id, generation, outcome: Outcome::Done { root: None, change: Change::NONE } },
+            DoneItem {
+                id,
+                generation,
+                outcome: Outcome::Done { root: Some([0xdd; 32]), change: Change::SIZE },
+            },
             DoneItem { id, generation, outcome: Outcome::Failed(failure) },
         ]),
         13 => Message::Resend(vec![extent, extent]),

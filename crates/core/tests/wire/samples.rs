@@ -148,12 +148,18 @@ pub fn announced(r: &mut Rng) -> Announced {
     }
 }
 
+pub fn change(r: &mut Rng) -> Change {
+    Change::from_bits(r.u8(..128)).unwrap()
+}
+
 pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {
     let (id, generation) = version(r);
-    let state = match r.u8(..4) {
+    let state = match r.u8(..6) {
         0 => FileState::Fresh,
         1 => FileState::Unchanged,
         2 => FileState::Skipped,
+        4 => FileState::Planned(change(r)),
+        5 => FileState::Amended(change(r)),
         _ => {
             let subtrees = list(r, 5, |r| {
                 let (offset, len) = range(r);
@@ -168,8 +174,8 @@ pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {
 pub fn done(r: &mut Rng) -> DoneItem {
     let (id, generation) = version(r);
     let outcome = match r.u8(..3) {
-        0 => Outcome::Done { root: None },
-        1 => Outcome::Done { root: Some(bytes(r)) },
+        0 => Outcome::Done { root: None, change: change(r) },
+        1 => Outcome::Done { root: Some(bytes(r)), change: change(r) },
         _ => Outcome::Failed(failure(r)),
     };
     DoneItem { id, generation, outcome }

@@ -61,6 +61,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (what.name().to_owned(), count)
     });
     let tally = near.tally;
+    // What moved nothing was limited by nothing.
+    let moved = tally.files + tally.dirs + tally.symlinks + near.own.payload + far.payload > 0;
     let slow_targets = near.unwell.iter().flat_map(|(end, unwell)| slow_targets(*end, unwell)).collect();
     let slow_others = near.unwell.iter().map(|(_, unwell)| u64::from(unwell.others)).sum();
     let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
@@ -115,7 +117,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         path,
         durability: (path_of(&request.destination) != null::SINK).then_some(request.options.durability),
         stages,
-        limited_by: verdict(&stages, processors),
+        limited_by: verdict(&stages, processors).filter(|_| moved),
         processors,
         not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
         strays: near.own.strays + far.strays,

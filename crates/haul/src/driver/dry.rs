@@ -1,170 +1,132 @@
-//! The sink of a dry run: it says where entries would go and makes nothing.
+//! The sink of a dry run: it looks at the destination, says what a copy would change there, and changes nothing.
 //!
-//! Invariant: memory does not grow with what is announced, whoever announces it.
+//! In: announcements. Out: for each entry what a copy would do with it, told to the source and to whoever watches this end.
+//! Invariants: nothing at the destination is made or changed ([`crate::storage::sink::looker`]), and no job is taken or looked at;
+//! memory is bounded by the entries that may be open, whoever announces them.
+//! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::unbounded;
-use haul_core::entry::EntryKind;
-use haul_core::ids::DirId;
-use haul_core::transfer::{Ended, SessionEnd};
-use haul_core::wire::{Announced, DoneItem, FileState, Message, Outcome};
+use crossbeam_channel::{RecvTimeoutError, unbounded};
+use haul_core::change::Change;
+use haul_core::entry::{EntryKind, Name};
+use haul_core::ids::{DirId, Generation};
+use haul_core::transfer::op::Existing;
+use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, other_end};
+use haul_core::wire::{
+    Announced, DoneItem, Failure, FileState, Hello, Message, Outcome, Policy, ROOTS_MAX, SourceRoot,
+};
 
+use super::sink::{SinkRequest, destination, path_of, was_asked};
 use super::streams::Lines;
 use super::{
-    Clock, EPOCH, Heard, Kind, Links, Report, Tally, Watch, agree, exchange_reports, expect, hello, join,
-    protocol,
+    Clock, EPOCH, Heard, Kind, Links, Pulse, Report, SETUP_MAX, TICK, Tally, Watch, agree, exchange_reports,
+    hello, protocol,
 };
-use crate::api::Event;
 use crate::meter::Meter;
 use crate::storage::Post;
+use crate::storage::null;
+use crate::storage::sink::looker::{Looker, dir_stands, special_stands};
 use crate::transport::rejoin::Joins;
-use crate::transport::stream::{ControlEvent, ControlStream};
+use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream};
 
-/// Mappings that a dry run shows.
-const SHOWN_MAX: usize = 10;
-
-/// The first mappings, and the paths of what they lie in: a parent is announced before its children, so the parents of the
-/// first few entries are among these.
-struct Shown {
-    count: usize,
-    paths: HashMap<DirId, Vec<u8>>,
+/// A directory that is not over.
+struct Dir {
+    parent: DirId,
+    /// Directories in it that are not over.
+    open: u32,
+    /// No more entries will be announced in it.
+    ended: bool,
+    outcome: Outcome,
 }
 
-impl Shown {
-    /// `destination`: what the paths begin with.
-    fn new(destination: &[u8]) -> Shown {
-        Shown { count: 0, paths: HashMap::from([(DirId::ROOT, destination.to_vec())]) }
-    }
-
-    /// Where an entry would go, if it is to be shown.
-    fn take(&mut self, entry: &Announced) -> Option<Vec<u8>> {
-        if self.count >= SHOWN_MAX {
-            return None;
-        }
-        self.count += 1;
-        let path = join(self.paths.get(&entry.parent).map_or(&[][..], |path| path), &entry.name);
-        if entry.kind == EntryKind::Dir {
-            self.paths.insert(entry.id.as_dir(), path.clone());
-        }
-        Some(path)
-    }
+/// What was agreed with the source.
+struct Agreed {
+    looker: Looker,
+    policy: Policy,
 }
 
-/// Runs the sink end of a dry run: every entry is answered as if it were there already.
-///
-/// `destination` is what the paths shown begin with.
-pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) -> Report {
+struct Dry<'a> {
+    request: &'a SinkRequest,
+    watch: &'a Watch,
+    ours: Hello,
+    roots: Vec<SourceRoot>,
+    /// `None`: the source did not say yet what will come.
+    agreed: Option<Agreed>,
+    dirs: HashMap<DirId, Dir>,
+    /// Parent and name of each of them.
+    places: HashMap<DirId, (DirId, Name)>,
+    tally: Tally,
+}
+
+/// Runs the sink end of a dry run.
+pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {
     let (sender, mailbox) = unbounded();
     let post: Post<ControlEvent> = Arc::new(move |event| drop(sender.send(event)));
     let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
         Ok(control) => control,
         Err(e) => return Report::failed(protocol(e.to_string()), watch),
     };
-    let mut tally = Tally::default();
-    let mut shown = Shown::new(destination);
-    let ours = hello(links.session, links.protection, memory, links.streams);
+    let ours = hello(links.session, links.protection, request.memory, links.streams);
     control.send(Message::Hello(ours.clone()));
-    let mut totals = None;
-    let result = loop {
-        let step =
-            expect(&mailbox, (&control, watch), |e| Some(Heard::Control(e)), |message| Ok(Some(message)));
-        match step {
-            Err(failure) => break Err(failure),
-            Ok(Message::Hello(theirs)) => {
-                if let Err(failure) = agree(&ours, &theirs) {
-                    break Err(failure);
-                }
-            }
-            Ok(Message::Sources { .. }) => {
-                control.send(Message::Destination { wait: true, rename: None, epoch: 0, resumed: false });
-            }
-            Ok(Message::Announce(entries)) => {
-                let (mut states, mut done) = (Vec::new(), Vec::new());
-                for entry in entries {
-                    let bytes = match &entry.kind {
-                        EntryKind::File { fingerprint, .. } => {
-                            states.push((entry.id, entry.generation, FileState::Skipped));
-                            tally.count(
-                                watch,
-                                Kind::File,
-                                &Ended::Copied,
-                                None,
-                                fingerprint.size,
-                                Vec::new,
-                                || None,
-                            );
-                            Some(fingerprint.size)
+    let mut dry = Dry {
+        request,
+        watch,
+        ours,
+        roots: Vec::new(),
+        agreed: None,
+        dirs: HashMap::new(),
+        places: HashMap::new(),
+        tally: Tally::default(),
+    };
+    let mut pulse = Pulse::new();
+    let begun = Instant::now();
+    let end = loop {
+        match mailbox.recv_timeout(TICK) {
+            Ok(event) => {
+                event.taken(&control);
+                match event {
+                    ControlEvent::Message(message) => {
+                        pulse.heard();
+                        match dry.handle(message, &control) {
+                            Ok(None) => {}
+                            Ok(Some(end)) => break end,
+                            Err(failure) => break SessionEnd::Failed(failure),
                         }
-                        EntryKind::Dir => {
-                            tally.count(watch, Kind::Dir, &Ended::Copied, None, 0, Vec::new, || None);
-                            None
-                        }
-                        EntryKind::Symlink { .. } => {
-                            tally.count(watch, Kind::Symlink, &Ended::Copied, None, 0, Vec::new, || None);
-                            let outcome = Outcome::Done { root: None };
-                            done.push(DoneItem { id: entry.id, generation: entry.generation, outcome });
-                            None
-                        }
-                    };
-                    if let Some(path) = shown.take(&entry) {
-                        let source = path.get(destination.len()..).unwrap_or(&[]);
-                        let source = source.strip_prefix(b"/").unwrap_or(source).to_vec();
-                        watch.tell(Event::Plan { source, destination: path, bytes });
                     }
-                }
-                if !states.is_empty() {
-                    control.send(Message::State(states));
-                }
-                if !done.is_empty() {
-                    control.send(Message::Done(done));
+                    ControlEvent::Lost { why, .. } => break SessionEnd::Failed(protocol(why)),
                 }
             }
-            Ok(Message::DirEnd(dirs)) => {
-                let done = dirs.into_iter().map(|dir| {
-                    let (id, generation) = (dir.as_file(), haul_core::ids::Generation(0));
-                    DoneItem { id, generation, outcome: Outcome::Done { root: None } }
-                });
-                control.send(Message::Done(done.collect()));
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                break SessionEnd::Failed(protocol("the control stream is gone"));
             }
-            Ok(Message::Trouble { path, failure }) => tally.fail(watch, path.to_vec(), &failure),
-            Ok(Message::End(found)) => {
-                totals = Some(found);
-                control.send(Message::Complete);
-                break Ok(());
-            }
-            Ok(_) => {}
+        }
+        if let Err(text) = pulse.beat(&control) {
+            break SessionEnd::Failed(protocol(text));
+        }
+        if dry.agreed.is_none() && begun.elapsed() >= SETUP_MAX {
+            break SessionEnd::Failed(protocol("the other end did not answer in time during the set-up"));
         }
         if watch.control.stopped() {
-            break Err(protocol("interrupted"));
+            control.send(Message::Stopped);
+            break SessionEnd::Stopped;
         }
     };
     let own = super::end_report(&Meter::default(), &links.strays, 0, 0);
-    if let Err(failure) = &result {
+    if let SessionEnd::Failed(failure) = &end {
         control.send(Message::Abort(failure.clone()));
     }
     // A dry run is short: what is lost is not joined again.
     let mut lines = Lines::start(Joins::Never, EPOCH, [], 0, Duration::ZERO, Arc::new(|_| {}));
     let lines = Some((&mut lines, Clock::new()));
-    let far = exchange_reports(
-        &mailbox,
-        &mut control,
-        lines,
-        || false,
-        own,
-        (None, true),
-        |e| Some(Heard::Control(e)),
-    );
-    let end = match result {
-        Ok(()) => SessionEnd::Complete,
-        Err(failure) => SessionEnd::Failed(failure),
-    };
-    debug_assert!(totals.is_some() || end != SessionEnd::Complete);
+    let pick = |e| Some(Heard::Control(e));
+    let far = exchange_reports(&mailbox, &mut control, lines, || false, own, (None, watch.is_near()), pick);
     Report {
         end,
-        tally,
+        tally: dry.tally,
         own,
         far,
         processors: [None; 2],
@@ -174,27 +136,276 @@ pub(crate) fn run(links: Links, destination: &[u8], memory: u64, watch: &Watch) 
     }
 }
 
+impl Dry<'_> {
+    fn handle(&mut self, message: Message, control: &ControlHandle) -> Result<Option<SessionEnd>, Failure> {
+        match message {
+            Message::Hello(theirs) => drop(agree(&self.ours, &theirs)?),
+            Message::SourceRoots(part) => self.take_roots(part)?,
+            Message::Sources { roots, policy } => {
+                self.take_roots(roots)?;
+                let rename = self.begin(policy)?;
+                control.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
+            }
+            Message::Announce(entries) => {
+                let (mut states, mut done) = (Vec::new(), Vec::new());
+                for entry in entries {
+                    self.take(entry, &mut states, &mut done)?;
+                }
+                if !states.is_empty() {
+                    control.send(Message::State(states));
+                }
+                if !done.is_empty() {
+                    control.send(Message::Done(done));
+                }
+            }
+            Message::DirEnd(dirs) => {
+                let mut done = Vec::new();
+                for dir in dirs {
+                    if let Some(open) = self.dirs.get_mut(&dir) {
+                        open.ended = true;
+                    }
+                    self.finish(dir, &mut done);
+                }
+                if !done.is_empty() {
+                    control.send(Message::Done(done));
+                }
+            }
+            Message::Trouble { path, failure } => self.tally.fail(self.watch, path.to_vec(), &failure),
+            Message::End(_) => {
+                control.send(Message::Complete);
+                return Ok(Some(SessionEnd::Complete));
+            }
+            Message::Stop { .. } => {
+                control.send(Message::Stopped);
+                return Ok(Some(SessionEnd::Stopped));
+            }
+            Message::Ping(n) => control.send(Message::Pong(n)),
+            Message::Abort(failure) => return Err(failure),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn take_roots(&mut self, mut part: Vec<SourceRoot>) -> Result<(), Failure> {
+        if self.agreed.is_some() || self.roots.len() + part.len() > ROOTS_MAX {
+            return Err(protocol(format!("the other end names its sources twice, or more than {ROOTS_MAX}")));
+        }
+        self.roots.append(&mut part);
+        Ok(())
+    }
+
+    /// Looks at the destination as a copy would, up to the point where that would make something.
+    fn begin(&mut self, policy: Policy) -> Result<Option<Name>, Failure> {
+        was_asked(self.request, &self.roots, policy)?;
+        let request = self.request;
+        let (looker, rename) = match request.destination.0 == null::SINK {
+            true => (Looker::at_nothing(), None),
+            false => {
+                let (root, rename) =
+                    destination(&request.destination.0, &self.roots, request.home.as_deref())?;
+                let looker = Looker::open(&root)?;
+                // As a copy has it: only the last component of a new destination is made for a single file.
+                if rename.is_some() && looker.is_nothing() {
+                    let text = format!("open directory {}: No such file or directory", root.display());
+                    let stage = haul_core::wire::Stage::Open;
+                    return Err(Failure { stage, errno: 2, text: text.into() });
+                }
+                (looker, rename)
+            }
+        };
+        self.tally.renamed = rename.is_some();
+        self.agreed = Some(Agreed { looker, policy });
+        Ok(rename)
+    }
+
+    /// Says what would become of an entry.
+    fn take(
+        &mut self,
+        entry: Announced,
+        states: &mut Vec<(haul_core::ids::FileId, Generation, FileState)>,
+        done: &mut Vec<DoneItem>,
+    ) -> Result<(), Failure> {
+        let Some(Agreed { looker, policy }) = &self.agreed else {
+            return Err(protocol("an entry came before its sources"));
+        };
+        let Announced { id, generation, parent, name, meta, kind } = entry;
+        let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
+        let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
+        match kind {
+            EntryKind::File { fingerprint, .. } => {
+                let found = looker.file(parent, &name);
+                let planned = found.and_then(|found| plan(&found, fingerprint.size, &meta, policy));
+                let (end, change) = match planned {
+                    Ok(state) => {
+                        let end = match state {
+                            FileState::Planned(change) => (Ended::Copied, change),
+                            FileState::Amended(change) => (Ended::Unchanged, change),
+                            FileState::Skipped => (Ended::Skipped, Change::NONE),
+                            _ => (Ended::Unchanged, Change::NONE),
+                        };
+                        states.push((id, generation, state));
+                        end
+                    }
+                    Err(failure) => {
+                        done.push(failed(failure.clone()));
+                        (Ended::Failed(failure), Change::NONE)
+                    }
+                };
+                let path = || at(&self.places);
+                self.tally.count(
+                    self.watch,
+                    Kind::File,
+                    &end,
+                    (None, change),
+                    fingerprint.size,
+                    path,
+                    || None,
+                );
+            }
+            EntryKind::Symlink { target } => {
+                let planned = looker.link(parent, &name, &target, meta.mtime);
+                let (end, change) = match planned {
+                    Ok((change, existing))
+                        if !change.is_none() && existing != Existing::Nothing && policy.no_clobber =>
+                    {
+                        (Ended::Skipped, Change::NONE)
+                    }
+                    Ok((_, Existing::Special)) if !policy.force => {
+                        (Ended::Failed(special_stands()), Change::NONE)
+                    }
+                    Ok((change, _)) => (other_end(change), change),
+                    Err(failure) => (Ended::Failed(failure), Change::NONE),
+                };
+                done.push(match &end {
+                    Ended::Failed(failure) => failed(failure.clone()),
+                    _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
+                });
+                let path = || at(&self.places);
+                self.tally.count(self.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
+            }
+            EntryKind::Dir => {
+                let dir = id.as_dir();
+                if self.dirs.len() >= ENTRIES_MAX as usize {
+                    return Err(protocol(format!("more than {ENTRIES_MAX} directories are open")));
+                }
+                looker.register(dir, parent, name.clone());
+                let (end, change) = match looker.dir(dir) {
+                    Ok(None) => (Ended::Copied, Change::NEW),
+                    Ok(Some(stood)) => {
+                        let change = Change::of_dir(&stood, &meta, policy.owner);
+                        (other_end(change), change)
+                    }
+                    Err(failure) => (Ended::Failed(failure), Change::NONE),
+                };
+                let outcome = match &end {
+                    Ended::Failed(failure) => Outcome::Failed(failure.clone()),
+                    _ => Outcome::Done { root: None, change },
+                };
+                let path = || at(&self.places);
+                self.tally.count(self.watch, Kind::Dir, &end, (None, change), 0, path, || None);
+                if let Some(above) = self.dirs.get_mut(&parent) {
+                    above.open += 1;
+                }
+                self.dirs.insert(dir, Dir { parent, open: 0, ended: false, outcome });
+                self.places.insert(dir, (parent, name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a directory of which no more comes, and those above it that it was the last of.
+    fn finish(&mut self, mut dir: DirId, done: &mut Vec<DoneItem>) {
+        while self.dirs.get(&dir).is_some_and(|open| open.ended && open.open == 0) {
+            let Some(Dir { parent, outcome, .. }) = self.dirs.remove(&dir) else { return };
+            self.places.remove(&dir);
+            if let Some(agreed) = &self.agreed {
+                agreed.looker.forget(dir);
+            }
+            done.push(DoneItem { id: dir.as_file(), generation: Generation(0), outcome });
+            if let Some(above) = self.dirs.get_mut(&parent) {
+                above.open -= 1;
+            }
+            dir = parent;
+        }
+    }
+}
+
+/// What a copy would do with a file, which `core`'s look-up decides there by the same rules.
+fn plan(
+    existing: &Existing,
+    size: u64,
+    meta: &haul_core::entry::Meta,
+    policy: &Policy,
+) -> Result<FileState, Failure> {
+    let change = Change::of_file(existing, size, meta, policy.owner);
+    let skipped = match existing {
+        Existing::Dir => return Err(dir_stands()),
+        Existing::Nothing => false,
+        Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
+        Existing::Link | Existing::Special => policy.no_clobber,
+        Existing::File { mtime, .. } => {
+            let fits = !change.has(Change::SIZE) && !change.has(Change::TIME);
+            if fits && !policy.force {
+                let amended = !change.is_none() && !policy.no_clobber;
+                return Ok(if amended { FileState::Amended(change) } else { FileState::Unchanged });
+            }
+            policy.no_clobber || (policy.update && *mtime > meta.mtime)
+        }
+    };
+    Ok(if skipped { FileState::Skipped } else { FileState::Planned(change) })
+}
+
 #[cfg(test)]
 mod tests {
-    use haul_core::entry::{Meta, Name, Timestamp};
-    use haul_core::ids::{FileId, Generation};
+    use haul_core::entry::{Meta, Timestamp};
+    use haul_core::ids::FileId;
 
+    use super::super::tests::{MEMORY, sink_request};
     use super::*;
 
-    /// Goal: a dry run keeps as much of a tree as it shows, and no more.
-    /// Method: five thousand directories, each in the one before, none of which ever ends.
+    /// Goal: a dry run keeps what is open of a tree, and no more; a source that never ends a directory is refused.
+    /// Method: directories, each in the one before, that end as they come; then as many as may be, which never end.
     #[test]
     fn memory_does_not_grow_with_the_tree() {
-        let mut shown = Shown::new(b"dst");
-        let mut paths = Vec::new();
-        for n in 1..=5_000 {
-            let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
+        let request = sink_request(std::path::Path::new("/nonexistent/dst"));
+        let watch = Watch::silent();
+        let ours = hello([0; 16], Default::default(), MEMORY, 1);
+        let mut dry = Dry {
+            request: &request,
+            watch: &watch,
+            ours,
+            roots: Vec::new(),
+            agreed: Some(Agreed {
+                looker: Looker::at_nothing(),
+                policy: super::super::policy(&Default::default()),
+            }),
+            dirs: HashMap::new(),
+            places: HashMap::new(),
+            tally: Tally::default(),
+        };
+        let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
+        let entry = |n: u64, parent| {
             let name = Name::new(format!("d{n}").as_bytes()).expect("legal");
-            let (id, parent, kind) = (FileId(n), DirId(n - 1), EntryKind::Dir);
-            let entry = Announced { id, generation: Generation(0), parent, name, meta, kind };
-            paths.extend(shown.take(&entry));
+            let (id, kind) = (FileId(n), EntryKind::Dir);
+            Announced { id, generation: Generation(0), parent, name, meta, kind }
+        };
+        let (mut states, mut done) = (Vec::new(), Vec::new());
+        for n in 1..=5_000 {
+            dry.take(entry(n, DirId::ROOT), &mut states, &mut done).expect("taken");
+            dry.dirs.get_mut(&DirId(n)).expect("open").ended = true;
+            dry.finish(DirId(n), &mut done);
         }
-        assert_eq!((paths.len(), &paths[2][..]), (SHOWN_MAX, &b"dst/d1/d2/d3"[..]));
-        assert!(shown.paths.len() <= SHOWN_MAX + 1, "{} paths are kept", shown.paths.len());
+        assert_eq!((dry.dirs.len(), dry.places.len(), done.len()), (0, 0, 5_000));
+        let first = 10_000;
+        let last = first + u64::from(ENTRIES_MAX);
+        for n in first..last {
+            let parent = if n == first { DirId::ROOT } else { DirId(n - 1) };
+            dry.take(entry(n, parent), &mut states, &mut done).expect("taken");
+        }
+        assert!(dry.take(entry(last, DirId(last - 1)), &mut states, &mut done).is_err());
+        // They end from below, all at once.
+        (first..last).for_each(|n| dry.dirs.get_mut(&DirId(n)).expect("open").ended = true);
+        dry.finish(DirId(last - 1), &mut done);
+        assert_eq!((dry.dirs.len(), dry.places.len()), (0, 0));
     }
 }

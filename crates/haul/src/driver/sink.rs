@@ -40,8 +40,8 @@ use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
 
 use engine::Engine;
-pub(crate) use setup::destination;
 use setup::set_up;
+pub(crate) use setup::{destination, was_asked};
 
 mod engine;
 mod setup;
@@ -215,7 +215,7 @@ struct Place {
 }
 
 /// The path of an entry below the destination root.
-fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -> Vec<u8> {
+pub(crate) fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, name: &Name) -> Vec<u8> {
     let mut names = vec![name];
     let mut at = parent;
     // Ends at the root, for a parent is always announced before its child.
@@ -533,7 +533,7 @@ impl Session {
                     // It never joined here; should it still, it is over.
                     None => self.stream_lost(stream, 0),
                 },
-                SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes } => {
+                SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes, change } => {
                     let kind = match self.dirs.remove(&id) {
                         Some(()) => Kind::Dir,
                         None if is_link => Kind::Symlink,
@@ -541,7 +541,7 @@ impl Session {
                     };
                     let places = &self.places;
                     let path = || path_of(places, parent, &name);
-                    self.tally.count(watch, kind, &end, root, bytes, path, || None);
+                    self.tally.count(watch, kind, &end, (root, change), bytes, path, || None);
                 }
                 SinkAction::Trouble { path, failure } => self.tally.fail(watch, path.to_vec(), &failure),
                 SinkAction::Finished(end) => return Some(end),

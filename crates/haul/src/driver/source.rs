@@ -127,6 +127,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
             return Report::failed(failure, watch);
         }
     };
+    session.tally.renamed = setup.rename.is_some();
     let end = session.drive(&mailbox, &control, watch);
     if let SessionEnd::Failed(failure) = &end {
         // The sink closes its epoch at once instead of when it notices.
@@ -596,13 +597,13 @@ impl Session {
                         sender.abort();
                     }
                 }
-                SourceAction::EntryEnded { id, end, root, bytes } => {
+                SourceAction::EntryEnded { id, end, root, bytes, change } => {
                     let kind = self.kinds.remove(&id).unwrap_or(Kind::File);
                     let (tree, rename) = (&self.tree, &self.rename);
                     let path =
                         || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
                     let source = || tree.origin_of(id);
-                    self.tally.count(watch, kind, &end, root, bytes, path, source);
+                    self.tally.count(watch, kind, &end, (root, change), bytes, path, source);
                 }
                 SourceAction::Finished(end) => return Some(end),
             }

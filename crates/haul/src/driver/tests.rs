@@ -44,7 +44,7 @@ mod tables;
 mod turns;
 
 const SESSION: [u8; 16] = [7; 16];
-const MEMORY: u64 = 8 * 1024 * 1024;
+pub(super) const MEMORY: u64 = 8 * 1024 * 1024;
 /// Everything ends long before this, or it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -188,7 +188,7 @@ fn spawn_end(name: &str, work: impl FnOnce() -> Report + Send + 'static) -> thre
     thread::Builder::new().name(format!("haul-test-{name}")).spawn(work).unwrap()
 }
 
-fn sink_request(dst: &Path) -> SinkRequest {
+pub(super) fn sink_request(dst: &Path) -> SinkRequest {
     SinkRequest {
         destination: PathBytes(dst.as_os_str().as_encoded_bytes().to_vec()),
         state_dir: None,

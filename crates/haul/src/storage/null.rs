@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_core::change::Change;
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::extents::ExtentMap;
@@ -324,17 +325,18 @@ impl SinkEngine for NullSink {
                 SinkDone::Commit { results: items.into_iter().map(|item| (item.id, Ok(()))).collect() }
             }
             SinkOp::Amend { items, .. } => {
-                SinkDone::Amend { results: items.into_iter().map(|item| (item.file.id, Ok(false))).collect() }
+                let results = items.into_iter().map(|item| (item.file.id, Ok(Change::NONE))).collect();
+                SinkDone::Amend { results }
             }
             SinkOp::MakeLinks { items } => SinkDone::MakeLinks {
-                results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
+                results: items.into_iter().map(|item| (item.file.id, Ok(Change::NEW))).collect(),
             },
             SinkOp::SyncDirs { dirs } => {
                 SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
             }
-            SinkOp::FinishDirs { dirs, .. } => {
-                SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Ok(()))).collect() }
-            }
+            SinkOp::FinishDirs { dirs, .. } => SinkDone::FinishDirs {
+                results: dirs.into_iter().map(|(dir, _)| (dir, Ok(Change::NEW))).collect(),
+            },
             SinkOp::Discard { id } => SinkDone::Discard { id },
             SinkOp::Journal { .. } => SinkDone::Journal { result: Ok(()) },
             SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },

@@ -553,7 +553,10 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     /// A source that the command names could not be begun.
     fn fail_named(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
         let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
-        let failure = named_failure(Stage::Walk, op, path, errno);
+        let failure = match haul_mutant::removed("named-source-does-not-vanish") {
+            true => os_failure(Stage::Walk, op, path, errno),
+            false => named_failure(Stage::Walk, op, path, errno),
+        };
         self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
     }
 

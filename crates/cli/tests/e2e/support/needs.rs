@@ -10,7 +10,7 @@ use super::disk::{self, Kind};
 
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
-/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of processes), `b3sum`,
+/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of processes), `rsync`, `b3sum`,
 /// `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for
 /// which it must be built), `script`, `setsid`, `setarch`.
 macro_rules! need {
@@ -72,6 +72,7 @@ fn probe(need: &str) -> bool {
         "script" => works("script", &["-qec", "true", "/dev/null"]),
         "setsid" => works("setsid", &["--wait", "true"]),
         "setarch" => works("setarch", &["--uname-2.6", "true"]),
+        "rsync" => works("rsync", &["--version"]),
         "b3sum" => works("b3sum", &["--version"]),
         _ => panic!("no need is called {need}"),
     }

@@ -31,7 +31,20 @@ impl Way {
         sources: &[impl AsRef<OsStr>],
         destination: impl AsRef<OsStr>,
     ) -> Haul {
-        let haul = Haul::cp(options);
+        self.ends(Haul::cp(options), sources, destination)
+    }
+
+    /// The same without `--json`.
+    pub fn plain(
+        &self,
+        options: &[&str],
+        sources: &[impl AsRef<OsStr>],
+        destination: impl AsRef<OsStr>,
+    ) -> Haul {
+        self.ends(Haul::new(["cp"]).args(options), sources, destination)
+    }
+
+    fn ends(&self, haul: Haul, sources: &[impl AsRef<OsStr>], destination: impl AsRef<OsStr>) -> Haul {
         let sources = sources.iter().map(AsRef::as_ref);
         let destination = destination.as_ref();
         match self {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::file::{File, Made, Phase, kept};
 use super::{Link, Sink, SinkAction};
+use crate::change::Change;
 use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
 use crate::ids::{DirId, Generation};
@@ -71,7 +72,7 @@ impl Sink {
                     let policy = self.config.policy;
                     let (owner, no_replace, force) = (policy.owner, policy.no_clobber, policy.force);
                     links.push(LinkItem { file, target, meta, owner, no_replace, force });
-                    self.links.insert(id, Link { parent, name, generation });
+                    self.links.insert(id, Link { parent, name, generation, change: Change::NEW });
                 }
                 EntryKind::File { fingerprint, object_size, sparse, striped } => {
                     // Its frames must fit into what is granted.
@@ -119,6 +120,7 @@ impl Sink {
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         found: None,
+                        change: Change::NEW,
                         has_temp: false,
                         claimed: None,
                         journaled: false,

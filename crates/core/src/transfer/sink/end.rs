@@ -8,8 +8,9 @@
 
 use super::file::Phase;
 use super::{Sink, SinkAction};
+use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
-use crate::transfer::{Ended, SessionEnd};
+use crate::transfer::{Ended, SessionEnd, other_end};
 use crate::wire::{DoneItem, Failure, Outcome};
 
 impl Sink {
@@ -68,8 +69,20 @@ impl Sink {
             None => self.dirs.release(file.parent),
         }
         let bytes = file.size();
-        let (parent, name) = (file.parent, file.name);
-        self.actions.push_back(SinkAction::EntryEnded { id, parent, name, is_link: false, end, root, bytes });
+        // Of what is unchanged, mode and owner may have been set.
+        let changes = matches!(end, Ended::Copied | Ended::Unchanged);
+        let change = if changes { file.change } else { Change::NONE };
+        let (parent, name, is_link) = (file.parent, file.name, false);
+        self.actions.push_back(SinkAction::EntryEnded {
+            id,
+            parent,
+            name,
+            is_link,
+            end,
+            root,
+            bytes,
+            change,
+        });
         for frame in self.waiting.remove(&id).unwrap_or_default() {
             self.waiting_count -= 1;
             self.defer(frame);
@@ -110,13 +123,14 @@ impl Sink {
     }
 
     pub(super) fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {
-        let (outcome, end) = ends(result);
+        let change = self.links.get(&id).map_or(Change::NONE, |link| link.change);
+        let (outcome, end) = ends(result.map(|()| change));
         self.close_link(id, outcome, end);
     }
 
     /// `--no-clobber` found something under the link's name.
     pub(super) fn skip_link(&mut self, id: FileId) {
-        self.close_link(id, Outcome::Done { root: None }, Ended::Skipped);
+        self.close_link(id, Outcome::Done { root: None, change: Change::NONE }, Ended::Skipped);
     }
 
     fn close_link(&mut self, id: FileId, outcome: Outcome, end: Ended) {
@@ -124,6 +138,7 @@ impl Sink {
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
+        let change = if end == Ended::Copied { link.change } else { Change::NONE };
         self.actions.push_back(SinkAction::EntryEnded {
             id,
             parent,
@@ -132,15 +147,17 @@ impl Sink {
             end,
             root: None,
             bytes: 0,
+            change,
         });
     }
 
-    pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<(), Failure>) {
+    pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<Change, Failure>) {
         let Some(gone) = self.dirs.remove(dir) else { return };
         let result = match gone.failure {
             Some(failure) => Err(failure),
             None => result,
         };
+        let change = result.as_ref().map_or(Change::NONE, |change| *change);
         let (outcome, end) = ends(result);
         let id = dir.as_file();
         self.done.push(DoneItem { id, generation: Generation(0), outcome });
@@ -153,14 +170,16 @@ impl Sink {
             end,
             root: None,
             bytes: 0,
+            change,
         });
         self.actions.push_back(SinkAction::ForgetDir { id: dir });
     }
 }
 
-fn ends(result: Result<(), Failure>) -> (Outcome, Ended) {
+/// Of what is no file.
+fn ends(result: Result<Change, Failure>) -> (Outcome, Ended) {
     match result {
-        Ok(()) => (Outcome::Done { root: None }, Ended::Copied),
+        Ok(change) => (Outcome::Done { root: None, change }, other_end(change)),
         Err(failure) => (Outcome::Failed(failure.clone()), Ended::Failed(failure)),
     }
 }

@@ -555,7 +555,8 @@ impl Sink {
             // The engine closed it when it renamed it.
             file.has_temp = false;
             self.files_open -= 1;
-            self.done.push(DoneItem { id, generation, outcome: Outcome::Done { root: Some(root) } });
+            let outcome = Outcome::Done { root: Some(root), change: file.change };
+            self.done.push(DoneItem { id, generation, outcome });
             self.end_file(id, Ended::Copied, Some(root));
         }
         for id in closing.links {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::change::Change;
 use crate::digest::{DigestKind, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::DataExtent;
@@ -67,6 +68,8 @@ pub(super) struct File {
     pub(super) written: Vec<Subtree>,
     /// What the look found at its name.
     pub(super) found: Option<Inode>,
+    /// What its publication changes at the destination.
+    pub(super) change: Change,
     /// A temporary exists: something was written or taken over.
     pub(super) has_temp: bool,
     /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm

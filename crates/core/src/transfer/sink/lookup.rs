@@ -9,13 +9,11 @@
 
 use super::file::{File, Made, Phase};
 use super::{EEXIST, Sink};
-use crate::entry::{Meta, Timestamp};
+use crate::change::{Change, same_time};
 use crate::ids::{FileId, Generation};
 use crate::transfer::Ended;
-use crate::transfer::op::{AmendItem, Existing, Found, Inode, Rights, SinkOp};
-use crate::wire::{Failure, FileState, Policy, Stage};
-
-const SETUID_SETGID: u32 = 0o6000;
+use crate::transfer::op::{AmendItem, Existing, Found, Inode, SinkOp};
+use crate::wire::{Failure, FileState, Stage};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
@@ -45,6 +43,7 @@ impl Sink {
             Err(failure) => return self.fail_file(id, failure),
         };
         let policy = self.config.policy;
+        file.change = Change::of_file(&found.existing, file.size(), &file.meta, policy.owner);
         file.found = found.inode;
         if found.adopted {
             file.has_temp = true;
@@ -64,10 +63,12 @@ impl Sink {
                     .fail_file(id, Failure { stage: Stage::Create, errno: EEXIST, text: text.into() });
             }
             Existing::Link | Existing::Special => policy.no_clobber.then_some(Ended::Skipped),
-            Existing::File { size, mtime, grain, rights } => {
+            Existing::File { size, mtime, grain, .. } => {
                 let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
                 if fits && (!policy.force || haul_mutant::removed("force-copies")) {
-                    amend = found.inode.filter(|_| differ(&policy, &file.meta, rights));
+                    // With `--no-clobber` other rights are as they should be.
+                    let differ = file.change.has(Change::RIGHTS) && !policy.no_clobber;
+                    amend = found.inode.filter(|_| differ);
                     Some(Ended::Unchanged)
                 } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {
                     Some(Ended::Skipped)
@@ -78,6 +79,7 @@ impl Sink {
         };
         let generation = file.generation;
         if let Some(end) = verdict {
+            file.change = Change::NONE;
             if found.adopted {
                 self.discard(id);
             }
@@ -123,13 +125,16 @@ impl Sink {
         self.submit(SinkOp::Amend { durable, items: vec![item] });
     }
 
-    pub(super) fn handle_amended(&mut self, id: FileId, result: Result<bool, Failure>) {
+    pub(super) fn handle_amended(&mut self, id: FileId, result: Result<Change, Failure>) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Amending) else { return };
         let generation = file.generation;
         match result {
-            Ok(changed) => {
-                self.counts.amended += u64::from(changed);
-                self.states.push((id, generation, FileState::Unchanged));
+            Ok(change) => {
+                file.change = change;
+                let amended = !change.is_none();
+                self.counts.amended += u64::from(amended);
+                let state = if amended { FileState::Amended(change) } else { FileState::Unchanged };
+                self.states.push((id, generation, state));
                 self.end_file(id, Ended::Unchanged, None);
             }
             Err(failure) => self.fail_file(id, failure),
@@ -156,23 +161,4 @@ impl Sink {
             }
         }
     }
-}
-
-/// The file at the destination has other rights than its source; with `--no-clobber` that is as it should be.
-fn differ(policy: &Policy, meta: &Meta, rights: Rights) -> bool {
-    // Without their owner these two are never set.
-    let bits = if policy.owner { 0o7777 } else { 0o7777 & !SETUID_SETGID };
-    let mode = meta.mode & bits != rights.mode & 0o7777;
-    let owner = policy.owner && (meta.uid, meta.gid) != (rights.uid, rights.gid);
-    !policy.no_clobber && (mode || owner)
-}
-
-/// Times are equal at the destination's grain (nanoseconds).
-fn same_time(source: Timestamp, sink: Timestamp, grain: u32) -> bool {
-    if source == sink {
-        return true;
-    }
-    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
-    let grain = i128::from(grain.max(1));
-    total(source).div_euclid(grain) == total(sink).div_euclid(grain)
 }

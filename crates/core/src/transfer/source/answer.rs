@@ -10,25 +10,39 @@
 use super::file::{Phase, Queue};
 use super::held::Held;
 use super::{Source, SourceAction};
+use crate::change::Change;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SessionEnd, protocol};
+use crate::transfer::{Ended, SessionEnd, other_end, protocol};
 use crate::wire::{Extent, Failure, FileState, Message, Outcome, Stage};
 
 impl Source {
     pub(super) fn handle_state(&mut self, id: FileId, generation: Generation, state: FileState) {
         let Some(file) = self.files.get_mut(&id) else { return };
         // What will not be sent needs no map.
-        let unwanted =
-            file.phase == Phase::Mapping && matches!(state, FileState::Unchanged | FileState::Skipped);
+        let unwanted = file.phase == Phase::Mapping
+            && matches!(
+                state,
+                FileState::Unchanged | FileState::Skipped | FileState::Planned(_) | FileState::Amended(_)
+            );
         if file.generation != generation || !(file.phase == Phase::AwaitState || unwanted) {
             return;
         }
         match state {
+            FileState::Fresh | FileState::Held { .. } if self.config.dry => {
+                let text = "the sink asks for data in a dry run";
+                self.finish(SessionEnd::Failed(protocol(text)));
+            }
+            FileState::Planned(_) if !self.config.dry && !haul_mutant::removed("plans-only-in-dry-runs") => {
+                let text = "the sink answers as in a dry run";
+                self.finish(SessionEnd::Failed(protocol(text)));
+            }
             FileState::Fresh => self.start_sending(id),
-            FileState::Unchanged => self.end_file(id, Ended::Unchanged, None),
-            FileState::Skipped => self.end_file(id, Ended::Skipped, None),
+            FileState::Unchanged => self.end_file(id, Ended::Unchanged, (None, Change::NONE)),
+            FileState::Amended(change) => self.end_file(id, Ended::Unchanged, (None, change)),
+            FileState::Planned(change) => self.end_file(id, Ended::Copied, (None, change)),
+            FileState::Skipped => self.end_file(id, Ended::Skipped, (None, Change::NONE)),
             FileState::Held { subtrees, verify } => {
                 file.held = Held::new(disjoint(subtrees, file.digest.fresh()));
                 self.counts.held = self.counts.held.saturating_add(file.held.open);
@@ -151,19 +165,19 @@ impl Source {
                 {
                     self.came_back_wrong(id, failure)
                 }
-                Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), None),
+                Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), (None, Change::NONE)),
                 Outcome::Done { .. } if file.phase != Phase::Sealed => {
                     let text = "the sink says that a file is done before all of it was sent and sealed";
                     self.finish(SessionEnd::Failed(protocol(text)));
                 }
-                Outcome::Done { root } if root.is_some_and(|root| file.agrees(root)) => {
-                    self.end_file(id, Ended::Copied, root);
+                Outcome::Done { root, change } if root.is_some_and(|root| file.agrees(root)) => {
+                    self.end_file(id, Ended::Copied, (root, change));
                 }
                 Outcome::Done { .. } => {
                     let text = "the sink's digest of the whole file differs from the source's; \
                                 remove the destination file and run again";
                     let failure = Failure { stage: Stage::Digest, errno: 0, text: text.into() };
-                    self.end_file(id, Ended::Failed(failure), None);
+                    self.end_file(id, Ended::Failed(failure), (None, Change::NONE));
                 }
             }
         }
@@ -171,15 +185,15 @@ impl Source {
 
     /// Ends a directory or a link; `forget` is what the engine is told.
     fn end_other(&mut self, id: FileId, outcome: Outcome, forget: SourceOp) {
-        let end = match outcome {
-            Outcome::Done { .. } => Ended::Copied,
-            Outcome::Failed(failure) => Ended::Failed(failure),
+        let (end, change) = match outcome {
+            Outcome::Done { change, .. } => (other_end(change), change),
+            Outcome::Failed(failure) => (Ended::Failed(failure), Change::NONE),
         };
-        self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0 });
+        self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0, change });
         self.actions.push_back(SourceAction::Submit(forget));
     }
 
-    fn end_file(&mut self, id: FileId, end: Ended, root: Option<[u8; 32]>) {
+    fn end_file(&mut self, id: FileId, end: Ended, (root, change): (Option<[u8; 32]>, Change)) {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
         self.drop_map(id);
@@ -200,7 +214,7 @@ impl Source {
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }
-        self.actions.push_back(SourceAction::EntryEnded { id, end, root, bytes: file.size() });
+        self.actions.push_back(SourceAction::EntryEnded { id, end, root, bytes: file.size(), change });
         self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));
     }
 
@@ -211,7 +225,7 @@ impl Source {
         let message = Message::Withdraw { id, generation, retry: false, failure: Some(failure.clone()) };
         self.flush_announcements();
         self.actions.push_back(SourceAction::Send(message));
-        self.end_file(id, Ended::Failed(failure), None);
+        self.end_file(id, Ended::Failed(failure), (None, Change::NONE));
     }
 }
 

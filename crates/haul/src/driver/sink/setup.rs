@@ -88,11 +88,7 @@ pub(super) fn set_up(
     })?;
     let agreed = agree(&ours, &theirs)?;
     let (roots, policy) = hear_sources(mailbox, (control, near.watch), &theirs)?;
-    if let Some((typed, own)) = &request.asked
-        && !(policy == *own && Asked::of(typed).covers(&roots))
-    {
-        return Err(protocol("the far end wants to send what was not asked for"));
-    }
+    was_asked(request, &roots, policy)?;
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
         let head = Record::Head { job: [0; 16], root_ino: 0 };
@@ -228,6 +224,16 @@ fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Vec<(String
     let shown = shown.display().to_string().replace('\'', "'\\''");
     let text = format!("{dead} other interrupted copies left files here: haul clean -- '{shown}'");
     vec![(DEBRIS.to_owned(), text)]
+}
+
+/// Whether what comes was asked for; only the near end can say.
+pub(crate) fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: Policy) -> Result<(), Failure> {
+    match &request.asked {
+        Some((typed, own)) if !(policy == *own && Asked::of(typed).covers(roots)) => {
+            Err(protocol("the far end wants to send what was not asked for"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What will come: the roots of all messages that tell of them, and the user's choices.

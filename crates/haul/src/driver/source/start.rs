@@ -89,6 +89,7 @@ impl Session {
             targets: setup.agreed.targets,
             layouts: setup.agreed.layouts,
             verify: request.options.verify == Verify::Disk,
+            dry: request.options.dry_run,
             patience: lines.patience(),
         });
         let clock = Clock::new();

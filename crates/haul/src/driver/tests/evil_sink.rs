@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use haul_core::change::Change;
 use haul_core::digest::{DigestKind, Subtree};
 use haul_core::ids::{Class, DirId, FileId, Generation, StreamId};
 use haul_core::layout::{Component, Layout};
@@ -156,12 +157,12 @@ fn false_success_is_found() {
     for wait in [false, true] {
         refused("done before it was sent", "before", |evil| {
             let tree = tree(evil, wait);
-            evil.say(done(&tree.big, Outcome::Done { root: Some([1; 32]) }));
+            evil.say(done(&tree.big, Outcome::Done { root: Some([1; 32]), change: Change::NEW }));
         });
         refused("done with the right root before the seal", "before", |evil| {
             let tree = tree(evil, wait);
             let root = crate::digest::root(DigestKind::Blake3, &bytes(2, 1000));
-            evil.say(done(&tree.small, Outcome::Done { root: Some(root) }));
+            evil.say(done(&tree.small, Outcome::Done { root: Some(root), change: Change::NEW }));
         });
     }
     // A wrong root after the seal fails that file, not the session.
@@ -177,9 +178,9 @@ fn false_success_is_found() {
             (sealed && ended).then_some(())
         });
         assert!(both.is_some(), "it seals what it has sent, and ends");
-        evil.say(done(&tree.big, Outcome::Done { root: Some([1; 32]) }));
-        evil.say(done(&tree.small, Outcome::Done { root: None }));
-        evil.say(done(&tree.dir, Outcome::Done { root: None }));
+        evil.say(done(&tree.big, Outcome::Done { root: Some([1; 32]), change: Change::NEW }));
+        evil.say(done(&tree.small, Outcome::Done { root: None, change: Change::NEW }));
+        evil.say(done(&tree.dir, Outcome::Done { root: None, change: Change::NEW }));
         evil.say(Message::Complete);
     });
     assert_eq!(report.end, SessionEnd::Complete);
@@ -456,4 +457,24 @@ fn the_window_of_entries_is_kept() {
     let report = finish("window", source);
     assert_eq!(report.end, SessionEnd::Complete);
     assert_eq!(report.tally.unchanged, 6000);
+}
+
+/// Goal: a sink cannot make a copy count as done by answering as in a dry run.
+/// Method: a file that is answered with a plan.
+#[test]
+fn a_sink_cannot_plan_in_a_copy() {
+    let bench = Bench::new();
+    fs::write(bench.src().join("f"), bytes(1, 1000)).unwrap();
+    let (near, far) = link_pairs(1).into_iter().unzip();
+    let source = start_source(near, source_request(&[contents(&bench.src())]));
+    let mut evil = Evil::new(far);
+    evil.greet_source(true);
+    let file = evil.announced(1).remove(0);
+    evil.say(Message::State(vec![(file.id, file.generation, FileState::Planned(Change::NEW))]));
+    evil.say(Message::Complete);
+    drop(evil);
+    let report = finish("the source", source);
+    assert!(matches!(report.end, SessionEnd::Failed(_)), "{:?}", report.end);
+    assert_eq!((report.tally.files, report.tally.bytes), (0, 0));
+    bench.check("a plan in a copy");
 }

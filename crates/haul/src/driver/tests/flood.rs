@@ -8,7 +8,7 @@ use haul_core::wire::{EndReport, FileState, Message, Totals};
 use super::super::{Watch, dry};
 use super::evil::*;
 use super::{
-    Bench, MEMORY, bytes, contents, finish, link_pairs, links_of, sink_request, source_request, spawn_end,
+    Bench, bytes, contents, finish, link_pairs, links_of, sink_request, source_request, spawn_end,
     start_sink, start_source,
 };
 use crate::transport::stream::WAITING_MAX;
@@ -66,7 +66,9 @@ fn a_source_outlives_floods() {
 #[test]
 fn a_dry_run_outlives_floods() {
     let (near, far) = link_pairs(1).into_iter().unzip();
-    let dry = spawn_end("dry", move || dry::run(links_of(near), b"dst", MEMORY, &Watch::silent()));
+    let bench = Bench::new();
+    let request = sink_request(&bench.dst());
+    let dry = spawn_end("dry", move || dry::run(links_of(near), &request, &Watch::silent()));
     let mut evil = Evil::new(far);
     flood(&mut evil);
     evil.say(Message::Hello(hello()));

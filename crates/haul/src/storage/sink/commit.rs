@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, SinkFile};
@@ -18,6 +19,7 @@ use super::clean::remove_tagged_in;
 use super::engine::Sink;
 use super::files::{data_len, descriptor, inode_of};
 use super::fold::{is_exact, is_listed};
+use super::looker::{link_change, stood_of};
 use super::meta::Wanted;
 use super::syncs::Extent;
 use super::{fault, lock, tree};
@@ -180,15 +182,18 @@ impl Sink {
     }
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
-    pub(super) fn make_link(&self, item: &LinkItem) -> Result<(), Failure> {
+    pub(super) fn make_link(&self, item: &LinkItem) -> Result<Change, Failure> {
         self.check_owner()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
         let found = self.look_for_link(item, &dir)?;
         // One that says the same already stays: a second run changes nothing.
-        let stands = rustix::fs::readlinkat(&dir, file.name.as_bytes(), Vec::new());
-        if found.is_some() && stands.is_ok_and(|target| target.as_bytes() == &*item.target) {
-            return Ok(());
+        let change = match found {
+            Some(_) => link_change(&self.tree, &dir, &file.name, &item.target, item.meta.mtime),
+            None => Change::NEW,
+        };
+        if change.is_none() {
+            return Ok(change);
         }
         let temp = self.files.temp_name(file);
         // Until it has its name nobody may take its temporary for a leftover.
@@ -199,7 +204,7 @@ impl Sink {
         if result.is_err() && (self.still_owner)().is_ok() {
             let _ = self.tree.jail().unlink(&dir, &temp);
         }
-        result
+        result.map(|()| change)
     }
 
     /// What stands at a link's name, if a link may take its place.
@@ -271,7 +276,7 @@ impl Sink {
 
     /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of
     /// dead runs of this job that still lie in it were adopted by nobody.
-    pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<(), Failure> {
+    pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<Change, Failure> {
         self.fence()?;
         let fd = self.tree.dirfd(id)?;
         if !self.old_tags.is_empty() && !self.tree.was_created(id) {
@@ -288,7 +293,11 @@ impl Sink {
         if durable {
             tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }
-        Ok(())
+        // Held against how it stood before this run: what was made in it since has changed its mtime.
+        Ok(self.tree.stood(id).map_or(Change::NEW, |stat| {
+            let grain = |mtime| if mtime == meta.mtime { 1 } else { self.files.grain_for(mtime) };
+            Change::of_dir(&stood_of(&stat, grain), meta, self.dir_owner)
+        }))
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::schedule::Limits;
@@ -531,7 +532,7 @@ impl Sink {
         turn: &Turn<Task>,
         durable: bool,
         dirs: &[(DirId, Meta)],
-    ) -> Vec<(DirId, Result<(), Failure>)> {
+    ) -> Vec<(DirId, Result<Change, Failure>)> {
         let mut by_depth: BTreeMap<usize, Vec<(DirId, Meta)>> = BTreeMap::new();
         for (id, meta) in dirs {
             by_depth.entry(self.tree.depth(*id)).or_default().push((*id, *meta));

@@ -167,7 +167,9 @@ impl Bench {
     }
     pub(in crate::storage::sink) fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {
-            SinkDone::FinishDirs { results } => results.into_iter().map(|(_, result)| result).collect(),
+            SinkDone::FinishDirs { results } => {
+                results.into_iter().map(|(_, result)| result.map(drop)).collect()
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -9,14 +9,15 @@
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
+use haul_core::change::same_time;
 use haul_core::entry::{Name, Timestamp};
-use haul_core::transfer::op::{Existing, Found, LookupItem, Rights};
+use haul_core::transfer::op::{Existing, Found, LookupItem};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::files::{Files, NO_FILE, inode_of, mtime_of, set_mtime};
-use super::meta::same_time;
+use super::looker::existing_of;
 use super::names::temp_name;
 use super::{fault, lock};
 
@@ -54,22 +55,14 @@ impl Files {
         if kind != FileType::Directory && !self.tree.claim(file.parent, &dir, &file.name, inode, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
         }
-        let existing = match kind {
-            FileType::RegularFile => {
-                let (size, mut mtime) = (stat.st_size as u64, mtime_of(&stat));
-                let grain = self.grain_for(mtime);
-                let differs = size == file.size && !same_time(item.mtime, mtime, grain);
-                if differs && self.holds_as(&dir, stat.st_dev, item.mtime).is_some_and(|held| held == mtime) {
-                    mtime = item.mtime;
-                }
-                let rights = Rights { mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid };
-                Existing::File { size, mtime, grain, rights }
-            }
-            FileType::Directory => Existing::Dir,
-            FileType::Symlink => Existing::Link,
-            _ if haul_mutant::removed("special-files-stay") => Existing::Link,
-            _ => Existing::Special,
-        };
+        let mut existing = existing_of(&stat, |mtime| self.grain_for(mtime));
+        if let Existing::File { size, mtime, grain, .. } = &mut existing
+            && *size == file.size
+            && !same_time(item.mtime, *mtime, *grain)
+            && self.holds_as(&dir, stat.st_dev, item.mtime).is_some_and(|held| held == *mtime)
+        {
+            *mtime = item.mtime;
+        }
         Ok(Found { existing, inode: Some(inode), adopted, len })
     }
 
@@ -102,7 +95,7 @@ impl Files {
 
     /// The granularity of the destination's mtimes, nanoseconds. It is probed once, and only when it could
     /// matter: an mtime that is no multiple of 100 ns proves that there is none.
-    fn grain_for(&self, mtime: Timestamp) -> u32 {
+    pub(super) fn grain_for(&self, mtime: Timestamp) -> u32 {
         if !mtime.nanos.is_multiple_of(100) {
             return 1;
         }

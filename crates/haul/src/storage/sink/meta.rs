@@ -8,6 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use haul_core::change::Change;
 use haul_core::entry::{Meta, Timestamp};
 use haul_core::transfer::op::AmendItem;
 use haul_core::wire::{Failure, Stage};
@@ -196,8 +197,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Sets mode and owner of a file whose content is right; see `SinkOp::Amend`. Whether anything changed.
-    pub(super) fn amend(&self, item: &AmendItem, durable: bool) -> Result<bool, Failure> {
+    /// Sets mode and owner of a file whose content is right; see `SinkOp::Amend`. What of them changed.
+    pub(super) fn amend(&self, item: &AmendItem, durable: bool) -> Result<Change, Failure> {
         self.check_owner()?;
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
@@ -224,15 +225,17 @@ impl Sink {
             // It is somebody else's.
             Err(Errno::ACCESS | Errno::PERM) => {
                 count(&self.not_kept.mode);
-                return Ok(false);
+                return Ok(Change::NONE);
             }
             Err(errno) => return Err(fail("open", errno)),
         };
         let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false };
         let after = self.set_meta(&fd, &wanted, &path)?;
-        let rights = |stat: &Stat| (stat.st_mode, stat.st_uid, stat.st_gid);
-        let changed = rights(&before) != rights(&after);
-        if changed && durable {
+        let changed = Change::NONE
+            .with(Change::MODE, before.st_mode != after.st_mode)
+            .with(Change::OWNER, before.st_uid != after.st_uid)
+            .with(Change::GROUP, before.st_gid != after.st_gid);
+        if !changed.is_none() && durable {
             retry_on_intr(|| rustix::fs::fsync(&fd))
                 .map_err(|errno| fault::os_at(Stage::Sync, "sync", &path(), errno, &fd))?;
         }
@@ -250,13 +253,6 @@ fn wider(path: &str, got: u32, source: u32) -> String {
 /// The mtime that was set is the one that stands, as finely as the file system keeps it: no grain is above 2 s (FAT).
 fn is_held(set: Timestamp, stands: Timestamp) -> bool {
     set.secs.abs_diff(stands.secs) <= 2
-}
-
-/// Times are equal where the file system keeps them in `grain` nanoseconds.
-pub(super) fn same_time(a: Timestamp, b: Timestamp, grain: u32) -> bool {
-    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
-    let grain = i128::from(grain.max(1));
-    a == b || total(a).div_euclid(grain) == total(b).div_euclid(grain)
 }
 
 #[cfg(test)]

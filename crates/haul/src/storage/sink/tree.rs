@@ -17,7 +17,7 @@ use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::fault;
@@ -44,6 +44,8 @@ pub struct SinkTree {
     synced_above: usize,
     root_ino: u64,
     root_target: Target,
+    /// It is looked at only: nothing is made.
+    looks: bool,
     /// A directory lies on another file system than the root.
     several: AtomicBool,
     /// Of temporaries of this job, in this run and before.
@@ -70,7 +72,11 @@ struct Slot {
 
 enum State {
     Unmade,
-    There { created: bool },
+    /// `stood`: as it was before this run, if it was there.
+    There {
+        created: bool,
+        stood: Option<Box<Stat>>,
+    },
     Failed(Failure),
 }
 
@@ -113,6 +119,7 @@ impl SinkTree {
         Ok(SinkTree {
             jail,
             root_target: Target::of(&root),
+            looks: false,
             several: AtomicBool::new(false),
             root: Arc::new(root),
             root_path: path.to_owned(),
@@ -136,6 +143,12 @@ impl SinkTree {
     pub fn with_limits(mut self, jail: Jail, fds_max: usize) -> SinkTree {
         self.jail = jail;
         self.recent.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).fds_max = fds_max.max(1);
+        self
+    }
+
+    /// The same tree, in which nothing is made or changed: a directory that is not there fails with `ENOENT`.
+    pub fn to_look_at(mut self) -> SinkTree {
+        self.looks = true;
         self
     }
 
@@ -266,7 +279,7 @@ impl SinkTree {
             return self.root_created;
         }
         match self.node(id) {
-            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true }),
+            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true, .. }),
             Err(_) => false,
         }
     }
@@ -291,6 +304,15 @@ impl SinkTree {
             self.path_of(dir, name)
         );
         fault::failure(Stage::Publish, Errno::NOTUNIQ.raw_os_error(), text)
+    }
+
+    /// The directory as it was when it was opened first, before anything was made in it. `None`: this run made it, or nothing
+    /// was asked of it yet.
+    pub fn stood(&self, id: DirId) -> Option<Stat> {
+        match &lock(&self.node(id).ok()?.slot).state {
+            State::There { stood, .. } => stood.as_deref().copied(),
+            State::Unmade | State::Failed(_) => None,
+        }
     }
 
     /// Directories between this one and the root.
@@ -381,6 +403,13 @@ impl SinkTree {
         }
         let opened = match &slot.state {
             State::Failed(failure) => return Err(failure.clone()),
+            _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
+                self.jail.stat(parent, &node.name).and_then(|stat| {
+                    let fd = self.jail.open_dir(parent, &node.name)?;
+                    slot.state = State::There { created: false, stood: Some(Box::new(stat)) };
+                    Ok(fd)
+                })
+            }
             State::There { .. } => self.open(parent, &node.name, id),
             State::Unmade => {
                 if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
@@ -388,7 +417,7 @@ impl SinkTree {
                     return Err(failure);
                 }
                 self.make(&mut slot.state, parent, &node.name, id).and_then(|fd| {
-                    let created = matches!(slot.state, State::There { created: true });
+                    let created = matches!(slot.state, State::There { created: true, .. });
                     match self.is_free(node, parent, &fd, (ours, created), id)? {
                         true => Ok(fd),
                         false => Err(Errno::NOTUNIQ),
@@ -438,7 +467,8 @@ impl SinkTree {
         Ok(self.claim(node.parent, parent, &node.name, inode, id.as_file()))
     }
 
-    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be opened then.
+    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be opened then. One that
+    /// stands there is looked at first, for where it is closed to us it is opened up.
     fn make(
         &self,
         state: &mut State,
@@ -446,27 +476,24 @@ impl SinkTree {
         name: &Name,
         id: DirId,
     ) -> rustix::io::Result<OwnedFd> {
-        match self.jail.make_dir(parent, name) {
+        let stands =
+            || self.jail.stat(parent, name).and_then(|stat| Ok((self.open(parent, name, id)?, stat)));
+        let (fd, stood) = match self.jail.make_dir(parent, name) {
             Ok(()) => {
-                *state = State::There { created: true };
-                self.jail.open_dir(parent, name)
+                *state = State::There { created: true, stood: None };
+                return self.jail.open_dir(parent, name);
             }
-            Err(Errno::EXIST) => {
-                let fd = self.open(parent, name, id)?;
-                *state = State::There { created: false };
-                Ok(fd)
-            }
+            Err(Errno::EXIST) => stands()?,
             // Some file systems check the permission to create before they look whether it exists.
-            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match self.open(parent, name, id) {
-                Ok(fd) => {
-                    *state = State::There { created: false };
-                    Ok(fd)
-                }
-                Err(Errno::NOENT) => Err(errno),
-                Err(other) => Err(other),
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match stands() {
+                Ok(stood) => stood,
+                Err(Errno::NOENT) => return Err(errno),
+                Err(other) => return Err(other),
             },
-            Err(errno) => Err(errno),
-        }
+            Err(errno) => return Err(errno),
+        };
+        *state = State::There { created: false, stood: Some(Box::new(stood)) };
+        Ok(fd)
     }
 
     /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until

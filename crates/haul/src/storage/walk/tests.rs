@@ -539,3 +539,27 @@ fn only_what_a_job_here_owns_is_left_out() {
         );
     }
 }
+
+/// Goal: only what its directory named can vanish; a source that the command names and that is gone is missing.
+/// Method: a file and a directory, contents and named, that are removed between the look at the command and the walk.
+#[test]
+fn a_named_source_does_not_vanish() {
+    let temp = tempfile::tempdir().expect("tempdir");
+    fs::create_dir_all(temp.path().join("dir/sub")).expect("mkdir");
+    fs::write(temp.path().join("file"), "x").expect("write");
+    for tails in [&["/file"][..], &["/dir"], &["/dir/"], &["/dir/sub"]] {
+        let roots = specs(temp.path(), tails);
+        let (aside, there) = (temp.path().with_extension("aside"), temp.path());
+        fs::rename(there, &aside).expect("move away");
+        let (items, _) = walk_with(roots, |_| 1 << 16);
+        fs::rename(&aside, there).expect("move back");
+        let stages: Vec<_> = items
+            .iter()
+            .filter_map(|item| match item {
+                WalkItem::Failed { failure, .. } => Some((failure.stage, failure.errno)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(stages, [(Stage::Walk, 2)], "{tails:?}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The list of what a copy changes: before it, and after.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use crate::support::run::Outcome;
+use crate::support::way::{Way, contents};
+use crate::support::{Room, set_mode};
+
+/// A time that all ends keep.
+const THEN: u64 = 1_000_000_000;
+
+fn set_time(path: &Path, seconds: u64) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let file = fs::File::open(path).expect("open what gets a time");
+    file.set_times(fs::FileTimes::new().set_modified(time)).expect("set the time");
+}
+
+/// A source and a destination that differ in every way that an entry can; all times are the same but those that are meant.
+fn different(room: &Room) {
+    for (path, content) in [
+        ("s/new", "a"),
+        ("s/size", "bb"),
+        ("d/size", "x"),
+        ("s/time", "c"),
+        ("d/time", "c"),
+        ("s/both", "dd"),
+        ("d/both", "d"),
+        ("s/mode", "p"),
+        ("d/mode", "p"),
+        ("s/same", "e"),
+        ("d/same", "e"),
+        ("s/sub/deep", "f"),
+        ("s/there/in", "g"),
+        ("s/was-link", "h"),
+        ("d/was-file", "i"),
+        ("d/only-here", "j"),
+        ("s/made/deep/er", "k"),
+    ] {
+        if let Some((dir, _)) = path.rsplit_once('/') {
+            room.dir(dir);
+        }
+        set_time(&room.file(path, content), THEN);
+    }
+    for (path, target) in [
+        ("s/link-new", "t"),
+        ("s/link-other", "t"),
+        ("d/link-other", "o"),
+        ("s/link-same", "t"),
+        ("d/link-same", "t"),
+        ("d/was-link", "t"),
+        ("s/was-file", "t"),
+    ] {
+        symlink(target, room.at(path)).expect("make a link");
+        let at = format!("@{THEN}");
+        let touched = Command::new("touch").args(["-h", "-d", &at]).arg(room.at(path)).status();
+        assert!(touched.expect("run touch").success());
+    }
+    set_mode(&room.at("d/mode"), 0o600);
+    for (path, seconds) in [
+        ("d/time", 5),
+        ("d/both", 5),
+        ("s/sub", THEN),
+        ("s/made/deep", THEN),
+        ("s/made", THEN),
+        ("s/there", THEN),
+    ] {
+        set_time(&room.at(path), seconds);
+    }
+    for (path, seconds) in [("d/sub", 7), ("d/there", THEN)] {
+        set_time(&room.dir(path), seconds);
+    }
+    for root in ["s", "d"] {
+        set_time(&room.at(root), THEN);
+    }
+}
+
+/// The lines of stdout, sorted.
+fn listed(ended: &Outcome) -> Vec<String> {
+    let mut lines: Vec<String> = String::from_utf8_lossy(&ended.stdout).lines().map(String::from).collect();
+    lines.sort();
+    lines
+}
+
+/// Goal: a dry run looks at the destination and says in rsync's letters what rsync would say, and a real run says the same
+/// as it goes; the second run has nothing to say, and counts nothing.
+/// Method: a tree that differs in every way, held against rsync's own list of the same pair; over each way.
+#[test]
+fn a_dry_run_says_what_rsync_says_and_the_copy_does_it() {
+    need!("rsync");
+    for way in Way::all() {
+        let room = Room::new();
+        different(&room);
+        let (from, to) = (contents(&room.at("s")), room.at("d"));
+        let rsync = Command::new("rsync")
+            .args(["-nrlpt", "--out-format=%i %n"])
+            .args([&from, to.as_os_str()])
+            .output();
+        let rsync = String::from_utf8(rsync.expect("run rsync").stdout).expect("text");
+        let sends = matches!(way, Way::Push(_));
+        let mut want: Vec<String> = rsync
+            .lines()
+            .filter(|line| !line.ends_with(" ./"))
+            .map(|line| if sends { line.replacen('>', "<", 1) } else { line.into() })
+            .collect();
+        want.sort();
+        assert!(want.len() >= 14, "{want:?}");
+        let dry = way.plain(&["-rni"], &[&from], &to).run().sane().exits(0);
+        assert_eq!(listed(&dry), want, "{}\n{}", way.name(), dry.describe());
+
+        // Raw names between NULs are the same ones.
+        let raw = way.plain(&["-rni0"], &[&from], &to).run().sane().exits(0);
+        let mut raw: Vec<String> = raw
+            .stdout
+            .split(|byte| *byte == 0)
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .collect();
+        raw.retain(|line| !line.is_empty());
+        raw.sort();
+        assert_eq!(raw, want, "{}", way.name());
+
+        let totals = way.cp(&["-rn"], &[&from], &to).run().sane().exits(0).summary();
+        let kind = |kind: char| want.iter().filter(|line| line.chars().nth(1) == Some(kind)).count() as u64;
+        let copied = want.iter().filter(|line| line.starts_with(['<', '>'])).count() as u64;
+        let counted = ["files", "dirs", "symlinks"].map(|name| totals.number(name));
+        assert_eq!(counted, [copied, kind('d'), kind('L')], "{}: {totals:?}", way.name());
+        assert_eq!(totals.number("unchanged"), 2, "{}: {totals:?}", way.name());
+
+        let real = way.plain(&["-ri"], &[&from], &to).run().sane().exits(0);
+        let content =
+            |lines: Vec<String>| lines.into_iter().filter(|line| !line.starts_with(".f")).collect::<Vec<_>>();
+        assert_eq!(content(listed(&real)), content(want), "{}\n{}", way.name(), real.describe());
+
+        let again = way.plain(&["-ri"], &[&from], &to).run().sane().exits(0);
+        assert_eq!(content(listed(&again)), Vec::<String>::new(), "{}", way.name());
+        let again = way.cp(&["-r"], &[&from], &to).run().sane().exits(0).summary();
+        let counted = ["files", "dirs", "symlinks", "failed"].map(|name| again.number(name));
+        assert_eq!(counted, [0; 4], "{}: {again:?}", way.name());
+        assert!(again.0["limited_by"].is_null(), "nothing was limited: {again:?}");
+    }
+}
+
+/// Goal: the short form lists ten and says how many more there are, on stdout; a single file is shown under its new name.
+/// Method: fifteen files to a destination that is not there; one file to a new name.
+#[test]
+fn the_short_list_says_how_many_more() {
+    for way in Way::all() {
+        let room = Room::new();
+        for index in 0..15 {
+            room.dir("s");
+            room.file(&format!("s/f{index:02}"), "x");
+        }
+        let dry = way.plain(&["-rn"], &[contents(&room.at("s"))], room.at("d")).run().sane().exits(0);
+        let lines = String::from_utf8_lossy(&dry.stdout).into_owned();
+        assert_eq!(lines.lines().count(), 11, "{}: {lines}", way.name());
+        assert!(lines.contains("/d/f") && lines.ends_with("and 5 more (-i lists them all)\n"), "{lines}");
+        assert!(dry.stderr.contains("would copy 15 files"), "{}", dry.describe());
+        let one = way.plain(&["-n"], &[room.at("s/f00")], room.at("new-name")).run().sane().exits(0);
+        let line = String::from_utf8_lossy(&one.stdout).into_owned();
+        assert!(line.contains("s/f00 -> ") && line.contains("/new-name (1 B)\n"), "{}: {line}", way.name());
+        assert!(!room.at("d").exists() && !room.at("new-name").exists());
+    }
+}

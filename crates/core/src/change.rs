@@ -1,0 +1,126 @@
+//! What an entry of the copy changes at the destination.
+//!
+//! In: what stands there, what was announced. Out: a [`Change`], which crosses the wire and is shown as rsync's letters.
+//! Left out: whether the entry is copied at all, which is the policy's.
+
+use crate::entry::{Meta, Timestamp};
+use crate::transfer::op::{Existing, Rights};
+
+const SETUID_SETGID: u32 = 0o6000;
+const SETGID: u32 = 0o2000;
+
+/// A set of differences. Empty: it is there already, as it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change(u8);
+
+impl Change {
+    pub const NONE: Change = Change(0);
+    /// Nothing stood there, or something that is no such entry.
+    pub const NEW: Change = Change(1);
+    /// Where a symbolic link leads.
+    pub const TARGET: Change = Change(2);
+    pub const SIZE: Change = Change(4);
+    pub const TIME: Change = Change(8);
+    pub const MODE: Change = Change(16);
+    pub const OWNER: Change = Change(32);
+    pub const GROUP: Change = Change(64);
+    /// What [`Rights`] tell.
+    pub const RIGHTS: Change = Change(16 | 32 | 64);
+
+    const ALL: u8 = 127;
+
+    /// As on the wire; `None`: no such set.
+    pub fn from_bits(bits: u8) -> Option<Change> {
+        (bits & !Change::ALL == 0).then_some(Change(bits))
+    }
+
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub fn is_none(self) -> bool {
+        self == Change::NONE
+    }
+
+    pub fn has(self, other: Change) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[must_use]
+    pub fn with(self, other: Change, holds: bool) -> Change {
+        if holds { Change(self.0 | other.0) } else { self }
+    }
+
+    /// Of a file of this size; `owner`: owner and group are kept.
+    pub fn of_file(existing: &Existing, size: u64, meta: &Meta, owner: bool) -> Change {
+        let Existing::File { size: found, mtime, grain, rights } = existing else { return Change::NEW };
+        let same = same_time(meta.mtime, *mtime, *grain);
+        let change = Change::NONE.with(Change::SIZE, size != *found).with(Change::TIME, !same);
+        change.rights(meta, *rights, owner, 0)
+    }
+
+    /// Of a directory that stood there.
+    pub fn of_dir(stood: &Stood, meta: &Meta, owner: bool) -> Change {
+        let same = same_time(meta.mtime, stood.mtime, stood.grain);
+        // A setgid that it has from its parent is the destination's own, and stays.
+        Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, stood.rights.mode & SETGID)
+    }
+
+    fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {
+        // Without their owner these two are never set.
+        let bits = if owner { 0o7777 } else { 0o7777 & !SETUID_SETGID };
+        self.with(Change::MODE, (meta.mode & bits) | keep != found.mode & 0o7777)
+            .with(Change::OWNER, owner && meta.uid != found.uid)
+            .with(Change::GROUP, owner && meta.gid != found.gid)
+    }
+}
+
+/// A directory as it stood before anything was made in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stood {
+    pub rights: Rights,
+    pub mtime: Timestamp,
+    /// Granularity of that, nanoseconds.
+    pub grain: u32,
+}
+
+/// Times are equal at the destination's grain (nanoseconds).
+pub fn same_time(source: Timestamp, sink: Timestamp, grain: u32) -> bool {
+    if source == sink {
+        return true;
+    }
+    let total = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
+    let grain = i128::from(grain.max(1));
+    total(source).div_euclid(grain) == total(sink).div_euclid(grain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each difference is told, and only that.
+    /// Method: one field after the other differs, with and without owners.
+    #[test]
+    fn each_difference_is_told() {
+        let mtime = Timestamp { secs: 7, nanos: 5 };
+        let meta = Meta { mode: 0o4644, uid: 1, gid: 2, mtime };
+        let rights = Rights { mode: 0o644, uid: 1, gid: 2 };
+        let of = |size, mtime, rights, owner| {
+            Change::of_file(&Existing::File { size, mtime, grain: 1, rights }, 10, &meta, owner)
+        };
+        assert_eq!(of(10, mtime, rights, false), Change::NONE);
+        assert_eq!(of(10, mtime, rights, true), Change::MODE, "setuid is kept with its owner");
+        assert_eq!(of(9, mtime, rights, false), Change::SIZE);
+        assert_eq!(of(10, Timestamp { secs: 8, nanos: 5 }, rights, false), Change::TIME);
+        let other = Rights { mode: 0o4644, uid: 3, gid: 4 };
+        assert_eq!(of(10, mtime, other, true), Change::OWNER.with(Change::GROUP, true));
+        assert_eq!(Change::of_file(&Existing::Nothing, 10, &meta, true), Change::NEW);
+        let group = Rights { mode: 0o2755, uid: 0, gid: 0 };
+        let stood = Stood { rights: group, mtime, grain: 1 };
+        assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o755, ..meta }, false), Change::NONE);
+        assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o700, ..meta }, false), Change::MODE);
+        for bits in 0..=u8::MAX {
+            assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 128).then_some(bits));
+        }
+    }
+}
