@@ -109,7 +109,6 @@ pub(super) fn set_up(
     }
     let job = job_of((&identity(tree.root()), tree.root_ino()), &roots, rename.as_ref());
     let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
-    let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| near.say(control, text))?;
     let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
     let mut said = String::new();
     let mut stop = |waits: &str| {
@@ -125,6 +124,7 @@ pub(super) fn set_up(
             held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
         })?;
     let owner = Arc::new(owner);
+    let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| near.say(control, text))?;
     let replayed = replay(&place, policy.durable)?;
     let resumed = replayed.is_some();
     let mut replayed = replayed.unwrap_or_default();

@@ -49,16 +49,26 @@ impl Ours {
             };
             // Whoever makes the same file now may remove ours; what it is we see by its descriptor.
             let _ = jail.unlink(dir, name);
-            let made = fstat(&file)?;
-            // A file system without modes refuses this, or forgets it.
-            let _ = fchmod(&file, Mode::from_raw_mode(CHANGED));
-            let changed = fstat(&file).map_or(0, |stat| stat.st_mode & 0o7777);
-            let me = rustix::process::geteuid();
-            let another = made.st_uid != me.as_raw() && !me.is_root();
-            let faked = made.st_mode & 0o7777 != MADE || changed != CHANGED || another;
-            return Ok(Ours { uid: made.st_uid, faked });
+            return Ours::of(&file);
         }
         Err(Errno::EXIST)
+    }
+
+    /// Looks at a file that was just made, whose mode is another for a moment.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub(super) fn of(file: impl AsFd) -> OsResult<Ours> {
+        let file = file.as_fd();
+        let made = fstat(file)?;
+        // A file system without modes refuses this, or forgets it.
+        let _ = fchmod(file, Mode::from_raw_mode(CHANGED));
+        let changed = fstat(file).map_or(0, |stat| stat.st_mode & 0o7777);
+        let _ = fchmod(file, Mode::from_raw_mode(MADE));
+        let me = rustix::process::geteuid();
+        let another = made.st_uid != me.as_raw() && !me.is_root();
+        let faked = made.st_mode & 0o7777 != MADE || changed != CHANGED || another;
+        Ok(Ours { uid: made.st_uid, faked })
     }
 
     /// Whether this is a file that we made, and that nobody else can have open for writing.

@@ -371,6 +371,13 @@ impl JobDir {
             Err(Errno::EXIST) => return Ok(None),
             other => other.map_err(|errno| self.fail("create", &name, errno))?,
         };
+        // It is a file that we made, so that no other has to be made to see how those look here: each more may lie on a storage
+        // target that hangs.
+        if self.ours.get().is_none()
+            && let Ok(ours) = Ours::of(&fd)
+        {
+            let _ = self.ours.set(ours);
+        }
         let mut info =
             OwnerInfo { epoch, what: what.chars().take(WHAT_CHARS_MAX).collect(), ..(*self.here).clone() };
         info.dir_ino = rustix::fs::fstat(&*self.fd).map_or(0, |stat| stat.st_ino);
