@@ -10,7 +10,7 @@ use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::schedule::Health;
 use haul_core::wire::{
     Announced, Capability, Decoded, Failure, Hello, Limits, Message, Policy, SourceRoot, Stage, TargetHealth,
-    capability, decode_message, encode_frame,
+    VERSION, VERSION_MIN, capability, decode_message, encode_frame,
 };
 
 use super::{SESSION, bytes};
@@ -259,7 +259,13 @@ impl Evil {
 
 pub(super) fn hello() -> Hello {
     let limits = Limits { object_len: 1 << 20, entries: 32 * 1024, streams: 2 };
-    Hello { version_min: 1, version_max: 1, session: SESSION, capabilities: Vec::new(), limits }
+    Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION,
+        session: SESSION,
+        capabilities: Vec::new(),
+        limits,
+    }
 }
 
 /// One that knows a capability, and does not insist on it.

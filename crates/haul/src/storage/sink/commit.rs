@@ -123,9 +123,13 @@ impl Sink {
         if !self.tree.claim(file.parent, &dir, &temp, made, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
         }
-        let given = match &self.published {
-            Some(_) => jail.stat(&dir, &temp).ok(),
-            None => None,
+        // By its name it is renamed, and somebody may have put another file there: then that is not what was written.
+        let given = match jail.stat(&dir, &temp) {
+            Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => stat,
+            Ok(_) | Err(Errno::NOENT) => {
+                return Err(self.unnamed(file, &dir, Errno::NOENT, no_replace));
+            }
+            Err(errno) => return Err(self.unnamed(file, &dir, errno, no_replace)),
         };
         let found = found.filter(|_| !no_replace);
         // Whether it takes the place of what was found.
@@ -150,9 +154,9 @@ impl Sink {
             self.tree.unclaim(file.parent, gone, file.id);
         }
         renamed.map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
-        match (&self.published, given) {
-            (Some(published), Some(stat)) => published.add(&self.tree, file.parent, &file.name, &stat),
-            _ => Ok(()),
+        match &self.published {
+            Some(published) => published.add(&self.tree, file.parent, &file.name, &given),
+            None => Ok(()),
         }
     }
 

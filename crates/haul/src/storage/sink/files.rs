@@ -317,10 +317,15 @@ impl Files {
         }
     }
 
-    /// Removes the temporary's name. False if it is still there.
+    /// Removes the temporary's name. False if it is still there. Another file that somebody put there is not ours to remove.
     fn remove(&self, open: &OpenFile) -> bool {
         let dir = self.tree.dirfd(open.parent).ok();
-        let gone = dir.map(|dir| self.tree.jail().unlink(&dir, &open.temp));
+        let jail = self.tree.jail();
+        let unlink = |dir: Arc<OwnedFd>| match (jail.stat(&dir, &open.temp), open.inode.get()) {
+            (Ok(stat), Some(inode)) if is_regular(&stat) && inode_of(&stat) != *inode => Ok(()),
+            _ => jail.unlink(&dir, &open.temp),
+        };
+        let gone = dir.map(unlink);
         let gone = matches!(gone, Some(Ok(()) | Err(Errno::NOENT)));
         if !gone {
             self.left.store(true, Ordering::Release);

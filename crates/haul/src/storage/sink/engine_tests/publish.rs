@@ -49,6 +49,22 @@ fn only_what_was_found_is_put_aside() {
     assert_eq!(bench.ls(), ["appeared", "gone", "replaced", "same"]);
 }
 
+/// Goal: another file under the temporary's name is neither published nor removed.
+/// Method: the temporary is put aside, and a file of somebody's takes its name, before the commit.
+#[test]
+fn only_what_was_written_is_published() {
+    let mut bench = Bench::new();
+    let f = file(1, DirId::ROOT, "f", 3);
+    bench.write(&f, 0, b"new").expect("written");
+    let [temp] = bench.ls().try_into().expect("one temporary");
+    let (temp, aside) = (bench.root.join(temp), bench.root.join("aside"));
+    fs::rename(&temp, &aside).expect("rename");
+    fs::write(&temp, "strange").expect("write");
+    committed(&mut bench, over(&f, None)).expect_err("it is not what was written");
+    assert!(!bench.root.join("f").exists());
+    assert_eq!(fs::read_to_string(&temp).expect("it is not ours to remove"), "strange");
+}
+
 /// Goal: two entries that have one name in a directory of this session, as where case is folded, are one entry and one
 /// failure that says why; the live temporary of the first is not touched by the second.
 /// Method: files of one name, written in turns and one after the other.
