@@ -363,6 +363,29 @@ mod tests {
     use super::super::tests::{MEMORY, sink_request};
     use super::*;
 
+    /// Goal: what stands in a file's place is treated as a copy treats it: a link gives way, a device or the like only with
+    /// `--force`; nothing gives way with `--no-clobber`; a directory never does.
+    /// Method: each of them under each choice.
+    #[test]
+    fn what_stands_gives_way_as_in_a_copy() {
+        let meta = Meta { mode: 0o644, uid: 0, gid: 0, mtime: Timestamp { secs: 7, nanos: 0 } };
+        for (no_clobber, force) in [(false, false), (false, true), (true, false)] {
+            let policy = Policy { no_clobber, force, ..super::super::policy(&Default::default()) };
+            let of = |existing| plan(&existing, 5, &meta, &policy);
+            let gives_way = match no_clobber {
+                true => FileState::Skipped,
+                false => FileState::Planned(Change::NEW),
+            };
+            assert_eq!(of(Existing::Nothing), Ok(FileState::Planned(Change::NEW)));
+            assert_eq!(of(Existing::Link), Ok(gives_way.clone()));
+            match force || no_clobber {
+                true => assert_eq!(of(Existing::Special), Ok(gives_way)),
+                false => assert_eq!(of(Existing::Special), Err(special_stands())),
+            }
+            assert_eq!(of(Existing::Dir), Err(dir_stands()));
+        }
+    }
+
     /// Goal: a dry run keeps what is open of a tree, and no more; a source that never ends a directory is refused.
     /// Method: directories, each in the one before, that end as they come; then as many as may be, which never end.
     #[test]

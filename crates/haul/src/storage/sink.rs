@@ -2,8 +2,9 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], [`tree`], `look` (what stands there), [`looker`] (the same, for dry runs), `files` (temporaries),
-//! [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
+//! Reading order: [`names`], [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
+//! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
+//! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
 //! (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), `volume` (which file system),
@@ -14,6 +15,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod above;
 pub mod adopt;
 mod cache;
 pub mod clean;

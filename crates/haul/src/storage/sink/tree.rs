@@ -17,9 +17,10 @@ use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
 
+use super::above::{make_root, sync_above};
 use super::fault;
 use super::files::inode_of;
 use super::fold::{Claims, is_exact};
@@ -32,8 +33,6 @@ use crate::storage::jail::Jail;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
 const SHOWN_PATH_LEN_MAX: usize = 600;
-/// Directories above the destination that are synced; so many no path has.
-const CLIMB_MAX: usize = 4096;
 
 /// The tree below the destination root.
 pub struct SinkTree {
@@ -568,45 +567,6 @@ fn too_deep(id: DirId) -> Failure {
         0,
         format!("directory {id} lies more than {DEPTH_MAX} levels below the destination"),
     )
-}
-
-/// Makes the missing directories of `path`. False: nothing was missing.
-fn make_root(path: &Path) -> rustix::io::Result<bool> {
-    let missing = rustix::fs::stat(path).is_err();
-    std::fs::create_dir_all(path)
-        .map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
-    Ok(missing)
-}
-
-/// Puts the names of a directory and of those above it on media, up to where its file system is mounted: an earlier run may
-/// have made them and been killed before it synced anything. No clock says whether that was long ago.
-///
-/// Edge: a directory that we may not read cannot be synced. Nothing above it was made by us then.
-fn sync_above(root: &OwnedFd) -> rustix::io::Result<usize> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut here = rustix::fs::fstat(root)?;
-    let mut above: Option<OwnedFd> = None;
-    for synced in 0..CLIMB_MAX {
-        let below = above.as_ref().unwrap_or(root);
-        let fd = match rustix::fs::openat(below, c"..", flags, Mode::empty()) {
-            Err(Errno::ACCESS | Errno::PERM) => return Ok(synced),
-            other => other?,
-        };
-        let stat = rustix::fs::fstat(&fd)?;
-        if stat.st_dev != here.st_dev
-            || stat.st_ino == here.st_ino
-            || haul_mutant::removed("sync-above-the-root")
-        {
-            return Ok(synced);
-        }
-        match sync_dir(&fd) {
-            // Nothing was made there.
-            Err(Errno::ROFS) => return Ok(synced),
-            other => other?,
-        }
-        (here, above) = (stat, Some(fd));
-    }
-    Ok(CLIMB_MAX)
 }
 
 /// Puts the names in a directory on media. File systems that cannot (some FUSE ones) answer `EINVAL`, and

@@ -1,0 +1,54 @@
+//! The way to the destination: its missing directories, and their names on media.
+//!
+//! In: the path of the destination root, and its descriptor. Out: the root is there, and the names that lead to it are synced.
+//! Left out: what lies below it (`tree`).
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::tree::sync_dir;
+
+/// Directories above the destination that are synced; so many no path has.
+const CLIMB_MAX: usize = 4096;
+
+/// Makes the missing directories of `path`. False: nothing was missing.
+pub(super) fn make_root(path: &Path) -> rustix::io::Result<bool> {
+    let missing = rustix::fs::stat(path).is_err();
+    std::fs::create_dir_all(path)
+        .map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
+    Ok(missing)
+}
+
+/// Puts the names of a directory and of those above it on media, up to where its file system is mounted: an earlier run may
+/// have made them and been killed before it synced anything. No clock says whether that was long ago.
+///
+/// Edge: a directory that we may not read cannot be synced. Nothing above it was made by us then.
+pub(super) fn sync_above(root: &OwnedFd) -> rustix::io::Result<usize> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut here = rustix::fs::fstat(root)?;
+    let mut above: Option<OwnedFd> = None;
+    for synced in 0..CLIMB_MAX {
+        let below = above.as_ref().unwrap_or(root);
+        let fd = match rustix::fs::openat(below, c"..", flags, Mode::empty()) {
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(synced),
+            other => other?,
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_dev != here.st_dev
+            || stat.st_ino == here.st_ino
+            || haul_mutant::removed("sync-above-the-root")
+        {
+            return Ok(synced);
+        }
+        match sync_dir(&fd) {
+            // Nothing was made there.
+            Err(Errno::ROFS) => return Ok(synced),
+            other => other?,
+        }
+        (here, above) = (stat, Some(fd));
+    }
+    Ok(CLIMB_MAX)
+}
