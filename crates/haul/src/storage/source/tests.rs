@@ -285,6 +285,7 @@ fn no_change_passes_unseen() {
         }
         match &items[1].1 {
             Ok(ok) => assert_eq!(ok.look, Look::Changed, "{what}"),
+            Err(failure) if what == "is deleted" => assert_eq!(failure.stage, wire::Stage::Vanished),
             Err(failure) => assert_eq!(failure.stage, wire::Stage::Open, "{what}"),
         }
     }
