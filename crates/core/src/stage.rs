@@ -76,7 +76,7 @@ impl Processors {
 
 /// A stage that is busy for so much of the time is what the others wait for, whatever the processors do.
 const STANDS_OUT: f64 = 0.8;
-/// A storage stage that is the busiest, and busy for so much of the time, is what an end spends its processors on.
+/// A sink's storage that is the busiest stage, and busy for so much of the time, is what that end spends its processors on.
 const MOSTLY: f64 = 0.66;
 /// Processors that differ by less (see [`Processors::busy`]) are as busy.
 const AS_BUSY: u16 = 20;
@@ -84,9 +84,9 @@ const AS_BUSY: u16 = 20;
 /// The stage that limited the rate: the one with the largest busy share; the later one of equals, for what
 /// is slow downstream keeps what is upstream busy. But if none stands out and an end had no processor left, then every stage's
 /// time has in it what its threads waited for one, and it is that host (of two such ends the busier one, of as busy ones the one
-/// whose hashing and sealing took more). That in turn does not hold where the busiest stage is storage of such an end, and
-/// busy for two thirds of its time: making, syncing and naming thousands of small files is work of that storage, though processors
-/// do it. `None` if nothing was measured.
+/// whose hashing and sealing took more). That in turn does not hold where the busiest stage is such a sink's storage, and busy for
+/// two thirds of its time: making, syncing and naming thousands of small files is work of that storage, though processors
+/// do it. A source's is not asked, for what is read from memory is busy with nothing but a processor. `None` if nothing was measured.
 ///
 /// `processors`: of source and sink; `None`: not known.
 pub fn verdict(stages: &[StageTime; 5], processors: [Option<Processors>; 2]) -> Option<Stage> {
@@ -103,12 +103,7 @@ pub fn verdict(stages: &[StageTime; 5], processors: [Option<Processors>; 2]) -> 
         return best;
     }
     let used_up = processors.map(|end| end.filter(Processors::are_used_up).map(|end| end.busy));
-    let own_storage = match best {
-        Some(Stage::SourceStorage) => used_up[0].is_some(),
-        Some(Stage::SinkStorage) => used_up[1].is_some(),
-        _ => false,
-    };
-    if own_storage && best_share >= MOSTLY {
+    if best == Some(Stage::SinkStorage) && used_up[1].is_some() && best_share >= MOSTLY {
         return best;
     }
     let host = match used_up {
@@ -157,7 +152,7 @@ mod tests {
         let waits = [part(30), part(41), part(3), part(12), part(50)];
         assert_eq!(verdict(&waits, [of(970), of(970)]), Some(Stage::SourceHost));
         let reading = [part(70), part(41), part(3), part(12), part(50)];
-        assert_eq!(verdict(&reading, [of(970), of(970)]), Some(Stage::SourceStorage));
+        assert_eq!(verdict(&reading, [of(970), of(970)]), Some(Stage::SourceHost));
     }
 
     /// Goal: where an end has no processor left and no stage stands out, that host is named; where one stands out, that one.
