@@ -21,6 +21,7 @@ pub mod sink;
 pub mod source;
 pub mod spill;
 pub mod targets;
+pub(crate) mod volume;
 pub mod walk;
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

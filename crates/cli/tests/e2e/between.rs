@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 
+use crate::support::disk::{Disk, Kind};
 use crate::support::run::{Haul, Outcome};
 use crate::support::{Room, number_from_env, procs, read, tree};
 
@@ -261,6 +263,46 @@ fn held_parts_are_read_before_they_count() {
         assert_eq!(number("trusted"), 0);
         assert_eq!(ended.summary().number("objects_resent"), 0, "nothing was damaged on its way");
     }
+}
+
+/// Goal: a file is never made of parts of two, also where all that their file systems say of them is equal: size, times and inode.
+/// Method: two file systems that keep whole seconds, each with a file of the same number that was written in the same second; a
+/// copy of one is killed, and the other, whose directory has the same name, is copied to the same place.
+#[test]
+fn parts_count_only_for_the_file_that_they_are_of() {
+    need!("ext4");
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let disks = ["a/data", "b/data"].map(|name| Disk::new(&room, name, Kind::Ext4Old));
+    let files = disks.each_ref().map(|disk| disk.at("f"));
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    for (file, byte) in files.iter().zip([1, 2]) {
+        fs::write(file, vec![byte; SIZE]).expect("write");
+    }
+    let version = |file: &Path| {
+        let meta = fs::metadata(file).expect("stat");
+        (meta.ino(), meta.len(), meta.mtime(), meta.ctime(), meta.ctime_nsec())
+    };
+    let equal = procs::wait_until(Duration::from_secs(60), || {
+        files.iter().for_each(|file| tree::set_mtime(file, time));
+        version(&files[0]) == version(&files[1])
+    });
+    assert!(equal, "{:?} and {:?}", version(&files[0]), version(&files[1]));
+    let [a, b] = disks.each_ref().map(|disk| disk.at(""));
+    let options = ["-r", "--object-size=64KiB", "--rate=4MB/s", "--memory=4MiB"];
+    let mut run = Haul::cp(options).args([&a, &sink]).start();
+    let mark = run.mark.clone();
+    assert!(run.until(|run| procs::written(&run.near()) >= KILLED_AT), "it ends before the kill");
+    run.signal(Signal::KILL);
+    drop(run);
+    procs::wait_gone(&mark);
+    Haul::cp(["-r"]).args([&b, &sink]).run().sane().exits(0);
+    let copy = read(sink.join("f"));
+    assert!(
+        copy == read(&files[1]),
+        "{} bytes are of the other file",
+        copy.iter().filter(|b| **b == 1).count()
+    );
 }
 
 /// Goal: who asks for trust gets it, is told so, and gets no manifest.

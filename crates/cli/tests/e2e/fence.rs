@@ -93,6 +93,25 @@ fn a_fenced_run_publishes_nothing_old() {
     }
 }
 
+/// Goal: a run that lives keeps its job where `/proc` speaks of other processes than ours.
+/// Method: two runs in a process namespace of their own that shows the `/proc` of the one above, where the first one's number is
+/// that of another process.
+#[test]
+fn a_run_lives_whatever_proc_says() {
+    need!("unshare");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 84, 0, 48 << 20);
+    // It outlasts the second one's looks.
+    let mut first = Haul::cp(["-r", "--rate=3MB/s"]).args([&data, &sink]).in_its_own_pids_unseen().start();
+    assert!(first.until(|run| procs::written(&run.near()) >= 1 << 20), "it was over too early");
+    let pid = first.near().iter().map(|pid| pid.as_raw_nonzero().get()).max().expect("it runs");
+    let second = Haul::cp(["-r"]).args([&data, &sink]).in_the_pids_of(pid).run().exits(1);
+    assert!(second.stderr.contains("running"), "{}", second.describe());
+    first.wait().sane().exits(0);
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
 /// Goal: a stop is heeded while a frozen run is watched, with its exit code, and the job is not taken.
 /// Method: a run that is frozen; a second one, which says that it watches, gets SIGTERM.
 #[test]

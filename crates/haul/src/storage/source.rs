@@ -61,6 +61,7 @@ mod read;
 pub mod roots;
 pub(in crate::storage) mod stat;
 pub mod tree;
+mod version;
 
 /// Most reading threads for one storage target.
 pub const READERS_MAX: usize = 256;

@@ -29,6 +29,7 @@ use super::source::failure::{os_failure, own_failure};
 use crate::buffer::Buffer;
 use crate::job::EngineName;
 use crate::meter::Meter;
+use crate::storage::sink::space::fits;
 
 /// Slots begin at multiples of this, and are whole ones of it: what direct I/O asks for at most on any device we know.
 const ALIGN: u64 = 4096;
@@ -134,7 +135,13 @@ impl SpillFile {
             }
             Err(errno) => return Err(failed("making a file there", remedy(errno))(errno)),
         };
-        match rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, u64::from(slots) * slot_len) {
+        let len = u64::from(slots) * slot_len;
+        // What cannot fit is not tried: until it fails it would take all the room that others need.
+        let allocated = match fits(&fd, len) {
+            true => rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len),
+            false => Err(Errno::NOSPC),
+        };
+        match allocated {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(errno) => {
                 return Err(failed("allocating it", "; make room, or use a smaller --spill-size")(errno));

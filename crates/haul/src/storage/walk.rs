@@ -518,7 +518,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
             }
             EntryKind::File {
-                fingerprint: seen.fingerprint,
+                fingerprint: self.tree.announced(&seen),
                 object_size: (self.object_size)(size),
                 // Or it is compressed, or not written yet: its map will tell. A small one travels whole.
                 sparse: size > SMALL_LEN_MAX && seen.allocated < size,

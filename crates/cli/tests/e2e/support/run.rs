@@ -129,6 +129,16 @@ impl Haul {
         self.wrapped(["unshare", "-p", "-f", "--kill-child=KILL", "--mount-proc"])
     }
 
+    /// The same with the `/proc` of the namespace above, as sandboxes have it.
+    pub fn in_its_own_pids_unseen(self) -> Haul {
+        self.wrapped(["unshare", "-p", "-f", "--kill-child=KILL"])
+    }
+
+    /// In the process namespace of that process, with our `/proc`.
+    pub fn in_the_pids_of(self, pid: i32) -> Haul {
+        self.wrapped(["nsenter", "-p", "-t", &pid.to_string()])
+    }
+
     fn wrapped(mut self, wrapper: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Haul {
         self.wrapper.extend(wrapper.into_iter().map(|arg| arg.as_ref().to_owned()));
         self

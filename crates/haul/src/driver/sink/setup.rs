@@ -27,9 +27,9 @@ use crate::job::PathBytes;
 use crate::storage::null::{self, Made};
 use crate::storage::sink::clean::find_debris;
 use crate::storage::sink::owner::{Life, boot_id};
-use crate::storage::sink::volume::identity;
 use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
 use crate::storage::source::failure::strerror;
+use crate::storage::volume::identity;
 use crate::transport::stream::ControlHandle;
 use crate::users::{self, Unexpanded};
 

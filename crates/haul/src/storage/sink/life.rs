@@ -2,7 +2,9 @@
 //!
 //! In: what the file says, and what this process is. Out: alive, dead, or not to be told from here.
 //! What must hold: `Dead` is a proof. The process is gone, by its number and start time in a namespace that we see, or its
-//! machine was booted since; such a process writes nothing any more.
+//! machine was booted since; such a process writes nothing any more. So `/proc` is believed only if it is that of our own
+//! namespace (in a sandbox it can be that of the namespace above), and a process whose other threads still are, in a system call
+//! that cannot be broken off, is not gone.
 //! Assumed: no two machines have both name and machine id in common.
 
 use rustix::io::Errno;
@@ -73,24 +75,69 @@ pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
     if rustix::process::test_kill_process(pid) == Err(Errno::SRCH) {
         return Life::Dead;
     }
-    match process_start(&info.pid.to_string()) {
-        Some(start) if start == info.pid_start => Life::Alive,
-        Some(_) => Life::Dead,
-        // It exists, but /proc hides other users' processes.
-        None => Life::Unknown,
+    match process(&info.pid.to_string()) {
+        Some(Process { start, ended, .. }) if start != info.pid_start || ended == Ended::Wholly => Life::Dead,
+        Some(Process { ended: Ended::No, .. }) => Life::Alive,
+        // It was killed and can still write; or it exists, but /proc hides other users' processes.
+        _ => Life::Unknown,
     }
 }
 
-/// When a process started, clock ticks since boot; `Some(u64::MAX)` if it has ended and waits for its parent.
-pub(super) fn process_start(pid: &str) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+/// What `/proc` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    /// When it started, clock ticks since boot.
+    pub(super) start: u64,
+    pub(super) ended: Ended,
+}
+
+/// How far a process has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    No,
+    /// Its first thread has, but others have not.
+    Partly,
+    /// All of it, and it waits for its parent.
+    Wholly,
+}
+
+/// What `/proc` says of the process `pid`, or `self`.
+pub(super) fn process(pid: &str) -> Option<Process> {
+    parse_process(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_process(stat: &[u8]) -> Option<Process> {
     // The name of the program stands in parentheses and may hold anything, also parentheses.
     let after = stat.iter().rposition(|b| *b == b')')?;
     let mut fields = std::str::from_utf8(&stat[after + 1..]).ok()?.split_ascii_whitespace();
+    // Fields 3, 20 and 22: its state, the number of its threads (also of those of a dead first one), its start.
     let state = fields.next()?;
-    // Field 22; the state is field 3.
-    let start = fields.nth(18)?.parse().ok()?;
-    Some(if matches!(state, "Z" | "X" | "x") { u64::MAX } else { start })
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    let ended = match state {
+        "Z" | "X" | "x" if threads > 1 && !haul_mutant::removed("threads-outlive-their-process") => {
+            Ended::Partly
+        }
+        "Z" | "X" | "x" => Ended::Wholly,
+        _ => Ended::No,
+    };
+    Some(Process { start, ended })
+}
+
+/// The name of our process namespace, where `proc` shows that one: a process of the same number in another would be taken for
+/// one of ours. And of our time namespace, by whose clock the starts of processes are told.
+fn namespace_shown_by(proc: &std::path::Path, pid: u32) -> Option<String> {
+    let me = std::fs::read_link(proc.join("self")).ok()?;
+    if me.to_str() != Some(&pid.to_string()) && !haul_mutant::removed("proc-is-of-our-namespace") {
+        return None;
+    }
+    let name = |kind| std::fs::read_link(proc.join("self/ns").join(kind));
+    let mut shown = name("pid").ok()?.to_string_lossy().into_owned();
+    // Kernels before 5.6 have one time.
+    if let Ok(time) = name("time") {
+        shown.push_str(&time.to_string_lossy());
+    }
+    Some(shown.chars().take(HOST_CHARS_MAX).collect())
 }
 
 fn read_line(path: &str) -> String {
@@ -111,16 +158,50 @@ pub(super) fn here() -> OwnerInfo {
     let system = rustix::system::uname();
     let host: String = system.nodename().to_string_lossy().chars().take(HOST_CHARS_MAX).collect();
     let machine_id = Some(read_line("/etc/machine-id")).filter(|id| !id.is_empty()).unwrap_or(host.clone());
-    let pid_ns = std::fs::read_link("/proc/self/ns/pid")
-        .map(|link| link.to_string_lossy().chars().take(HOST_CHARS_MAX).collect())
-        .unwrap_or_default();
+    let pid_ns = namespace_shown_by("/proc".as_ref(), std::process::id()).unwrap_or_default();
     OwnerInfo {
         host,
         machine_id,
         boot: read_line("/proc/sys/kernel/random/boot_id"),
         pid_ns,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
-        pid_start: process_start("self").unwrap_or(0),
+        pid_start: process("self").map_or(0, |process| process.start),
         ..OwnerInfo::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a process is gone when all of its threads are; its name may hold anything.
+    #[test]
+    fn processes_end_with_their_last_thread() {
+        let of = |state: &str, threads: u32| {
+            let line =
+                format!("7 (a) b) (c) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 12345 99 3\n");
+            parse_process(line.as_bytes()).expect("a process")
+        };
+        let process = |ended| Process { start: 12345, ended };
+        assert_eq!(of("S", 9), process(Ended::No));
+        assert_eq!(of("D", 1), process(Ended::No));
+        assert_eq!(of("Z", 1), process(Ended::Wholly));
+        assert_eq!(of("X", 0), process(Ended::Wholly));
+        assert_eq!(of("Z", 3), process(Ended::Partly));
+        assert_eq!(parse_process(b"7 (a) Z 1"), None);
+        assert_eq!(process_of_this(), Ended::No);
+    }
+
+    fn process_of_this() -> Ended {
+        process("self").expect("of this").ended
+    }
+
+    /// Goal: a `/proc` of another namespace says nothing of ours.
+    #[test]
+    fn a_foreign_proc_names_no_namespace() {
+        let me = std::process::id();
+        assert!(namespace_shown_by("/proc".as_ref(), me).is_some());
+        assert_eq!(namespace_shown_by("/proc".as_ref(), me + 1), None);
+        assert_eq!(namespace_shown_by("/proc/self".as_ref(), me), None);
     }
 }

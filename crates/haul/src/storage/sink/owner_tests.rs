@@ -1,4 +1,4 @@
-use super::super::life::process_start;
+use super::super::life::{Ended, process};
 use super::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -92,14 +92,14 @@ fn dead_processes_are_taken_over_at_once() {
     let never = Patience { watch: Duration::from_secs(3600), ..short() };
     let mut zombie = Command::new("true").spawn().expect("true");
     let id = zombie.id().to_string();
-    while process_start(&id) != Some(u64::MAX) {
+    while process(&id).is_none_or(|process| process.ended != Ended::Wholly) {
         std::thread::yield_now();
     }
     let cases: [(&str, i32, u64, bool); 4] = [
         ("gone", dead_pid(), 1, true),
         ("zombie", zombie.id() as i32, 1, true),
         ("other", std::process::id() as i32, 1, true),
-        ("alive", std::process::id() as i32, process_start("self").expect("start"), false),
+        ("alive", std::process::id() as i32, process("self").expect("of this").start, false),
     ];
     for (what, pid, start, dead) in cases {
         let dir = tempfile::tempdir().expect("tempdir");

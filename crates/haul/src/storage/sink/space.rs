@@ -107,7 +107,7 @@ pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> 
 }
 
 /// Whether so many more bytes could be had, as far as the file system tells.
-fn fits(fd: impl AsFd, need: u64) -> bool {
+pub(in crate::storage) fn fits(fd: impl AsFd, need: u64) -> bool {
     match rustix::fs::fstatvfs(fd) {
         // Some network file systems tell nothing.
         Ok(room) if room.f_blocks > 0 => need <= room.f_bfree.saturating_mul(room.f_frsize),

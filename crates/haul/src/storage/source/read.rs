@@ -358,7 +358,7 @@ impl Reader {
         let settle = self.tree.settle(view.place, &seen);
         let refresh = |measured| self.tree.refresh(id, generation, seen.fingerprint, measured);
         refresh(None);
-        let mut fingerprint = seen.fingerprint;
+        let mut fingerprint = self.tree.announced(&seen);
         if self.tree.was_longer(id) {
             let size = self.measure(id, generation)?;
             if size > fingerprint.size {

@@ -23,10 +23,11 @@ use rustix::io::Errno;
 use super::age::{self, Clocked};
 use super::open::OpenFile;
 use super::stat::Seen;
-use super::{WallClock, wall_clock};
+use super::{WallClock, version, wall_clock};
 use crate::storage::io::Target;
 use crate::storage::layout::{Provider, device_of, provider_at};
 use crate::storage::targets::Targets;
+use crate::storage::volume;
 
 /// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
 /// contents are the source), or in one that the walk announced.
@@ -65,6 +66,8 @@ pub struct SourceTree {
     targets: Targets,
     /// Tells how old a ctime is.
     clock: WallClock,
+    /// See [`version::salt`].
+    salt: u64,
 }
 
 struct Inner {
@@ -90,6 +93,8 @@ struct System {
     provider: Provider,
     device: u64,
     clocked: Clocked,
+    /// See [`version::mark`].
+    mark: Option<u64>,
 }
 
 struct DirNode {
@@ -140,6 +145,7 @@ impl SourceTree {
             }),
             targets: Targets::new(),
             clock: wall_clock(),
+            salt: version::salt(),
         }
     }
 
@@ -245,6 +251,14 @@ impl SourceTree {
         age::settle(seen.fingerprint.ctime, now, self.lock().clocked(place, seen.dev))
     }
 
+    /// The fingerprint of a file that was just seen, as the far end is told it: with it a later run knows this version again.
+    pub(in crate::storage) fn announced(&self, seen: &Seen) -> Fingerprint {
+        let inner = self.lock();
+        // Its own, for something else may be mounted on the file itself.
+        let mark = inner.systems.get(&seen.dev).and_then(|system| system.mark).unwrap_or(self.salt);
+        Fingerprint { ino: seen.fingerprint.ino ^ mark, ..seen.fingerprint }
+    }
+
     /// From when on a read of a walked file counts; `None`: whatever is read does.
     pub fn not_before(&self, id: FileId) -> Option<Instant> {
         self.lock().entries.get(&id)?.not_before
@@ -338,8 +352,9 @@ impl SourceTree {
         drop(inner);
         let provider = provider_at(dir.as_fd());
         let device = device_of(dir.as_fd());
-        let clocked = fstatfs(dir).map_or(Clocked::Elsewhere, |stat| Clocked::of(stat.f_type as u64));
-        self.lock().systems.insert(target.0, System { provider, device, clocked });
+        let kind = fstatfs(dir).map_or(0, |stat| stat.f_type as u64);
+        let (clocked, mark) = (Clocked::of(kind), version::mark(kind, volume::unique(dir).as_deref()));
+        self.lock().systems.insert(target.0, System { provider, device, clocked, mark });
     }
 
     /// A file that an earlier read left open.

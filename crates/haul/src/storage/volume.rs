@@ -1,7 +1,7 @@
 //! Which file system a directory lies on, in bytes that stay the same.
 //!
-//! In: an open directory. Out: what tells its file system from others, for the key of a job: two of them may have equal inode
-//! numbers, as the roots of all ext4 have.
+//! In: an open directory. Out: what tells its file system from others, for the key of a job and for versions of source files: two of
+//! them may have equal inode numbers, as the roots of all ext4 have.
 //! What must hold: it is the same after a reboot, after a remount, and for every host that has the file system mounted. So no
 //! device number is in it, nor an address or a path. Where it changes all the same, the job is another one: parts go again,
 //! nothing is lost.
@@ -9,7 +9,7 @@
 //! btrfs make it from their UUID, Ceph from the cluster's), unless it is the device's number; size and type of a local file system.
 //! Left out: telling two shares of NFS apart, which have no `fsid`: there the inode of the root must do.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{StatVfs, fstat, fstatfs, fstatvfs};
 
@@ -18,23 +18,38 @@ use crate::sys;
 /// See the module. Empty where the system says nothing.
 pub(crate) fn identity(dir: impl AsFd) -> Vec<u8> {
     let dir = dir.as_fd();
-    if let Ok(uuid) = sys::xfs_uuid(dir) {
-        return [b"xfs".as_slice(), &uuid].concat();
+    if let Some(unique) = unique(dir) {
+        return unique;
     }
-    let (Ok(kind), Ok(stat)) = (fstatfs(dir).map(|stat| stat.f_type), fstatvfs(dir)) else {
-        return Vec::new();
-    };
-    let device = fstat(dir).map_or(0, |stat| stat.st_dev);
-    from((kind as u64).to_le_bytes(), &stat, device)
+    match asked(dir) {
+        Some((kind, stat, _)) => likely(kind, &stat),
+        None => Vec::new(),
+    }
 }
 
-fn from(kind: [u8; 8], stat: &StatVfs, device: u64) -> Vec<u8> {
-    let StatVfs { f_fsid: id, f_blocks, f_frsize, .. } = *stat;
-    if id != 0 && id != encoded(device) {
-        return [b"id".as_slice(), &kind, &id.to_le_bytes()].concat();
+/// The same, where it is one that no other file system has.
+pub(crate) fn unique(dir: impl AsFd) -> Option<Vec<u8>> {
+    let dir = dir.as_fd();
+    if let Ok(uuid) = sys::xfs_uuid(dir) {
+        return Some([b"xfs".as_slice(), &uuid].concat());
     }
+    let (kind, stat, device) = asked(dir)?;
+    numbered(kind, &stat, device)
+}
+
+fn asked(dir: BorrowedFd<'_>) -> Option<([u8; 8], StatVfs, u64)> {
+    let kind = fstatfs(dir).ok()?.f_type as u64;
+    Some((kind.to_le_bytes(), fstatvfs(dir).ok()?, fstat(dir).map_or(0, |stat| stat.st_dev)))
+}
+
+fn numbered(kind: [u8; 8], stat: &StatVfs, device: u64) -> Option<Vec<u8>> {
+    let id = stat.f_fsid;
+    (id != 0 && id != encoded(device)).then(|| [b"id".as_slice(), &kind, &id.to_le_bytes()].concat())
+}
+
+fn likely(kind: [u8; 8], stat: &StatVfs) -> Vec<u8> {
     // Without any id it is a server's, whose size may change by the hour (NFS over ZFS).
-    let size = if id == 0 { 0 } else { f_blocks.saturating_mul(f_frsize) };
+    let size = if stat.f_fsid == 0 { 0 } else { stat.f_blocks.saturating_mul(stat.f_frsize) };
     [b"type".as_slice(), &kind, &size.to_le_bytes()].concat()
 }
 
@@ -58,7 +73,10 @@ mod tests {
         let stat = |f_fsid, f_blocks| StatVfs { f_fsid, f_blocks, ..real };
         let kind = [1; 8];
         let (here, there) = (rustix::fs::makedev(253, 0), rustix::fs::makedev(253, 1));
-        let of = |id, blocks, device| from(kind, &stat(id, blocks), device);
+        let of = |id, blocks, device| {
+            let stat = stat(id, blocks);
+            numbered(kind, &stat, device).unwrap_or_else(|| likely(kind, &stat))
+        };
         assert_eq!(of(encoded(here), 9, here), of(encoded(there), 9, there), "another boot");
         assert_ne!(of(encoded(here), 9, here), of(encoded(here), 10, here), "another disk");
         assert_eq!(of(77, 9, here), of(77, 10, there), "a UUID");

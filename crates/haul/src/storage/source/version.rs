@@ -1,0 +1,62 @@
+//! What the far end is told of a file's inode, so that a later run knows whether it is the version that was read before.
+//!
+//! In: the file system of a file. Out: a number that is mixed into the number of its inode.
+//!
+//! Inode numbers are small and repeat from file system to file system, and so do ctimes, where they are kept in whole seconds,
+//! are the mtime under another name, or come with an image. So a version is known again only where both are worth something:
+//! the file system has an identity, and is of a kind that moves ctime with each change and keeps a number for one file. Of all
+//! others the number is another in each session: then parts that an earlier run left are compared with the source before they
+//! count, which costs reading them.
+//! Assumed: two file systems of one identity (a clone of a disk) were not changed apart within one step of their clock.
+//! Left out: telling versions apart within a run. There the descriptor and the device say which file it is.
+
+use std::hash::{BuildHasher, Hasher};
+
+/// Whether file systems of this type (`statfs`) move ctime with each change of a file, and never give its inode's number to
+/// another file of the same ctime.
+fn keeps_versions(kind: u64) -> bool {
+    const EXT4: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const F2FS: u64 = 0xf2f5_2010;
+    const BCACHEFS: u64 = 0xca45_1a4e;
+    const ZFS: u64 = 0x2fc1_2fc1;
+    const TMPFS: u64 = 0x0102_1994;
+    const CEPH: u64 = 0x00c3_6400;
+    const LUSTRE: u64 = 0x0bd0_0bd0;
+    const GPFS: u64 = 0x4750_4653;
+    matches!(kind & 0xffff_ffff, EXT4 | XFS | BTRFS | F2FS | BCACHEFS | ZFS | TMPFS | CEPH | LUSTRE | GPFS)
+}
+
+/// What is mixed into the inode numbers of a file system of this type and identity, the same in every session and on every host;
+/// `None` where a version cannot be known again.
+pub(super) fn mark(kind: u64, identity: Option<&[u8]>) -> Option<u64> {
+    if haul_mutant::removed("versions-are-of-one-file-system") {
+        return Some(0);
+    }
+    let identity = identity.filter(|_| keeps_versions(kind))?;
+    let hash = blake3::hash(&[b"haul source ".as_slice(), identity].concat());
+    hash.as_bytes().first_chunk().map(|first| u64::from_le_bytes(*first))
+}
+
+/// The same for all others: another one in each session.
+pub(super) fn salt() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a mark says which file system it is, and only of those whose inode numbers and ctimes say which version.
+    #[test]
+    fn marks_tell_file_systems_apart() {
+        let (ext4, fuse) = (0xef53, 0x6573_5546);
+        let of = |kind, identity: &str| mark(kind, Some(identity.as_bytes()));
+        assert!(of(ext4, "a").is_some());
+        assert_eq!(of(ext4, "a"), of(ext4, "a"), "the next session knows it again");
+        assert_ne!(of(ext4, "a"), of(ext4, "b"));
+        assert_eq!((mark(ext4, None), of(fuse, "a")), (None, None));
+        assert_ne!(salt(), salt());
+    }
+}
