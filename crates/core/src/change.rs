@@ -66,6 +66,18 @@ impl Change {
         Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, stood.rights.mode & SETGID)
     }
 
+    /// Whether rights that differ so may be set where the file stands, which has the right content as far as size and mtime say.
+    /// Not if it has other names, which may lie elsewhere. Nor if it is another user's, who may still have it open for writing,
+    /// and it would get another owner or group, or be setuid or setgid: what he put there would speak in another's name.
+    pub fn may_be_set(self, found: Rights, meta: &Meta, owner: bool) -> bool {
+        if haul_mutant::removed("strangers-files-stay-theirs") {
+            return true;
+        }
+        let given_away =
+            self.has(Change::OWNER.with(Change::GROUP, true)) || (owner && meta.mode & SETUID_SETGID != 0);
+        !found.linked && !(found.foreign && given_away)
+    }
+
     fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {
         // Without their owner these two are never set.
         let bits = if owner { 0o7777 } else { 0o7777 & !SETUID_SETGID };
@@ -104,7 +116,7 @@ mod tests {
     fn each_difference_is_told() {
         let mtime = Timestamp { secs: 7, nanos: 5 };
         let meta = Meta { mode: 0o4644, uid: 1, gid: 2, mtime };
-        let rights = Rights { mode: 0o644, uid: 1, gid: 2 };
+        let rights = Rights { mode: 0o644, uid: 1, gid: 2, ..Rights::default() };
         let of = |size, mtime, rights, owner| {
             Change::of_file(&Existing::File { size, mtime, grain: 1, rights }, 10, &meta, owner)
         };
@@ -112,15 +124,32 @@ mod tests {
         assert_eq!(of(10, mtime, rights, true), Change::MODE, "setuid is kept with its owner");
         assert_eq!(of(9, mtime, rights, false), Change::SIZE);
         assert_eq!(of(10, Timestamp { secs: 8, nanos: 5 }, rights, false), Change::TIME);
-        let other = Rights { mode: 0o4644, uid: 3, gid: 4 };
+        let other = Rights { mode: 0o4644, uid: 3, gid: 4, ..Rights::default() };
         assert_eq!(of(10, mtime, other, true), Change::OWNER.with(Change::GROUP, true));
         assert_eq!(Change::of_file(&Existing::Nothing, 10, &meta, true), Change::NEW);
-        let group = Rights { mode: 0o2755, uid: 0, gid: 0 };
+        let group = Rights { mode: 0o2755, ..Rights::default() };
         let stood = Stood { rights: group, mtime, grain: 1 };
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o755, ..meta }, false), Change::NONE);
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o700, ..meta }, false), Change::MODE);
         for bits in 0..=u8::MAX {
             assert_eq!(Change::from_bits(bits).map(Change::bits), (bits < 128).then_some(bits));
         }
+    }
+
+    /// Goal: what another user put there, or what has other names, is not given rights; what is ours is.
+    /// Method: each difference, of a file of ours, of another's and of one with two names.
+    #[test]
+    fn rights_are_not_given_to_what_others_made() {
+        let meta = Meta { mode: 0o644, uid: 1, gid: 2, mtime: Timestamp::default() };
+        let setuid = Meta { mode: 0o4755, ..meta };
+        let ours = Rights { mode: 0o600, uid: 0, gid: 0, ..Rights::default() };
+        let (foreign, linked) = (Rights { foreign: true, ..ours }, Rights { linked: true, ..ours });
+        for change in [Change::MODE, Change::OWNER, Change::GROUP] {
+            assert!(change.may_be_set(ours, &setuid, true));
+            assert!(!change.may_be_set(linked, &meta, false));
+            assert_eq!(change.may_be_set(foreign, &meta, true), change == Change::MODE);
+            assert!(!change.may_be_set(foreign, &setuid, true));
+        }
+        assert!(Change::MODE.may_be_set(foreign, &setuid, false), "it is not set then");
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use crate::support::compare::{
     ALL, BELOW, Opts, assert_no_debris, assert_same, differences, snapshot, snapshot_of_files,
 };
+use crate::support::disk::{Disk, Kind};
 use crate::support::run::{Haul, program};
 use crate::support::sshd::Sshd;
 use crate::support::way::{Way, contents};
@@ -445,6 +446,102 @@ fn metadata_alone_is_brought_up_to_date() {
         assert_eq!((mode("a"), mode("b"), mode("c"), mode("d")), (0o600, 0o755, 0, 0o644), "{}", way.name());
         let again = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0).summary();
         assert_eq!((again.number("unchanged"), again.number("metadata_only")), (4, 0), "{}", way.name());
+    }
+}
+
+/// Goal: what another user put at a name, of the right size and time, is not made root's or setuid, where it stands: the file is copied.
+/// Method: a setuid program at the source, and a stranger's file at the destination, which he still holds; a dry run says the same.
+#[test]
+fn what_others_put_there_is_not_given_away() {
+    need!("root");
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let (tool, planted) = (data.join("tool"), room.dir("sink/data").join("tool"));
+        fs::write(&tool, "good").expect("write");
+        fs::write(&planted, "evil").expect("write");
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for (file, user, mode) in [(&tool, 0, 0o4755), (&planted, 65_534, 0o755)] {
+            std::os::unix::fs::chown(file, Some(user), Some(user)).expect("chown");
+            set_mode(file, mode);
+            tree::set_mtime(file, time);
+        }
+        let held = fs::metadata(&planted).expect("stat").ino();
+        let plan = way.cp(&["-a", "-n"], &[&data], &sink).run().exits(0).summary();
+        assert_eq!((plan.number("files"), plan.number("metadata_only")), (1, 0), "{}", way.name());
+        let run = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0);
+        let stat = fs::metadata(&planted).expect("stat");
+        assert_ne!(stat.ino(), held, "{}: it was given away\n{}", way.name(), run.describe());
+        assert_eq!((stat.uid(), stat.mode() & 0o7777), (0, 0o4755), "{}", way.name());
+        assert_same(&data, &sink.join("data"), ALL);
+        let again = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_eq!((again.number("unchanged"), again.number("files")), (1, 0), "{}", way.name());
+    }
+}
+
+/// Goal: a file's mode changes at the destination only: another name of it, elsewhere, keeps its own.
+/// Method: a copied file gets a second name beside the destination; another mode at the source, and the copy again.
+#[test]
+fn names_elsewhere_keep_their_mode() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let file = data.join("f");
+    fs::write(&file, "content").expect("write");
+    set_mode(&file, 0o644);
+    Haul::cp(["-r"]).args([&data, &sink]).run().sane().exits(0);
+    let elsewhere = room.at("elsewhere");
+    fs::hard_link(sink.join("data/f"), &elsewhere).expect("link");
+    set_mode(&file, 0o600);
+    Haul::cp(["-r"]).args([&data, &sink]).run().sane().exits(0);
+    let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+    assert_eq!((mode(&sink.join("data/f")), mode(&elsewhere)), (0o600, 0o644));
+    assert_eq!(read(sink.join("data/f")), b"content");
+}
+
+/// Goal: an unchanged file that is not ours to change, and allows more than its source, fails by name.
+/// Method: somebody's private file, and root's at the destination, which its group may read and write.
+#[test]
+fn what_is_anothers_and_wider_fails() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let (file, stands) = (data.join("f"), room.dir("sink/data").join("f"));
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+    for (file, user, mode) in [(&file, 65_534, 0o600), (&stands, 0, 0o060)] {
+        fs::write(file, "content").expect("write");
+        std::os::unix::fs::chown(file, Some(user), Some(0)).expect("chown");
+        set_mode(file, mode);
+        tree::set_mtime(file, time);
+    }
+    set_mode(&sink, 0o777);
+    set_mode(&sink.join("data"), 0o777);
+    let run = Haul::cp(["-r"]).args([&data, &sink]).run_by_nobody(&room).run().sane().exits(3);
+    assert!(run.stderr.contains("belongs to user 0"), "{}", run.describe());
+}
+
+/// Goal: times are compared as finely as the file system keeps them on which the file lies, not as the destination's root does.
+/// Method: a destination that keeps whole seconds with another mounted in it that keeps all, and the reverse: a change within a
+/// second is copied where it can be told, and a rerun copies nothing.
+#[test]
+fn each_file_system_has_its_grain() {
+    need!("ext4");
+    for (above, below) in [(Kind::Ext4Old, Kind::Ext4), (Kind::Ext4, Kind::Ext4Old)] {
+        let room = Room::new();
+        let data = room.dir("data");
+        let root = Disk::new(&room, "sink", above);
+        let _sub = Disk::new(&room, "sink/sub", below);
+        let (sink, file) = (root.at(""), room.dir("data/sub").join("f"));
+        let at = |nanos| SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, nanos);
+        fs::write(&file, "aaaa").expect("write");
+        tree::set_mtime(&file, at(123_456_789));
+        let copy =
+            || Haul::cp(["-r"]).args([contents(&data), sink.clone().into()]).run().sane().exits(0).summary();
+        assert_eq!(copy().number("files"), 1);
+        assert_eq!(copy().number("unchanged"), 1, "{below:?}");
+        fs::write(sink.join("sub/f"), "bbbb").expect("write");
+        tree::set_mtime(&sink.join("sub/f"), at(900_000_000));
+        // Where whole seconds are kept the two cannot be told apart.
+        assert_eq!(copy().number("files"), u64::from(below == Kind::Ext4), "{below:?}");
     }
 }
 

@@ -240,6 +240,10 @@ pub struct Rights {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+    /// It has other names, which would change with it.
+    pub linked: bool,
+    /// It is another user's, and this one may give files away.
+    pub foreign: bool,
 }
 
 /// Which inode stands at a name.

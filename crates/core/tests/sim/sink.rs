@@ -438,7 +438,7 @@ impl World {
                 let mtime = Timestamp { secs: file.mtime, nanos: 7 };
                 // Now and then the rights are not those of the source.
                 let rights =
-                    Rights { mode: if self.rng.u8(..4) == 0 { 0o666 } else { 0o644 }, uid: 0, gid: 0 };
+                    Rights { mode: if self.rng.u8(..4) == 0 { 0o666 } else { 0o644 }, ..Rights::default() };
                 Existing::File { size: file.len, mtime, grain: 1, rights }
             }
         };

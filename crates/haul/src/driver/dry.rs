@@ -343,10 +343,11 @@ fn plan(
         Existing::Nothing => false,
         Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
         Existing::Link | Existing::Special => policy.no_clobber,
-        Existing::File { mtime, .. } => {
+        Existing::File { mtime, rights, .. } => {
             let fits = !change.has(Change::SIZE) && !change.has(Change::TIME);
-            if fits && !policy.force {
-                let amended = !change.is_none() && !policy.no_clobber;
+            let amended = !change.is_none() && !policy.no_clobber;
+            let in_place = !amended || change.may_be_set(*rights, meta, policy.owner);
+            if fits && !policy.force && in_place {
                 return Ok(if amended { FileState::Amended(change) } else { FileState::Unchanged });
             }
             policy.no_clobber || (policy.update && *mtime > meta.mtime)

@@ -63,11 +63,13 @@ impl Sink {
                     .fail_file(id, Failure { stage: Stage::Create, errno: EEXIST, text: text.into() });
             }
             Existing::Link | Existing::Special => policy.no_clobber.then_some(Ended::Skipped),
-            Existing::File { size, mtime, grain, .. } => {
+            Existing::File { size, mtime, grain, rights } => {
                 let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
-                if fits && (!policy.force || haul_mutant::removed("force-copies")) {
-                    // With `--no-clobber` other rights are as they should be.
-                    let differ = file.change.has(Change::RIGHTS) && !policy.no_clobber;
+                // With `--no-clobber` other rights are as they should be.
+                let differ = file.change.has(Change::RIGHTS) && !policy.no_clobber;
+                if differ && fits && !file.change.may_be_set(rights, &file.meta, policy.owner) {
+                    None
+                } else if fits && (!policy.force || haul_mutant::removed("force-copies")) {
                     amend = found.inode.filter(|_| differ);
                     Some(Ended::Unchanged)
                 } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {

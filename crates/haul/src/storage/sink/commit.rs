@@ -299,7 +299,8 @@ impl Sink {
         }
         // Held against how it stood before this run: what was made in it since has changed its mtime.
         Ok(self.tree.stood(id).map_or(Change::NEW, |stat| {
-            let grain = |mtime| if mtime == meta.mtime { 1 } else { self.files.grain_for(mtime) };
+            let grain =
+                |mtime| if mtime == meta.mtime { 1 } else { self.files.grain_for(&fd, stat.st_dev, mtime) };
             Change::of_dir(&stood_of(&stat, grain), meta, self.dir_owner)
         }))
     }

@@ -53,7 +53,8 @@ pub(super) struct Files {
     live: Mutex<HashSet<Inode>>,
     /// Temporaries that are being made and may not be among these yet.
     making: AtomicUsize,
-    pub(super) grain: OnceLock<u32>,
+    /// Granularity of mtimes by device, as far as that was asked.
+    pub(super) grains: Mutex<HashMap<u64, Arc<Mutex<Option<u32>>>>>,
     /// What the destination makes of an mtime, as far as that was asked.
     pub(super) held: Mutex<HashMap<(u64, Timestamp), Option<Timestamp>>>,
     /// The file system is of [`LOCAL`]. The destination is one file system, but for what is mounted below it; where this is wrong
@@ -158,7 +159,7 @@ impl Files {
             open: Mutex::default(),
             live: Mutex::default(),
             making: AtomicUsize::new(0),
-            grain: OnceLock::new(),
+            grains: Mutex::default(),
             held: Mutex::default(),
             local,
             spaces,

@@ -55,7 +55,8 @@ impl Files {
         if kind != FileType::Directory && !self.tree.claim(file.parent, &dir, &file.name, inode, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
         }
-        let mut existing = existing_of(&stat, |mtime| self.grain_for(mtime));
+        let me = self.adopt.ours.filter(|ours| !ours.faked).map(|ours| ours.uid);
+        let mut existing = existing_of(&stat, me, |mtime| self.grain_for(&dir, stat.st_dev, mtime));
         if let Existing::File { size, mtime, grain, .. } = &mut existing
             && *size == file.size
             && !same_time(item.mtime, *mtime, *grain)
@@ -93,23 +94,31 @@ impl Files {
         Some(mtime_of(&read.ok()?))
     }
 
-    /// The granularity of the destination's mtimes, nanoseconds. It is probed once, and only when it could
-    /// matter: an mtime that is no multiple of 100 ns proves that there is none.
-    pub(super) fn grain_for(&self, mtime: Timestamp) -> u32 {
+    /// The granularity of mtimes on the file system of `dir`, which is that `device`, nanoseconds. It is probed once for each, and only
+    /// when it could matter: an mtime that is no multiple of 100 ns proves that there is none.
+    pub(super) fn grain_for(&self, dir: &OwnedFd, device: u64, mtime: Timestamp) -> u32 {
         if !mtime.nanos.is_multiple_of(100) {
             return 1;
         }
-        *self.grain.get_or_init(|| self.probe_grain().unwrap_or(1))
+        let device = if haul_mutant::removed("grains-are-of-one-file-system") { 0 } else { device };
+        let known = lock(&self.grains).entry(device).or_default().clone();
+        // One probe, whoever else asks for it meanwhile: each makes a file.
+        let mut known = lock(&known);
+        if known.is_none() {
+            // A directory that takes no file says nothing of its file system.
+            *known = self.probe_grain(dir);
+        }
+        known.unwrap_or(1)
     }
 
-    fn probe_grain(&self) -> Option<u32> {
-        let (root, jail) = (self.tree.root(), self.tree.jail());
+    fn probe_grain(&self, dir: &OwnedFd) -> Option<u32> {
+        let jail = self.tree.jail();
         let name = temp_name(&Name::new(b"haul~grain").ok()?, self.tag, NO_FILE);
-        let fd = jail.create_temp(root, &name).ok()?;
+        let fd = jail.create_temp(dir, &name).ok()?;
         let set = Timestamp { secs: 1_000_000_001, nanos: 123_456_789 };
         let read = set_mtime(&fd, set).and_then(|()| rustix::fs::fstat(&fd));
         // A file system that is asked again without its cache would truncate too; the name goes at once.
-        let _ = jail.unlink(root, &name);
+        let _ = jail.unlink(dir, &name);
         Some(grain_between(set, mtime_of(&read.ok()?)))
     }
 }

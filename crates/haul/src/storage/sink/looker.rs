@@ -88,7 +88,10 @@ impl Looker {
         match tree.jail().stat(&dir, name) {
             Err(Errno::NOENT) => Ok(Existing::Nothing),
             Err(errno) => Err(fault::os(Stage::Open, "stat", &tree.path_of(parent, name), errno)),
-            Ok(stat) => Ok(existing_of(&stat, |_| self.grain(&stat))),
+            Ok(stat) => {
+                let me = rustix::process::geteuid().as_raw();
+                Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
+            }
         }
     }
 
@@ -150,16 +153,23 @@ fn is_nothing(failure: &Failure) -> bool {
     failure.errno == Errno::NOENT.raw_os_error()
 }
 
-fn rights_of(stat: &Stat) -> Rights {
-    Rights { mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid }
+/// `me`: to whom files belong that we make there, if that says anything.
+fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
+    Rights {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        linked: stat.st_nlink > 1,
+        foreign: me.is_some_and(|me| me != stat.st_uid) && rustix::process::geteuid().is_root(),
+    }
 }
 
 /// What was looked at; `grain` of this mtime, where it matters.
-pub(super) fn existing_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> Existing {
+pub(super) fn existing_of(stat: &Stat, me: Option<u32>, grain: impl FnOnce(Timestamp) -> u32) -> Existing {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let mtime = mtime_of(stat);
-            let rights = rights_of(stat);
+            let rights = rights_of(stat, me);
             Existing::File { size: stat.st_size as u64, mtime, grain: grain(mtime), rights }
         }
         FileType::Directory => Existing::Dir,
@@ -172,7 +182,7 @@ pub(super) fn existing_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> 
 /// How a directory stood that is told by `stat`.
 pub(super) fn stood_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> Stood {
     let mtime = mtime_of(stat);
-    Stood { rights: rights_of(stat), mtime, grain: grain(mtime) }
+    Stood { rights: rights_of(stat, None), mtime, grain: grain(mtime) }
 }
 
 /// What a symbolic link to `target` changes; one that leads there already stays as it is.

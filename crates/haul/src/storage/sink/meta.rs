@@ -224,6 +224,16 @@ impl Sink {
             Ok(fd) => fd,
             // It is somebody else's.
             Err(Errno::ACCESS | Errno::PERM) => {
+                let (stands, source) = (before.st_mode & 0o7777, item.meta.mode & 0o7777);
+                if is_wider(stands, source, false) && !haul_mutant::removed("no-wider-mode-of-others") {
+                    let text = format!(
+                        "{}: it belongs to user {} and has mode {stands:04o}, which allows more than {source:04o} at the source; \
+                         remove it, or have its owner change it",
+                        path(),
+                        before.st_uid
+                    );
+                    return Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), text));
+                }
                 count(&self.not_kept.mode);
                 return Ok(Change::NONE);
             }
