@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name, NameError};
+use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Announced, Failure, Stage, Totals};
-use rustix::fs::{FileType, Mode, OFlags, RawDir, open, openat};
+use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 
 use crate::storage::descriptors::budget;
@@ -35,7 +35,7 @@ use crate::storage::source::tree::{Place, SourceTree};
 use named::{RootNames, no_file};
 use out::Out;
 use probe::{Probe, Probed};
-use way::{DIR_FLAGS, Level, Way};
+use way::{DIR_FLAGS, Level, Names, Way};
 
 mod named;
 mod out;
@@ -174,15 +174,6 @@ impl Drop for Walk {
     fn drop(&mut self) {
         self.cancel();
     }
-}
-
-/// What one read of a directory gave.
-#[derive(Default)]
-struct Names {
-    names: Vec<Name>,
-    /// What is no name that can be copied, and why.
-    impossible: Vec<(Vec<u8>, NameError)>,
-    broken: Option<Errno>,
 }
 
 struct Walker<F> {
@@ -327,7 +318,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             // The first is one of those that are left out; what is in it is counted when it is read.
             let (.., entries) = too_deep.get_or_insert_with(|| (levels, path(), 1));
             match level.below(name) {
-                Ok(level) => way.enter(level),
+                Ok(level) => way.enter(level, &mut self.read_dir),
                 Err(_) if first => {
                     let entries = *entries;
                     let (_, path, _) = too_deep.take().expect("just put there");
@@ -340,7 +331,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
         let (place, id, fd) = (level.place, level.id, level.fd());
         if let Some(level) = self.enter(place, id, &fd, name, meta) {
-            way.enter(level);
+            way.enter(level, &mut self.read_dir);
         }
     }
 
@@ -391,7 +382,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Reads some names of a directory, and announces what is not a directory.
     fn read_level(&mut self, level: &mut Level) {
-        let Names { mut names, impossible, broken } = self.read_names(level);
+        let Names { mut names, impossible, broken } = level.next_names(&mut self.read_dir);
         for (bytes, why) in impossible {
             let mut path = self.tree.path_of(level.id.as_file());
             path.push(b'/');
@@ -417,49 +408,13 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     /// Reads some names of a directory that lies too deep, and returns how many they are.
     fn count_level(&mut self, level: &mut Level) -> u64 {
-        let Names { names, impossible, .. } = self.read_names(level);
+        let Names { names, impossible, .. } = level.next_names(&mut self.read_dir);
         let entries = names.len() + impossible.len();
         let found = self.probe.probe_all(&level.fd(), names);
         let is_dir = |probed: &Probed| probed.seen.kind == FileType::Directory;
         let dirs = found.into_iter().filter(|(_, probed)| probed.as_ref().is_ok_and(is_dir));
         level.subdirs = dirs.map(|(name, _)| (name, Meta::default())).collect::<Vec<_>>().into_iter();
         entries as u64
-    }
-
-    /// Reads what fits in the buffer of an open directory's names.
-    fn read_names(&mut self, level: &mut Level) -> Names {
-        let Names { mut names, mut impossible, mut broken } = Names::default();
-        let fd = level.fd();
-        let mut entries = RawDir::new(&fd, &mut self.read_dir);
-        loop {
-            match entries.next() {
-                None => {
-                    level.read = true;
-                    break;
-                }
-                Some(Err(Errno::INTR)) => continue,
-                Some(Err(errno)) => {
-                    level.read = true;
-                    broken = Some(errno);
-                    break;
-                }
-                Some(Ok(entry)) => {
-                    level.position = entry.next_entry_cookie();
-                    match entry.file_name().to_bytes() {
-                        b"." | b".." => {}
-                        bytes => match Name::new(bytes) {
-                            Ok(name) => names.push(name),
-                            Err(why) => impossible.push((bytes.to_vec(), why)),
-                        },
-                    }
-                }
-            }
-            // What lies in our buffer would be lost when we stop; the rest waits in the descriptor.
-            if entries.is_buffer_empty() {
-                break;
-            }
-        }
-        Names { names, impossible, broken }
     }
 
     /// Whether a name that was found is to be copied: not a job's, and not taken in the root.

@@ -252,6 +252,71 @@ fn closed_levels_are_found_again() {
     assert_eq!(failures(&items), []);
 }
 
+/// Goal: a directory that is gone on with after it was closed gives all of its names where positions in it are counts, also if names that
+/// were read are removed meanwhile.
+/// Method: a merged directory of an overlay with files of distinct sizes and chains of directories beside them; when the walk is at
+/// the bottom of a chain, files that it has seen are removed. One level is open at a time.
+#[test]
+fn counted_positions_lose_no_names() {
+    const FILES: u64 = 3000;
+    const BOTTOM: u64 = 1 << 20;
+    let temp = tempfile::tempdir().expect("tempdir");
+    let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| {
+        let dir = temp.path().join(name);
+        fs::create_dir(&dir).expect("mkdir");
+        dir
+    });
+    fs::create_dir(upper.join("top")).expect("mkdir");
+    fs::create_dir(lower.join("top")).expect("mkdir");
+    for i in 1..=FILES {
+        let file = fs::File::create(upper.join(format!("top/{i:0200}"))).expect("create");
+        file.set_len(i).expect("size");
+    }
+    for i in 0..40 {
+        let chain = [&upper, &lower][i % 2].join(format!("top/{i:0200}-chain/a/b/c"));
+        fs::create_dir_all(&chain).expect("mkdir");
+        fs::File::create(chain.join("bottom")).expect("create").set_len(BOTTOM).expect("size");
+    }
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    let mount = |args: &[&std::ffi::OsStr]| {
+        std::process::Command::new("mount").args(args).output().is_ok_and(|output| output.status.success())
+    };
+    let args = ["-t", "overlay", "-o", &options, "overlay"].map(std::ffi::OsStr::new);
+    if !mount(&[&args[..], &[merged.as_os_str()]].concat()) {
+        return eprintln!("skipped: mounting an overlay needs root");
+    }
+    let top = merged.join("top");
+    let seen = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
+    let (books, dir) = (seen.clone(), top.clone());
+    let watch = move |size| {
+        let (seen, removed) = &mut *books.lock().expect("books");
+        if size != BOTTOM {
+            seen.push(size);
+        } else if removed.is_empty() {
+            for i in seen.iter().take(500) {
+                fs::remove_file(dir.join(format!("{i:0200}"))).expect("rm");
+                removed.push(*i);
+            }
+        }
+        1 << 16
+    };
+    let tree = Arc::new(SourceTree::new());
+    let walk = Walk::start_with(specs(&top, &["/"]), tree.clone(), 0, 1, Box::new(watch)).expect("starts");
+    let items: Vec<_> = walk.items().iter().flatten().collect();
+    let found = checked_paths(&items, &tree).len() as u64;
+    drop((walk, items, tree));
+    let unmounted = std::process::Command::new("umount").arg(&merged).status().expect("umount");
+    assert!(unmounted.success());
+    let books = seen.lock().expect("books");
+    assert!(
+        !books.1.is_empty() && (books.0.len() as u64) == FILES,
+        "{} of {FILES} files seen",
+        books.0.len()
+    );
+    assert_eq!(found, FILES + 40 * 5);
+}
+
 /// Goal: names of 255 bytes come whole.
 #[test]
 fn longest_names_come_whole() {

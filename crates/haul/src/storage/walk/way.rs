@@ -4,15 +4,19 @@
 //! Invariants: open are the first level and the last few, never more than the limit and one. A level that was closed is opened
 //! again on the way up: from the directory below it by `..`, or by name from the nearest level above that is open; either only if
 //! device and inode are those that it had. It goes on behind the last name that was read, by the position that the directory itself
-//! gave (what holds for NFS, which knows no other).
+//! gave, if its file system keeps positions from one opening to the next (NFS knows no other). Elsewhere (overlayfs, tmpfs, FUSE)
+//! a position can be a mere count, which is wrong as soon as a name is removed: there all names are read before a level is closed,
+//! and one that has too many stays open.
 
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::vec;
 
-use haul_core::entry::{Meta, Name};
+use haul_core::entry::{Meta, Name, NameError};
 use haul_core::ids::DirId;
-use rustix::fs::{Mode, OFlags, SeekFrom, fstat, openat, seek};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, fstat, fstatfs, openat, seek};
 use rustix::io::Errno;
 
 use crate::storage::source::tree::Place;
@@ -23,6 +27,19 @@ pub(super) const DIR_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
+
+/// Reads of a level that are kept, when it is to be closed; each is a buffer of names.
+const AHEAD_MAX: usize = 64;
+
+/// What one read of a directory gave.
+#[derive(Default)]
+pub(super) struct Names {
+    pub(super) names: Vec<Name>,
+    /// What cannot be a name here, and why.
+    pub(super) impossible: Vec<(Vec<u8>, NameError)>,
+    /// Why nothing more can be read.
+    pub(super) broken: Option<Errno>,
+}
 
 /// A directory on the way down.
 pub(super) struct Level {
@@ -40,6 +57,8 @@ pub(super) struct Level {
     pub(super) subdirs: vec::IntoIter<(Name, Meta)>,
     /// All names were read.
     pub(super) read: bool,
+    /// Names that were read before they were needed.
+    ahead: VecDeque<Names>,
     /// It lies too deep: its entries are counted and nothing else.
     pub(super) counted: bool,
 }
@@ -55,6 +74,7 @@ impl Level {
             position: 0,
             subdirs: Vec::new().into_iter(),
             read: false,
+            ahead: VecDeque::new(),
             counted: false,
         }
     }
@@ -70,12 +90,54 @@ impl Level {
 
     /// Nothing of it is left to be done.
     pub(super) fn is_over(&self) -> bool {
-        self.read && self.subdirs.len() == 0
+        self.read && self.ahead.is_empty() && self.subdirs.len() == 0
+    }
+
+    /// The names that come next: those that were read ahead, or what fits in `buffer`.
+    pub(super) fn next_names(&mut self, buffer: &mut [MaybeUninit<u8>]) -> Names {
+        self.ahead.pop_front().unwrap_or_else(|| self.read_names(buffer))
+    }
+
+    /// Reads what fits in the buffer of an open directory's names.
+    fn read_names(&mut self, buffer: &mut [MaybeUninit<u8>]) -> Names {
+        let Names { mut names, mut impossible, mut broken } = Names::default();
+        let fd = self.fd();
+        let mut entries = RawDir::new(&fd, buffer);
+        loop {
+            match entries.next() {
+                None => {
+                    self.read = true;
+                    break;
+                }
+                Some(Err(Errno::INTR)) => continue,
+                Some(Err(errno)) => {
+                    self.read = true;
+                    broken = Some(errno);
+                    break;
+                }
+                Some(Ok(entry)) => {
+                    self.position = entry.next_entry_cookie();
+                    match entry.file_name().to_bytes() {
+                        b"." | b".." => {}
+                        bytes => match Name::new(bytes) {
+                            Ok(name) => names.push(name),
+                            Err(why) => impossible.push((bytes.to_vec(), why)),
+                        },
+                    }
+                }
+            }
+            // What lies in our buffer would be lost when we stop; the rest waits in the descriptor.
+            if entries.is_buffer_empty() {
+                break;
+            }
+        }
+        Names { names, impossible, broken }
     }
 
     /// The rest of it cannot be walked.
     pub(super) fn give_up(&mut self) {
         self.read = true;
+        self.ahead.clear();
         self.subdirs = Vec::new().into_iter();
     }
 
@@ -84,8 +146,20 @@ impl Level {
         self.fd.clone().expect("the last level is opened before it is used")
     }
 
-    /// Gives up its descriptor. What cannot be recognised again stays open.
-    fn close(&mut self) {
+    /// Gives up its descriptor. What cannot be recognised again, or gone on with, stays open.
+    fn close(&mut self, buffer: &mut [MaybeUninit<u8>]) {
+        if self.fd.is_none() {
+            return;
+        }
+        if !self.read && !keeps_positions(&self.fd()) {
+            while !self.read && self.ahead.len() < AHEAD_MAX {
+                let names = self.read_names(buffer);
+                self.ahead.push_back(names);
+            }
+            if !self.read {
+                return;
+            }
+        }
         if let Some(fd) = &self.fd
             && let Ok(identity) = identity_of(fd)
         {
@@ -107,6 +181,24 @@ impl Level {
         self.fd = Some(Arc::new(fd));
         Ok(())
     }
+}
+
+/// Whether the file system keeps a directory's positions from one opening to the next, whatever is removed meanwhile.
+fn keeps_positions(dir: &OwnedFd) -> bool {
+    const EXT4: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const F2FS: u64 = 0xf2f5_2010;
+    const ZFS: u64 = 0x2fc1_2fc1;
+    const NFS: u64 = 0x6969;
+    const CEPH: u64 = 0x00c3_6400;
+    const LUSTRE: u64 = 0x0bd0_0bd0;
+    const BEEGFS: u64 = 0x1983_0326;
+    if haul_mutant::removed("positions-that-last") {
+        return true;
+    }
+    let kind = fstatfs(dir).map_or(0, |stat| stat.f_type as u64 & 0xffff_ffff);
+    matches!(kind, EXT4 | XFS | BTRFS | F2FS | ZFS | NFS | CEPH | LUSTRE | BEEGFS)
 }
 
 // The widths of these fields differ between the CPUs that Linux runs on.
@@ -136,12 +228,12 @@ impl Way {
         self.levels.last_mut()
     }
 
-    /// Goes down.
-    pub(super) fn enter(&mut self, level: Level) {
+    /// Goes down. `buffer`: for the names of a level that is closed.
+    pub(super) fn enter(&mut self, level: Level, buffer: &mut [MaybeUninit<u8>]) {
         self.levels.push(level);
         // One goes down at a time: what lies above that is closed already.
         if let Some(at) = self.levels.len().checked_sub(self.open_max + 1).filter(|at| *at > 0) {
-            self.levels[at].close();
+            self.levels[at].close(buffer);
         }
     }
 
