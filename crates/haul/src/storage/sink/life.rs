@@ -64,9 +64,15 @@ pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
     if info.boot != here.boot {
         let same =
             !here.machine_id.is_empty() && info.machine_id == here.machine_id && info.host == here.host;
-        return if same { Life::Dead } else { Life::Unknown };
+        return if same || haul_mutant::removed("boots-are-of-one-machine") {
+            Life::Dead
+        } else {
+            Life::Unknown
+        };
     }
-    if here.pid_ns.is_empty() || info.pid_ns != here.pid_ns {
+    if (here.pid_ns.is_empty() || info.pid_ns != here.pid_ns)
+        && !haul_mutant::removed("processes-are-of-one-namespace")
+    {
         return Life::Unknown;
     }
     let Some(pid) = (info.pid > 0).then(|| Pid::from_raw(info.pid)).flatten() else { return Life::Unknown };
@@ -74,7 +80,9 @@ pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
         return Life::Dead;
     }
     match process_start(&info.pid.to_string()) {
-        Some(start) if start == info.pid_start => Life::Alive,
+        Some(start) if start == info.pid_start || haul_mutant::removed("process-numbers-return") => {
+            Life::Alive
+        }
         Some(_) => Life::Dead,
         // It exists, but /proc hides other users' processes.
         None => Life::Unknown,
