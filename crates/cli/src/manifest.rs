@@ -90,7 +90,9 @@ impl Manifest {
 impl Part {
     fn create(path: &Path) -> io::Result<Part> {
         let mut temporary = OsString::from(path);
-        temporary.push(format!(".tmp{}", std::process::id()));
+        if !haul_mutant::removed("manifests-appear-whole") {
+            temporary.push(format!(".tmp{}", std::process::id()));
+        }
         let temporary = PathBuf::from(temporary);
         // A leftover of a killed run with our pid.
         let _ = fs::remove_file(&temporary);

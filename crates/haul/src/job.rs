@@ -325,13 +325,16 @@ impl Options {
                 "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
             );
         }
-        if self.resume == Resume::Trust && self.manifest {
+        if self.resume == Resume::Trust && self.manifest && !haul_mutant::removed("trust-makes-no-manifest") {
             return Err(
                 "a manifest holds hashes of what was read, and --resume=trust leaves parts of files unread; \
                         leave one of them out",
             );
         }
-        if self.digest == Digest::Xxh3 && self.protect == Protect::Integrity {
+        if self.digest == Digest::Xxh3
+            && self.protect == Protect::Integrity
+            && !haul_mutant::removed("integrity-needs-blake3")
+        {
             return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \
                         use --digest=blake3 with it, or --protect=tls");
         }

@@ -235,7 +235,8 @@ impl Replay {
                 let durable = self.session_durable?;
                 self.forget(&path);
                 self.slots.remove(&slot);
-                if self.solid.partials.len() + self.loose.partials.len() < self.bounds.partials {
+                let bounded = !haul_mutant::removed("replay-is-bounded");
+                if self.solid.partials.len() + self.loose.partials.len() < self.bounds.partials || !bounded {
                     let subtrees = SubtreeSet::capped(digest, fingerprint.size, SUBTREE_KEPT_MAX);
                     let partial = Partial { fingerprint, object_size, tag, number, map, subtrees };
                     self.layer(durable).partials.insert(path, (slot, partial));

@@ -75,7 +75,7 @@ impl Sink {
 
         // With space in advance a file has its full size from the beginning, so that says nothing of it.
         let written = lock(&open.path).written();
-        if counted && written < open.data_len {
+        if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
             let text = format!("{} has {written} of {} bytes and was not published", path(), file.size);
             return Err(fault::failure(Stage::Publish, 0, text));
         }
@@ -83,7 +83,7 @@ impl Sink {
         let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
         let size = stat.st_size as u64;
         // A sparse file may end in a hole.
-        if size < file.size && file.map.is_none() {
+        if size < file.size && file.map.is_none() && !haul_mutant::removed("whole-or-nothing") {
             let text = format!("{} has {size} of {} bytes and was not published", path(), file.size);
             return Err(fault::failure(Stage::Publish, 0, text));
         }
@@ -98,7 +98,7 @@ impl Sink {
         }
         let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
         let made = inode_of(&self.set_meta(fd, &wanted, &path)?);
-        if durable {
+        if durable && !haul_mutant::removed("files-are-synced") {
             self.synced(&open, || {
                 retry_on_intr(|| self.data.sync(fd, Extent::All))
                     .map_err(|errno| unsynced(&path(), errno, fd))
@@ -131,6 +131,7 @@ impl Sink {
             }
             Err(errno) => return Err(self.unnamed(file, &dir, errno, no_replace)),
         };
+        let no_replace = no_replace && !haul_mutant::removed("no-clobber-at-the-rename");
         let found = found.filter(|_| !no_replace);
         // Whether it takes the place of what was found.
         let over = match found {
@@ -273,6 +274,9 @@ impl Sink {
 
     /// Syncs one directory.
     pub(super) fn sync_dir(&self, id: DirId) -> Result<(), Failure> {
+        if haul_mutant::removed("names-are-synced") {
+            return Ok(());
+        }
         let fd = self.tree.dirfd(id)?;
         tree::sync_dir(&fd)
             .map_err(|errno| fault::os_at(Stage::Sync, "sync", &self.tree.path_of_dir(id), errno, &fd))

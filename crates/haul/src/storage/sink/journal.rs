@@ -113,7 +113,7 @@ impl Journal {
         let result = write_all_at(&fd, bytes, 0)
             .and_then(|()| retry_on_intr(|| rustix::fs::fdatasync(&fd)))
             .map_err(fail("write the journal"))
-            .and_then(|()| self.owner.still_owner())
+            .and_then(|()| self.still_ours())
             .and_then(|()| jail.rename(dir, &new, &name, false).map_err(fail("publish the journal")))
             .and_then(|()| sync_dir(dir).map_err(fail("sync the directory of the journal")));
         if let Err(failure) = result {
@@ -126,6 +126,10 @@ impl Journal {
         self.broken = None;
         self.reserve();
         Ok(())
+    }
+
+    fn still_ours(&self) -> Result<(), Failure> {
+        if haul_mutant::removed("journals-are-the-owners") { Ok(()) } else { self.owner.still_owner() }
     }
 
     /// For people.
@@ -181,7 +185,7 @@ impl Journal {
 
     /// The job is complete: removes the journal, gives the job up, and syncs their directory.
     pub fn remove(&mut self) -> Result<(), Failure> {
-        self.owner.still_owner()?;
+        self.still_ours()?;
         let place = self.owner.place();
         let dir = place.fd();
         let name = place.key().journal();

@@ -5,7 +5,8 @@
 //! machine was booted since; such a process writes nothing any more. So `/proc` is believed only if it is that of our own
 //! namespace (in a sandbox it can be that of the namespace above), and a process whose other threads still are, in a system call
 //! that cannot be broken off, is not gone.
-//! Assumed: no two machines have both name and machine id in common.
+//! Assumed: no two machines have name, machine id and the addresses of their network hardware in common. One that shows no such
+//! hardware (in a container) cannot prove that it was booted since.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -66,9 +67,15 @@ pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
     if info.boot != here.boot {
         let same =
             !here.machine_id.is_empty() && info.machine_id == here.machine_id && info.host == here.host;
-        return if same { Life::Dead } else { Life::Unknown };
+        return if same || haul_mutant::removed("boots-are-of-one-machine") {
+            Life::Dead
+        } else {
+            Life::Unknown
+        };
     }
-    if here.pid_ns.is_empty() || info.pid_ns != here.pid_ns {
+    if (here.pid_ns.is_empty() || info.pid_ns != here.pid_ns)
+        && !haul_mutant::removed("processes-are-of-one-namespace")
+    {
         return Life::Unknown;
     }
     let Some(pid) = (info.pid > 0).then(|| Pid::from_raw(info.pid)).flatten() else { return Life::Unknown };
@@ -76,11 +83,16 @@ pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
         return Life::Dead;
     }
     match process(&info.pid.to_string()) {
-        Some(Process { start, ended, .. }) if start != info.pid_start || ended == Ended::Wholly => Life::Dead,
+        Some(Process { start, ended, .. }) if differs(start, info) || ended == Ended::Wholly => Life::Dead,
         Some(Process { ended: Ended::No, .. }) => Life::Alive,
         // It was killed and can still write; or it exists, but /proc hides other users' processes.
         _ => Life::Unknown,
     }
+}
+
+/// It is another process of the same number.
+fn differs(start: u64, info: &OwnerInfo) -> bool {
+    start != info.pid_start && !haul_mutant::removed("process-numbers-return")
 }
 
 /// What `/proc` says of a process.
@@ -153,11 +165,34 @@ pub fn boot_id() -> [u8; 16] {
     u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
 
+/// What tells this machine from another made of the same image: the addresses of its network hardware, as sysfs shows it in `net`.
+/// `None`: there is none to be seen.
+fn hardware(net: &std::path::Path) -> Option<String> {
+    let mut addresses = Vec::new();
+    for entry in std::fs::read_dir(net).ok()?.flatten() {
+        // What is made by software has no device, and another address at the next boot.
+        let address = std::fs::read_to_string(entry.path().join("address")).unwrap_or_default();
+        let is_address = address.bytes().any(|byte| byte.is_ascii_hexdigit() && byte != b'0');
+        if is_address
+            && (entry.path().join("device").exists() || haul_mutant::removed("images-are-no-machines"))
+        {
+            addresses.push(address.trim().to_owned());
+        }
+    }
+    addresses.sort();
+    let hash = blake3::hash(addresses.join(" ").as_bytes());
+    (!addresses.is_empty()).then(|| hash.to_hex()[..16].to_owned())
+}
+
 /// This process as an owner.
 pub(super) fn here() -> OwnerInfo {
     let system = rustix::system::uname();
     let host: String = system.nodename().to_string_lossy().chars().take(HOST_CHARS_MAX).collect();
-    let machine_id = Some(read_line("/etc/machine-id")).filter(|id| !id.is_empty()).unwrap_or(host.clone());
+    let image = Some(read_line("/etc/machine-id")).filter(|id| !id.is_empty()).unwrap_or(host.clone());
+    let machine_id = match hardware("/sys/class/net".as_ref()) {
+        Some(hardware) => format!("{image}-{hardware}"),
+        None => String::new(),
+    };
     let pid_ns = namespace_shown_by("/proc".as_ref(), std::process::id()).unwrap_or_default();
     OwnerInfo {
         host,
@@ -203,5 +238,30 @@ mod tests {
         assert!(namespace_shown_by("/proc".as_ref(), me).is_some());
         assert_eq!(namespace_shown_by("/proc".as_ref(), me + 1), None);
         assert_eq!(namespace_shown_by("/proc/self".as_ref(), me), None);
+    }
+
+    /// Goal: machines of one image are told apart by their hardware, and one that shows none is not known again.
+    #[test]
+    fn machines_of_one_image_differ() {
+        let make = |cards: &[(&str, &str, bool)]| {
+            let net = tempfile::tempdir().expect("tempdir");
+            for (name, address, real) in cards {
+                let card = net.path().join(name);
+                std::fs::create_dir(&card).expect("mkdir");
+                std::fs::write(card.join("address"), format!("{address}\n")).expect("write");
+                if *real {
+                    std::fs::create_dir(card.join("device")).expect("mkdir");
+                }
+            }
+            hardware(net.path())
+        };
+        let (one, two) = (("eth0", "52:54:00:aa:00:01", true), ("eth1", "52:54:00:aa:00:02", true));
+        let soft = ("veth0", "0a:58:00:00:00:01", false);
+        let nothing = ("lo", "00:00:00:00:00:00", true);
+        assert!(make(&[one]).is_some());
+        assert_eq!(make(&[one, two]), make(&[two, soft, nothing, one]));
+        assert_ne!(make(&[one]), make(&[two]));
+        assert_eq!((make(&[soft, nothing]), make(&[])), (None, None));
+        assert_eq!(hardware("/none".as_ref()), None);
     }
 }

@@ -135,7 +135,7 @@ impl Sink {
         let source = meta.mode & 0o7777;
         let mut mode = source;
         // A setuid program may be meant for its group alone.
-        if !(user && group) {
+        if !(user && group) && !haul_mutant::removed("setid-needs-its-owner") {
             mode &= !SETUID;
         }
         if !group {
@@ -208,7 +208,8 @@ impl Sink {
         let inode = jail.open_path(&dir, &file.name).map_err(|errno| fail("open", errno))?;
         let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
         let regular = FileType::from_raw_mode(before.st_mode) == FileType::RegularFile;
-        if !regular || inode_of(&before) != item.found {
+        if (!regular || inode_of(&before) != item.found) && !haul_mutant::removed("amended-is-what-was-seen")
+        {
             let text =
                 format!("{}: something else stands there since it was looked at; it was left alone", path());
             return Err(fault::failure(Stage::Metadata, Errno::EXIST.raw_os_error(), text));

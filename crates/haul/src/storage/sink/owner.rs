@@ -230,7 +230,7 @@ impl JobDir {
             } else if life == Life::Unknown {
                 life = match &watched {
                     Some((epoch, first, since)) if *epoch == highest && first.ino == seen.ino => {
-                        if first.bytes != seen.bytes {
+                        if first.bytes != seen.bytes && !haul_mutant::removed("beats-are-heard") {
                             Life::Alive
                         } else if since.elapsed() >= patience.watch {
                             Life::Dead
@@ -254,7 +254,8 @@ impl JobDir {
                         Some((epoch, since)) if epoch == highest => since,
                         _ => alive.insert((highest, Instant::now())).1,
                     };
-                    let limit = if info.ends { patience.ending } else { patience.notice };
+                    let waited_for = info.ends && !haul_mutant::removed("ending-owners-are-waited-for");
+                    let limit = if waited_for { patience.ending } else { patience.notice };
                     if since.elapsed() >= limit {
                         return Err(AcquireError::Held(Box::new(info)));
                     }
@@ -270,7 +271,8 @@ impl JobDir {
                     format!("another run of this job was there: {}; watching it for {seconds} s", process())
                 }
                 Life::Dead => {
-                    let unproven = judged != Life::Dead || info.follows_unproven;
+                    let follows = info.follows_unproven && !haul_mutant::removed("unproven-is-remembered");
+                    let unproven = judged != Life::Dead || follows;
                     let epoch = highest.max(floor).saturating_add(1);
                     if let Some(owner) = self.create(epoch, what, &known, patience, unproven)? {
                         return Ok(owner);
@@ -278,7 +280,7 @@ impl JobDir {
                     continue;
                 }
             };
-            if stop(&waits) {
+            if stop(&waits) && !haul_mutant::removed("a-watch-stops") {
                 return Err(AcquireError::Stopped);
             }
             std::thread::sleep(patience.poll);
@@ -407,7 +409,8 @@ impl JobDir {
         };
         let all = self.owners()?;
         // A higher one, or ours gone: somebody held us for dead before we had written who we are.
-        if all.last().is_some_and(|highest| *highest > epoch) || !all.contains(&epoch) {
+        let lost = all.last().is_some_and(|highest| *highest > epoch) || !all.contains(&epoch);
+        if lost && !haul_mutant::removed("one-taker-wins") {
             return Ok(None);
         }
         // A lower one that was not there when we looked: it could not know of us, so it may own the job.

@@ -45,7 +45,7 @@ impl Sink {
             Stop::Os(errno) => fault::os_at(Stage::Read, "read back", &path(), errno, fd),
             Stop::Over(failure) => failure,
         })?;
-        match found == Some(root) {
+        match found == Some(root) || haul_mutant::removed("read-back-decides") {
             true => Ok(()),
             false => {
                 let text = format!(

@@ -104,6 +104,7 @@ pub fn resolve_sources(
         let spec = resolve(typed, recursive, home)?;
         if let RootTarget::Named(name) = &spec.target
             && let Some(first) = names.insert(name.clone(), index)
+            && !haul_mutant::removed("sources-do-not-clash")
         {
             return Err(SourceError::SameName {
                 first: printable(&paths[first]),

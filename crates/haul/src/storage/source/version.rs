@@ -3,7 +3,8 @@
 //! In: the file system of a file. Out: a number that is mixed into the number of its inode.
 //!
 //! Inode numbers are small and repeat from file system to file system, and so do ctimes, where they are kept in whole seconds,
-//! are the mtime under another name, or come with an image. So a version is known again only where both are worth something:
+//! are the mtime under another name, or come with an image; and what is written through a memory map to a file that lies in
+//! memory (tmpfs) never moves it. So a version is known again only where both are worth something:
 //! the file system has an identity, and is of a kind that moves ctime with each change and keeps a number for one file. Of all
 //! others the number is another in each session: then parts that an earlier run left are compared with the source before they
 //! count, which costs reading them.
@@ -21,11 +22,10 @@ fn keeps_versions(kind: u64) -> bool {
     const F2FS: u64 = 0xf2f5_2010;
     const BCACHEFS: u64 = 0xca45_1a4e;
     const ZFS: u64 = 0x2fc1_2fc1;
-    const TMPFS: u64 = 0x0102_1994;
     const CEPH: u64 = 0x00c3_6400;
     const LUSTRE: u64 = 0x0bd0_0bd0;
     const GPFS: u64 = 0x4750_4653;
-    matches!(kind & 0xffff_ffff, EXT4 | XFS | BTRFS | F2FS | BCACHEFS | ZFS | TMPFS | CEPH | LUSTRE | GPFS)
+    matches!(kind & 0xffff_ffff, EXT4 | XFS | BTRFS | F2FS | BCACHEFS | ZFS | CEPH | LUSTRE | GPFS)
 }
 
 /// What is mixed into the inode numbers of a file system of this type and identity, the same in every session and on every host;

@@ -76,7 +76,8 @@ impl Guests {
         }
         let at_start = self.post.is_none();
         if join.stream == StreamId(0) {
-            if join.epoch <= self.epoch || (at_start && join.epoch != FIRST_EPOCH) {
+            let stale = join.epoch <= self.epoch && !haul_mutant::removed("control-joins-newer");
+            if stale || (at_start && join.epoch != FIRST_EPOCH) {
                 return Joined::StaleEpoch;
             }
             self.epoch = join.epoch;
@@ -87,8 +88,9 @@ impl Guests {
         if join.epoch != present {
             return Joined::StaleEpoch;
         }
-        let too_many = if at_start { join.stream.0 > self.streams } else { self.live.len() >= LIVE_MAX };
-        if too_many || !self.used.insert(join.stream) {
+        let live_max = if haul_mutant::removed("streams-are-bounded") { usize::MAX } else { LIVE_MAX };
+        let too_many = if at_start { join.stream.0 > self.streams } else { self.live.len() >= live_max };
+        if too_many || !self.used.insert(join.stream) && !haul_mutant::removed("streams-join-once") {
             return Joined::BadStream;
         }
         self.live.insert(join.stream);

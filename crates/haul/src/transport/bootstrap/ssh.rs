@@ -62,7 +62,7 @@ pub(super) fn destination(spec: &RemoteSpec) -> Result<String, BootstrapError> {
         if text.is_empty() {
             return bad("is empty");
         }
-        if text.starts_with('-') {
+        if text.starts_with('-') && !haul_mutant::removed("hosts-are-no-options") {
             return bad("starts with '-'");
         }
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
@@ -103,7 +103,7 @@ pub(super) fn command_line(
     words.extend_from_slice(sharing);
     // Whoever answers is behind these words, or could be asked.
     let program = spec.ssh.first().map_or("ssh", |word| word.rsplit('/').next().unwrap_or_default());
-    if !spec.interactive && !ANSWERERS.contains(&program) {
+    if !spec.interactive && !ANSWERERS.contains(&program) && !haul_mutant::removed("batch-mode") {
         words.push("-oBatchMode=yes".into());
     }
     words.extend(["-T", "--", &destination, remote].map(OsString::from));
