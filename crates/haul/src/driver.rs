@@ -29,6 +29,7 @@ use crate::storage::sink::stripes::in_words;
 use crate::transport::Link;
 use crate::transport::rejoin::{JoinEvent, Joins};
 use crate::transport::stream::{ControlEvent, ControlHandle};
+use pulse::Pulse;
 pub(crate) use streams::PATIENCE;
 use streams::{Lines, Lost};
 
@@ -37,6 +38,7 @@ pub(crate) mod dry;
 mod held;
 pub(crate) mod net;
 mod processors;
+pub(crate) mod pulse;
 pub(crate) mod sink;
 pub(crate) mod source;
 mod spill;
@@ -53,10 +55,6 @@ pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
 const SETUP_MAX: Duration = Duration::from_secs(90);
 /// Lines that the other end may have shown to the user meanwhile.
 const SETUP_NOTES_MAX: u32 = 16;
-/// Something is said on the control stream at least this often.
-const PING_EVERY: Duration = Duration::from_secs(10);
-/// Nothing heard for this long: the other end is taken for dead.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A graceful stop is given up after this long; that of a sink after as long without a step, or where storage hangs, and
 /// at the latest after [`STOP_LONGEST`]: what was written is made durable first.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -323,40 +321,6 @@ impl Clock {
     /// How long until `time`, at most `max`.
     pub(crate) fn until(&self, time: Option<Time>, max: Duration) -> Duration {
         time.map_or(max, |time| time.since(self.now()).min(max))
-    }
-}
-
-/// Keeps the control stream alive and notices when the other end is silent.
-pub(crate) struct Pulse {
-    heard: Instant,
-    pinged: Instant,
-    number: u64,
-}
-
-impl Pulse {
-    pub(crate) fn new() -> Pulse {
-        Pulse { heard: Instant::now(), pinged: Instant::now(), number: 0 }
-    }
-    /// Something came from the other end.
-    pub(crate) fn heard(&mut self) {
-        self.heard = Instant::now();
-    }
-    /// Control joined again: it has to show that it works before long.
-    pub(crate) fn rejoined(&mut self) {
-        self.heard = Instant::now() - SILENCE_MAX.saturating_sub(Lines::resume_max());
-        self.pinged = Instant::now() - PING_EVERY;
-    }
-    /// Says something if it is time to; `Err` if the other end was silent for too long.
-    pub(crate) fn beat(&mut self, control: &ControlHandle) -> Result<(), String> {
-        if self.pinged.elapsed() >= PING_EVERY {
-            self.pinged = Instant::now();
-            self.number += 1;
-            control.send(Message::Ping(self.number));
-        }
-        if self.heard.elapsed() >= SILENCE_MAX {
-            return Err(format!("nothing was heard from the other end for {} s", SILENCE_MAX.as_secs()));
-        }
-        Ok(())
     }
 }
 

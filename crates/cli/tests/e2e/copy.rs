@@ -519,6 +519,44 @@ fn what_is_anothers_and_wider_fails() {
     assert!(run.stderr.contains("belongs to user 0"), "{}", run.describe());
 }
 
+/// Goal: a group gets no more by a copy than it has by the access control list of the source.
+/// Method: a list whose mask allows what it denies the group; then a change of the list, which a rerun brings over.
+#[test]
+fn a_mask_gives_a_group_nothing() {
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let file = room.file("data/f", "secret");
+        let set = |group: u16| {
+            let mut list = 2_u32.to_le_bytes().to_vec();
+            for (tag, perm, id) in [
+                (1_u16, 6_u16, u32::MAX),
+                (2, 6, 1234),
+                (4, group, u32::MAX),
+                (0x10, 6, u32::MAX),
+                (0x20, 0, u32::MAX),
+            ] {
+                list.extend(tag.to_le_bytes());
+                list.extend(perm.to_le_bytes());
+                list.extend(id.to_le_bytes());
+            }
+            rustix::fs::setxattr(&file, c"system.posix_acl_access", &list, rustix::fs::XattrFlags::empty())
+        };
+        if set(0).is_err() {
+            return eprintln!("skipped: no access control lists here");
+        }
+        let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+        assert_eq!(mode(&file), 0o660, "stat shows the mask");
+        way.cp(&["-r"], &[&data], &sink).run().sane().exits(0);
+        assert_eq!(mode(&sink.join("data/f")), 0o600, "{}", way.name());
+        let again = way.cp(&["-r"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_eq!((again.number("unchanged"), again.number("metadata_only")), (1, 0), "{}", way.name());
+        set(4).expect("another list");
+        way.cp(&["-r"], &[&data], &sink).run().sane().exits(0);
+        assert_eq!(mode(&sink.join("data/f")), 0o640, "{}", way.name());
+    }
+}
+
 /// Goal: times are compared as finely as the file system keeps them on which the file lies, not as the destination's root does.
 /// Method: a destination that keeps whole seconds with another mounted in it that keeps all, and the reverse: a change within a
 /// second is copied where it can be told, and a rerun copies nothing.

@@ -49,6 +49,7 @@ use mode::Modes;
 use objects::{Objects, Shared};
 use read::Reader;
 
+pub(super) mod acl;
 pub mod age;
 mod cache;
 pub mod failure;

@@ -19,6 +19,7 @@ use haul_core::wire::{self, Failure};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::acl;
 use super::cache::ReadEnd;
 use super::failure::{os_failure, own_failure, printable};
 use super::objects::{Objects, Shared, read_failure, short_failure};
@@ -350,8 +351,10 @@ impl Reader {
         generation: Generation,
     ) -> Result<(Fingerprint, Meta, Duration), Failure> {
         let Some(view) = self.tree.file(id) else { return Err(self.unknown(id)) };
-        let seen = self
-            .storage(|| self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name)));
+        let seen = self.storage(|| {
+            let dir = self.tree.dir_fd(view.place)?;
+            Ok(acl::told(dir.as_fd(), &view.name, look_surely(dir.as_fd(), &view.name)?))
+        });
         let seen =
             seen.map_err(|errno| os_failure(wire::Stage::Open, "stat", &self.tree.path_of(id), errno))?;
         if !seen.is_file() {

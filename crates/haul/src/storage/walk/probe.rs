@@ -11,6 +11,7 @@ use haul_core::entry::Name;
 use rustix::fs::{FileType, readlinkat};
 use rustix::io::Errno;
 
+use crate::storage::source::acl;
 use crate::storage::source::stat::{Seen, look_at};
 
 /// Most helper threads.
@@ -47,7 +48,7 @@ pub(super) struct Probe {
 
 /// Looks at one name.
 pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name) -> Result<Probed, Errno> {
-    let seen = look_at(dir, name)?;
+    let seen = acl::told(dir, name, look_at(dir, name)?);
     let link = match seen.kind {
         FileType::Symlink => Some(readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes().into()),
         _ => None,
