@@ -13,7 +13,9 @@
 mod support;
 
 mod between;
+mod changed;
 mod channels;
+
 mod copy;
 mod ctl;
 mod dial;

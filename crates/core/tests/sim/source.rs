@@ -258,7 +258,7 @@ impl World {
             SourceOp::HashFile { id, generation, map, seen } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
                     let mut keys = now.keys();
-                    let mut same = now.same_content(&view) && now.fingerprint() == seen;
+                    let mut same = now.same_content(&view) && seen == Some(now.fingerprint());
                     let mapped = map.is_some();
                     if let Some(map) = map.filter(|_| same) {
                         for (i, key) in keys.iter_mut().enumerate() {

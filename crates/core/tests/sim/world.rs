@@ -393,6 +393,7 @@ impl World {
             targets: self.sink_targets.is_some(),
             layouts: self.layouts,
             dry: false,
+            changed: Default::default(),
             verify: false,
             patience,
         });
