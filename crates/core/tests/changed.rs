@@ -263,6 +263,40 @@ fn what_is_sent_again_is_read_twice_again() {
     assert_eq!(bench.source.counts().prefixes, 1);
 }
 
+/// Goal: a hash that began before the last read of a file seals nothing, whatever the looks show: what was read last is looked at again.
+/// Method: a small file arrives damaged while it is hashed and is read again; then that hash comes back.
+#[test]
+fn an_old_hash_seals_nothing() {
+    let meta_only = Look::MetaOnly { seen: of_size(SIZE), settle: Duration::ZERO };
+    let young = Look::MetaOnly { seen: of_size(SIZE), settle: Duration::from_secs(2) };
+    let grown = Look::Grown { size: SIZE + 5 };
+    for (changed, first, second) in [
+        (OnChange::Prefix, grown, grown),
+        (OnChange::Prefix, meta_only, grown),
+        (OnChange::Retry, meta_only, meta_only),
+        (OnChange::Retry, meta_only, young),
+    ] {
+        let mut bench = Bench::new(changed, SIZE);
+        bench.read_small([3; 32], first);
+        assert!(matches!(bench.ops()[..], [SourceOp::HashFile { .. }]));
+        let whole = Extent { id: ID, generation: G0, offset: 0, len: SIZE };
+        bench.source.handle_message(Message::Resend(vec![whole]));
+        bench.act();
+        bench.read_small([3; 32], second);
+        bench.hashed(G0, Ok([3; 32]));
+        assert!(!bench.is_sealed(), "{second:?}: by a hash from before the last read");
+        assert_eq!(bench.ops(), [SourceOp::Look { id: ID, generation: G0 }], "{second:?}");
+        bench.done(SourceDone::Look { id: ID, generation: G0, result: Ok(first) });
+        assert!(matches!(bench.ops()[..], [SourceOp::HashFile { .. }]));
+        bench.hashed(G0, Ok([3; 32]));
+        let sealed = bench.sent.iter().find_map(|message| match message {
+            Message::Sealed(items) => Some(items.clone()),
+            _ => None,
+        });
+        assert_eq!(sealed, Some(vec![(ID, G0, 1)]));
+    }
+}
+
 /// Goal: what an earlier run left counts in the second reading as what was read in this one does; where the sink's word on
 /// it makes no whole, that is no word on the source, and the file is begun anew.
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! In: what a look found, what the sink lost or got damaged, a new fingerprint. Out: looks and hashes to make, seals,
 //! files withdrawn and announced again.
-//! Invariants: a seal is of a look that came after the last read of its pass; the sink may ask for objects again only so often.
+//! Invariants: a seal is of a look, and where that does not settle it of a hash, that began after the last read of its pass;
+//! the sink may ask for objects again only so often.
 //! Left out: what becomes of a file that changed (`changed`); when the second tries begin (`read`).
 
 use super::changed::differs;
@@ -48,8 +49,13 @@ impl Source {
 
     pub(super) fn handle_look(&mut self, id: FileId, look: Look, now: Time) {
         let Some(file) = self.files.get_mut(&id) else { return };
+        // A hash that is still under way began before the last read, and says nothing of it.
+        let is_stale = file.checking && !haul_mutant::removed("hash-after-last-read");
         match look {
             Look::Same => self.seal(id),
+            Look::MetaOnly { .. } | Look::Grown { .. } if is_stale => {
+                (file.phase, file.look_again) = (Phase::Looking, true);
+            }
             Look::MetaOnly { seen, settle } => {
                 file.phase = Phase::Hashing;
                 (file.seen, file.not_before) = (Some(seen), now.after(settle));
