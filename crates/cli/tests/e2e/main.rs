@@ -15,7 +15,6 @@ mod support;
 mod between;
 mod changed;
 mod channels;
-
 mod copy;
 mod ctl;
 mod dial;
