@@ -144,6 +144,14 @@ pub struct Cp {
     #[arg(short, long)]
     pub update: bool,
 
+    /// What becomes of a file that changes while it is copied
+    ///
+    /// Default: retry. No file is copied half old and half new: one that changed is read again at the end, and fails if it changes
+    /// once more. prefix is for files that only grow, logs and streams of detectors: what a file had at its start is copied, and
+    /// read a second time where it grew; the next run copies it anew. Not for databases, nor for whatever is written in its place.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Changed::Retry)]
+    pub changed: Changed,
+
     /// What a finished file is worth
     ///
     /// The default costs syncs, many in parallel, for a report of success should survive a power cut.
@@ -338,6 +346,16 @@ pub enum Durability {
     Disk,
     /// No syncs: faster, but a power cut may lose what was reported
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Changed {
+    /// It fails, at once
+    Fail,
+    /// It is tried once more when all else was read, then it fails
+    Retry,
+    /// One that only grows is copied up to the length that it had at its start, others fail; not for databases
+    Prefix,
 }
 
 /// The end that dials.

@@ -44,6 +44,7 @@ fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Sou
         targets,
         layouts: true,
         dry: false,
+        changed: Default::default(),
         verify: false,
         patience: Duration::from_secs(60),
     });

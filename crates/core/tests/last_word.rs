@@ -31,6 +31,7 @@ fn cut_off_with(patience: Duration) -> Source {
         targets: false,
         layouts: false,
         dry: false,
+        changed: Default::default(),
         verify: false,
         patience,
     };

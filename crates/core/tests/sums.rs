@@ -31,6 +31,7 @@ fn totals_of_a_source_saturate() {
         verify: false,
         patience: Duration::ZERO,
         dry: false,
+        changed: Default::default(),
     };
     let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));

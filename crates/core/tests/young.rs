@@ -28,6 +28,7 @@ fn source(wait: bool) -> Source {
         verify: false,
         patience: Duration::ZERO,
         dry: false,
+        changed: Default::default(),
     });
     source.handle_stream_up(StreamId(1));
     source.handle_message(Message::Grant { class: 0, total: 1 << 40 });
@@ -115,7 +116,7 @@ fn a_young_look_is_waited_out_before_the_hash() {
     let until = Time(5).after(GRAIN);
     assert_eq!(source.next_deadline(), Some(until));
     source.handle_tick(until);
-    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen };
+    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen: Some(seen) };
     assert_eq!(ops(&mut source), [op]);
     source.handle_tick(Time(until.0 + 1));
     assert_eq!(ops(&mut source), [], "once");

@@ -18,7 +18,7 @@ pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
-use crate::job::{Digest, Durability, Options, Resume, Role, Verify};
+use crate::job::{Changed, Digest, Durability, Options, Resume, Role, Verify};
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -190,6 +190,10 @@ pub struct Summary {
     pub unchanged: u64,
     /// Those of the unchanged files whose mode or owner was brought up to date.
     pub amended: u64,
+    pub changed: Changed,
+    /// With `changed` prefix: of the files that were copied, those that grew meanwhile, and what of them was copied, bytes.
+    pub prefixes: u64,
+    pub prefix_bytes: u64,
     pub skipped: u64,
     pub failed: u64,
     /// Of these, entries that were gone from the source when they were to be read.
@@ -255,6 +259,9 @@ impl Default for Summary {
             symlinks: 0,
             unchanged: 0,
             amended: 0,
+            changed: Changed::default(),
+            prefixes: 0,
+            prefix_bytes: 0,
             skipped: 0,
             failed: 0,
             vanished: 0,

@@ -274,7 +274,8 @@ impl Tally {
             // The hashing thread may be gone only when the run is over.
             // A sparse file's own digest is none of its content.
             (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => {
-                drop(hasher.send(Unmoved { path, source: source() }));
+                let len = (*end == Ended::Copied).then_some(bytes);
+                drop(hasher.send(Unmoved { path, source: source(), len }));
             }
             _ => {}
         }
@@ -296,6 +297,8 @@ pub(crate) struct Unmoved {
     pub(crate) path: Vec<u8>,
     /// At the source, if that is this end.
     pub(crate) source: Option<Vec<u8>>,
+    /// How much of it was copied, if it was: at the source it can have grown since.
+    pub(crate) len: Option<u64>,
 }
 
 /// The session's clock: core is given times since this moment.
@@ -472,6 +475,8 @@ pub(crate) fn end_report(meter: &Meter, strays: &AtomicU64, payload: u64, object
         payload,
         objects_resent,
         amended: 0,
+        prefixes: 0,
+        prefix_bytes: 0,
         not_kept: [0; NotKept::COUNT],
         held: Default::default(),
     }

@@ -8,6 +8,7 @@ use haul_core::digest::DigestKind;
 pub use haul_core::io::IoPolicy;
 use haul_core::io::OrderPolicy;
 pub use haul_core::schedule::Policy;
+use haul_core::transfer::source::OnChange;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a path or name, base64 in JSON because they need not be UTF-8.
@@ -114,6 +115,30 @@ pub enum Resume {
     Check,
     /// The journal is believed.
     Trust,
+}
+
+/// What becomes of a source file that changes while it is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Changed {
+    /// It fails.
+    Fail,
+    /// It is tried once more, then it fails.
+    #[default]
+    Retry,
+    /// One that only grows is copied up to the length that it had at its start; any other fails.
+    Prefix,
+}
+
+impl Changed {
+    /// The choice of core with the same name.
+    pub fn choice(self) -> OnChange {
+        match self {
+            Changed::Fail => OnChange::Fail,
+            Changed::Retry => OnChange::Retry,
+            Changed::Prefix => OnChange::Prefix,
+        }
+    }
 }
 
 /// Whether storage goes through the page cache.
@@ -260,6 +285,7 @@ pub struct Options {
     pub protect: Protect,
     pub verify: Verify,
     pub resume: Resume,
+    pub changed: Changed,
     /// What the passport of the network says, for what the user left open.
     pub start: Option<Start>,
     /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
@@ -301,6 +327,7 @@ impl Default for Options {
             protect: Protect::default(),
             verify: Verify::default(),
             resume: Resume::default(),
+            changed: Changed::default(),
             start: None,
             spill_dir: None,
             spill_size: None,

@@ -10,7 +10,7 @@ use haul::job;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
-use crate::args::{Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
+use crate::args::{Changed, Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings};
 use crate::{endpoint, signals};
@@ -141,6 +141,11 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         protect: args.protection.protect(),
         verify: args.protection.verify(),
         resume: args.protection.resume(),
+        changed: match args.changed {
+            Changed::Fail => job::Changed::Fail,
+            Changed::Retry => job::Changed::Retry,
+            Changed::Prefix => job::Changed::Prefix,
+        },
         start: None,
         spill_dir: args.spill.clone(),
         spill_size: args.spill_size,

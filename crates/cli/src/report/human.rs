@@ -209,6 +209,20 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     if s.amended > 0 {
         let _ = writeln!(out, "  {} files: metadata only", count(s.amended));
     }
+    let first = bytes(s.prefix_bytes);
+    match s.prefixes {
+        0 => {}
+        1 => {
+            let _ = writeln!(out, "  1 file grew while it was copied: its first {first} were copied");
+        }
+        n => {
+            let n = count(n);
+            let _ = writeln!(
+                out,
+                "  {n} files grew while they were copied: of each the first bytes were, {first} in all"
+            );
+        }
+    }
 }
 
 fn transport(out: &mut String, s: &Summary) {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Status, TargetTable};
-use haul::job::{Durability, Resume, Verify};
+use haul::job::{Changed, Durability, Resume, Verify};
 use serde::Serialize;
 
 use super::Ending;
@@ -213,6 +213,9 @@ struct SummaryLine<'a> {
     verify: &'static str,
     came_back: u64,
     resume: &'static str,
+    changed: &'static str,
+    prefixes: u64,
+    prefix_bytes: u64,
     held: HeldBytes,
     path: &'a str,
     strays: u64,
@@ -395,6 +398,13 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
             Resume::Check => "check",
             Resume::Trust => "trust",
         },
+        changed: match s.changed {
+            Changed::Fail => "fail",
+            Changed::Retry => "retry",
+            Changed::Prefix => "prefix",
+        },
+        prefixes: s.prefixes,
+        prefix_bytes: s.prefix_bytes,
         held: HeldBytes {
             checked: s.held.checked,
             wrong: s.held.wrong,

@@ -299,6 +299,22 @@ fn lost_stdout_stops_only_the_events() {
     }
 }
 
+/// Goal: files of which the beginning was copied are counted, and it is said how much that was.
+#[test]
+fn files_that_grew_are_told() {
+    for (prefixes, told_of) in [
+        (0, None),
+        (1, Some("  1 file grew while it was copied: its first 12.3 MB were copied\n")),
+        (3, Some("  3 files grew while they were copied: of each the first bytes were, 12.3 MB in all\n")),
+    ] {
+        let mut end = ending(Status::Complete);
+        (end.summary.prefixes, end.summary.prefix_bytes) = (prefixes, 12_300_000);
+        let (_, err) = told(&Settings::default(), &end);
+        assert_eq!(err.contains("grew"), told_of.is_some());
+        assert!(err.contains(told_of.unwrap_or_default()), "{err}");
+    }
+}
+
 /// Goal: a person sees what was asked for, made safe, and the summary at the end.
 #[test]
 fn people_see_what_they_asked_for() {

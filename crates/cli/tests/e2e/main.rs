@@ -13,6 +13,7 @@
 mod support;
 
 mod between;
+mod changed;
 mod channels;
 mod copy;
 mod ctl;

@@ -42,13 +42,13 @@ fn whole_seconds(path: &Path) {
 
 /// Goal: what is copied is one version of a file, the newest, also if it was changed while it was copied and none of its times shows that.
 /// Method: a file is written again and again until its second is over, while it is copied.
-fn changes_in_one_second_are_not_mixed(room: &Room, data: &Path) {
+fn changes_in_one_second_are_not_mixed(room: &Room, data: &Path, options: &[&str]) {
     whole_seconds(data);
     for round in 0..2 {
         let sink = room.dir(&format!("sink{round}"));
         second_begins();
         rewrite(data, 1);
-        let haul = Way::Here.cp(&[], &[data], &sink).start();
+        let haul = Way::Here.cp(options, &[data], &sink).start();
         let mut byte = 1_u8;
         while into_the_second() < 700 {
             byte = byte.wrapping_add(1);
@@ -82,8 +82,18 @@ fn whole_seconds_of_ext4_mix_nothing() {
     need!("ext4");
     let room = Room::new();
     let disk = Disk::new(&room, "disk", Kind::Ext4Old);
-    changes_in_one_second_are_not_mixed(&room, &disk.at("data"));
+    changes_in_one_second_are_not_mixed(&room, &disk.at("data"), &[]);
     changes_between_runs_are_not_mixed(&room, &disk.at("data"));
+}
+
+/// Goal: nor does a copy that lets files grow, if they are changed in their place: no other content can have the size and mtime that
+/// are published.
+#[test]
+fn whole_seconds_mix_nothing_in_prefixes() {
+    need!("ext4");
+    let room = Room::new();
+    let disk = Disk::new(&room, "disk", Kind::Ext4Old);
+    changes_in_one_second_are_not_mixed(&room, &disk.at("data"), &["--changed=prefix"]);
 }
 
 #[test]
@@ -92,6 +102,6 @@ fn whole_seconds_below_an_overlay_mix_nothing() {
     let room = Room::new();
     let disk = Disk::new(&room, "disk", Kind::Ext4Old);
     let overlay = Overlay::mount(&room, "over", &disk.at(""));
-    changes_in_one_second_are_not_mixed(&room, &overlay.at("data"));
+    changes_in_one_second_are_not_mixed(&room, &overlay.at("data"), &[]);
     changes_between_runs_are_not_mixed(&room, &overlay.at("data"));
 }

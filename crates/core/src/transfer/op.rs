@@ -44,10 +44,11 @@ pub enum SourceOp {
     Look { id: FileId, generation: Generation },
     /// Hash these subtrees of the file and compare.
     Verify { id: FileId, generation: Generation, size: u64, subtrees: Vec<Subtree> },
-    /// Hash the whole file (ctime alone changed), which must be what was `seen` before and after that. With a `map` it is
+    /// Hash the whole file (ctime alone changed), which must be what was `seen` before and after that; `None`: it grows, so hash
+    /// the size of its generation, which must be there, whatever lies behind it. With a `map` it is
     /// a sparse one: give its sparse root ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what
     /// lies between the map's extents is still zeros; where it is not, the file changed.
-    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Fingerprint },
+    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Option<Fingerprint> },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
     /// against it. Of one that gives bytes beyond its size ([`Look::Longer`]) the size is what it gave. What is read of it counts only if the read begins as long after the answer as that says.
     Refresh { id: FileId, generation: Generation },
@@ -74,6 +75,11 @@ pub enum Look {
     MetaOnly {
         seen: Fingerprint,
         settle: Duration,
+    },
+    /// Only where the user asked for files that grow ([`OnChange::Prefix`](super::source::OnChange::Prefix)): it is the same inode
+    /// and not shorter, and of this `size` now; size or mtime differ. A second hash of what was read must decide.
+    Grown {
+        size: u64,
     },
     /// It gives bytes beyond its size, as files of `/proc` do: what it has must be found by reading, which
     /// [`SourceOp::Refresh`] does.

@@ -4,7 +4,7 @@
 //! Out: reads to make, frames to send, entries that ended.
 //! Invariants: no payload is read without a grant for it and a buffer; a file is sealed only by a look that
 //! came after its last read; an entry is known from its announcement until it ended, never longer.
-//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`; frames that
+//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`, `changed`; frames that
 //! wait on flash (`spill`).
 
 use alloc::sync::Arc;
@@ -24,6 +24,7 @@ use crate::wire::{
 };
 
 mod answer;
+mod changed;
 mod classes;
 mod done;
 mod file;
@@ -47,6 +48,18 @@ use spill::Spill;
 pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, STALLS_TOLD, SpillConfig, SpillCounts, Stall};
 pub use streams::QUEUED_MAX;
 use streams::{Settled, Streams};
+
+/// What becomes of a file that changes while it is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnChange {
+    /// It fails.
+    Fail,
+    /// It is tried once more, in its new version, and then it fails.
+    #[default]
+    Retry,
+    /// One that only grows is copied up to the length that it had at its start; any other fails.
+    Prefix,
+}
 
 /// What the source machine must know before it starts.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +88,8 @@ pub struct SourceConfig {
     pub verify: bool,
     /// Nothing is sent: the sink says what would be.
     pub dry: bool,
+    /// What becomes of files that change while they are copied.
+    pub changed: OnChange,
     /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
     pub patience: Duration,
 }
@@ -132,6 +147,9 @@ pub struct SourceCounts {
     pub objects_resent: u64,
     /// How often a file came back wrong from the sink's storage.
     pub sent_back: u64,
+    /// Files that were copied up to the length that they had at their start, for they grew meanwhile; and that length of all of them.
+    pub prefixes: u64,
+    pub prefix_bytes: u64,
     /// Bytes that the sink said are on media, of files not yet done.
     pub durable: u64,
     /// Bytes that the sink said it holds from an earlier run.
@@ -295,7 +313,9 @@ impl Source {
                         meta: entry.meta,
                         fingerprint: *fingerprint,
                         not_before,
-                        seen: *fingerprint,
+                        seen: None,
+                        grown_to: 0,
+                        measured: false,
                         object_size: *object_size,
                         object_size_max: *object_size,
                         striped: *striped,

@@ -480,6 +480,8 @@ fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {
     let payload = r.u64("report: payload")?;
     let objects_resent = r.u64("report: objects sent again")?;
     let amended = r.u64("report: metadata only")?;
+    let prefixes = r.u64("report: prefixes")?;
+    let prefix_bytes = r.u64("report: bytes of prefixes")?;
     let mut not_kept = [0; NotKept::COUNT];
     for count in &mut not_kept {
         *count = r.u64("report: not kept")?;
@@ -490,5 +492,17 @@ fn read_report(r: &mut Reader<'_>) -> Result<EndReport, WireError> {
         trusted: r.u64("report: trusted")?,
         time: r.u64("report: time of checking")?,
     };
-    Ok(EndReport { cpu, rss_max, stages, strays, payload, objects_resent, amended, not_kept, held })
+    Ok(EndReport {
+        cpu,
+        rss_max,
+        stages,
+        strays,
+        payload,
+        objects_resent,
+        amended,
+        prefixes,
+        prefix_bytes,
+        not_kept,
+        held,
+    })
 }

@@ -604,6 +604,8 @@ fn write_report(w: &mut Writer<'_>, report: &EndReport) {
     w.u64(report.payload);
     w.u64(report.objects_resent);
     w.u64(report.amended);
+    w.u64(report.prefixes);
+    w.u64(report.prefix_bytes);
     for count in report.not_kept {
         w.u64(count);
     }

@@ -186,6 +186,10 @@ pub struct EndReport {
     pub objects_resent: u64,
     /// Unchanged files whose mode or owner was brought up to date (sink).
     pub amended: u64,
+    /// Files that were copied up to the length that they had at their start, for they grew meanwhile (source); and the bytes of
+    /// these.
+    pub prefixes: u64,
+    pub prefix_bytes: u64,
     /// What could not be kept, counted by [`NotKept`].
     pub not_kept: [u64; NotKept::COUNT],
     /// What this end did with the parts of files that an earlier run left.

@@ -54,7 +54,7 @@ impl World {
             false => (file.len, file.mtime),
         };
         assert_eq!((len, mtime), (version.len, version.mtime), "entry {entry} is done");
-        let shown = self.tree.shown(entry, len, mtime, &keys);
+        let shown = self.tree.shown(entry, (len, mtime), &keys, self.prefixes());
         let shown = shown.unwrap_or_else(|| panic!("entry {entry} is done with content {keys:?}"));
         assert_eq!(root, Some(root_of(&keys, len)), "root of entry {entry}");
         self.acknowledge(entry, shown.key, &version, 0..blocks_of(len));
@@ -147,7 +147,10 @@ impl World {
         let file = &self.disk.files[file];
         let keys = file.keys(false);
         let old = keys.iter().all(|key| *key == OLD) && file.len == 70_000;
-        let known = self.tree.shown(entry, file.len, file.mtime, &keys).is_some() || (old && !newest);
+        let known = {
+            let shown = self.tree.shown(entry, (file.len, file.mtime), &keys, self.prefixes());
+            shown.is_some() || (old && !newest)
+        };
         assert!(known, "entry {entry} shows what no version had: {file:?}");
         if newest {
             let version = self.tree.version(entry).expect("a file");

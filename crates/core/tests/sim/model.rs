@@ -26,6 +26,8 @@ pub const GARBAGE: u8 = 255;
 pub const OLD: u8 = 200;
 /// A block of zeros.
 pub const ZERO: u8 = 100;
+/// The inode of a version that is none any more, for it was changed and its times were not.
+pub const HIDDEN: u64 = u64::MAX;
 
 const LENGTHS: [u64; 15] = [
     0, 1, 1000, 1024, 5000, 65_535, 65_536, 65_537, 131_072, 200_000, 262_144, 300_001, 393_216, 450_000,
@@ -180,6 +182,10 @@ impl Version {
     pub fn meta(&self) -> Meta {
         Meta { mode: 0o644, uid: 1, gid: 1, mtime: self.fingerprint().mtime }
     }
+    /// Its first `len` bytes, which are not more than it has.
+    pub fn cut(self, len: u64) -> Version {
+        Version { len, ..self }
+    }
     pub fn same_content(&self, other: &Version) -> bool {
         self.len == other.len && self.mtime == other.mtime
     }
@@ -262,16 +268,37 @@ impl Tree {
         }
     }
 
-    /// The newest version with this length, mtime and content; holes and zeros are the same content.
-    pub fn shown(&self, entry: usize, len: u64, mtime: i64, blocks: &[u8]) -> Option<Version> {
+    /// The newest version with this length, mtime and content; holes and zeros are the same content. `prefixes`: or any version
+    /// that begins so, if there was one with this length and mtime.
+    pub fn shown(
+        &self,
+        entry: usize,
+        (len, mtime): (u64, i64),
+        blocks: &[u8],
+        prefixes: bool,
+    ) -> Option<Version> {
         let Kind::File(versions) = &self.entries[entry].kind else { return None };
-        let shows = |v: &&Version| {
-            let zeros = |key: &u8| if *key == NOTHING { ZERO } else { *key };
-            v.len == len
-                && v.mtime == mtime
-                && v.keys().iter().eq(blocks.iter().map(zeros).collect::<Vec<_>>().iter())
-        };
-        versions.iter().rev().find(shows).copied()
+        let zeros = |key: &u8| if *key == NOTHING { ZERO } else { *key };
+        let blocks: Vec<u8> = blocks.iter().map(zeros).collect();
+        let is_told = |v: &Version| v.len == len && v.mtime == mtime && v.ino != HIDDEN;
+        let exact = versions.iter().rev().find(|v| is_told(v) && v.keys() == blocks).copied();
+        // What was hidden is not to be seen under its own size and mtime.
+        let is_old = |v: &Version| v.ino == HIDDEN && v.len == len && v.mtime == mtime;
+        let begins = |v: &&Version| v.len >= len && !is_old(v) && v.cut(len).keys() == blocks;
+        let prefix = versions.iter().rev().find(begins).filter(|_| prefixes && versions.iter().any(is_told));
+        exact.or(prefix.map(|v| v.cut(len)))
+    }
+
+    /// Some file that is not among the longest becomes longer. Returns which, if there is one.
+    pub fn grow(&mut self, rng: &mut Rng) -> Option<usize> {
+        let i = rng.usize(..self.entries.len());
+        let entry = &mut self.entries[i];
+        let Kind::File(versions) = &mut entry.kind else { return None };
+        let last = versions.last().copied().filter(|_| entry.alive)?;
+        let longer: Vec<u64> = LENGTHS.iter().copied().filter(|len| *len > last.len).collect();
+        let len = *longer.get(rng.usize(..longer.len().max(1)))?;
+        versions.push(Version { len, mtime: last.mtime + 1, ctime: last.ctime + 1, ..last });
+        Some(i)
     }
 
     /// Something happens to a file at the source. Returns it and what happened; true: its content, length

@@ -524,7 +524,7 @@ impl World {
             }
         }
         let keys = self.disk.files[temp].keys(false);
-        let known = self.tree.shown(entry, file.size, publish.meta.mtime.secs, &keys);
+        let known = self.tree.shown(entry, (file.size, publish.meta.mtime.secs), &keys, self.prefixes());
         assert!(
             known.is_some(),
             "entry {entry} is published with what no version had: {:?}",

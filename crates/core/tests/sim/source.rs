@@ -8,13 +8,13 @@ use haul_core::entry::EntryKind;
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId, Time};
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
-use haul_core::transfer::source::{Lies, Source, SourceAction};
+use haul_core::transfer::source::{Lies, OnChange, Source, SourceAction};
 use haul_core::wire::{Announced, Failure, Message, Stage, Totals, credit_cost};
 
 use super::link::{Frame, Told};
 use super::model::{
-    BLOCK, GARBAGE, KEYS, Kind, NOTHING, Version, ZERO, blocks_of, map_of, mixed_node, name_of, plain_root,
-    root_of,
+    BLOCK, GARBAGE, HIDDEN, KEYS, Kind, NOTHING, Version, ZERO, blocks_of, map_of, mixed_node, name_of,
+    plain_root, root_of,
 };
 use super::targets::Targets;
 use super::world::{Hidden, World};
@@ -33,6 +33,8 @@ struct Payload {
 thread_local! {
     /// Frames that were fetched from flash, over all runs.
     pub static FETCHED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// Files that were found grown, over all runs.
+    pub static GROWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 pub enum SpillOp {
@@ -235,6 +237,7 @@ impl World {
             }
             SourceOp::Map { id, generation } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
+                    let now = self.as_prefix(&view, now);
                     let map = || map_of(&now.keys(), now.len, |key| key != ZERO);
                     now.same_content(&view).then(map).ok_or(failure(Stage::Changed, 0))
                 });
@@ -245,7 +248,8 @@ impl World {
                 SourceDone::Look { id, generation, result }
             }
             SourceOp::Verify { id, generation, size, subtrees } => {
-                let result = self.current(id, generation).map(|(_, now)| {
+                let result = self.current(id, generation).map(|(view, now)| {
+                    let now = self.as_prefix(&view, now);
                     let keys = now.keys();
                     let fits = |s: &haul_core::digest::Subtree| {
                         let first = (s.offset / BLOCK) as usize;
@@ -257,8 +261,14 @@ impl World {
             }
             SourceOp::HashFile { id, generation, map, seen } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
+                    let (mut same, now) = match seen {
+                        Some(seen) => (now.same_content(&view) && now.fingerprint() == seen, now),
+                        None => {
+                            let now = self.as_prefix(&view, now);
+                            (now.len == view.len && now.ino == view.ino, now)
+                        }
+                    };
                     let mut keys = now.keys();
-                    let mut same = now.same_content(&view) && now.fingerprint() == seen;
                     let mapped = map.is_some();
                     if let Some(map) = map.filter(|_| same) {
                         for (i, key) in keys.iter_mut().enumerate() {
@@ -395,6 +405,10 @@ impl World {
             last.key = key;
             self.acks[entry] = None;
             let new = *last;
+            if self.changed == OnChange::Prefix {
+                // As what a shorter version had grown to, it can have been copied.
+                versions.insert(versions.len() - 1, Version { ino: HIDDEN, ..version });
+            }
             self.note(|| format!("{entry} is changed unseen: {version:?} is {new:?}"));
             let same = |known: &&mut Version| {
                 known.fingerprint() == version.fingerprint() && known.key == version.key
@@ -410,11 +424,26 @@ impl World {
         }
     }
 
+    /// The beginnings of files that grow are copied.
+    pub fn prefixes(&self) -> bool {
+        self.changed == OnChange::Prefix
+    }
+
+    /// What is to be copied of a file as it is now.
+    fn as_prefix(&self, view: &Version, now: Version) -> Version {
+        let grows = self.prefixes() && now.ino == view.ino && now.len >= view.len;
+        if grows { now.cut(view.len) } else { now }
+    }
+
     fn look(&mut self, id: FileId, view: &Version) -> Look {
         let entry = self.entry(id);
         let now = self.tree.version(entry).expect("a file");
-        if !self.tree.entries[entry].alive || !now.same_content(view) {
+        if !self.tree.entries[entry].alive {
             Look::Changed
+        } else if !now.same_content(view) {
+            let grown = self.prefixes() && now.ino == view.ino && now.len >= view.len;
+            GROWN.set(GROWN.get() + u64::from(grown));
+            if grown { Look::Grown { size: now.len } } else { Look::Changed }
         } else if now.ino != view.ino || now.ctime != view.ctime {
             let settle = Duration::from_millis(if self.young.bool() { self.young.u64(1..400) } else { 0 });
             Look::MetaOnly { seen: now.fingerprint(), settle }
@@ -432,8 +461,8 @@ impl World {
         tail: bool,
         whole: bool,
     ) -> Result<(Vec<[u8; 32]>, Vec<u8>), Failure> {
-        let (_, now) = self.current(id, generation)?;
-        let view = self.view(id, generation)?;
+        let (view, now) = self.current(id, generation)?;
+        let now = self.as_prefix(&view, now);
         if now.len < offset + len {
             return Err(failure(Stage::Changed, 0));
         }
@@ -463,6 +492,7 @@ impl World {
     ) -> Result<(BundleOk, Vec<u8>), Failure> {
         const CHANGED: BundleOk = BundleOk { root: [0; 32], look: Look::Changed };
         let (view, now) = self.current(id, generation)?;
+        let now = self.as_prefix(&view, now);
         if now.len != len || view.len != len {
             return Ok((CHANGED, Vec::new()));
         }

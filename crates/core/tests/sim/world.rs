@@ -12,7 +12,7 @@ use haul_core::digest::DigestKind;
 use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
-use haul_core::transfer::source::{Source, SourceConfig, SpillConfig};
+use haul_core::transfer::source::{OnChange, Source, SourceConfig, SpillConfig};
 
 use super::disk::{Disk, JournalFile, Node};
 use super::link::{Control, Stream};
@@ -116,6 +116,9 @@ pub struct World {
     pub sink_targets: Option<Rng>,
     /// Both ends know how striped files are cut.
     pub layouts: bool,
+    /// What the user chose for files that change; where that is to copy the beginning of those that grow, some do. Numbers of its own.
+    pub changed: OnChange,
+    grows: Option<Rng>,
     /// How young files are, and what happens to them unseen. Numbers of its own, too.
     pub young: Rng,
     /// Changes may leave a fingerprint as it is: no file stood at the destination before, which would count as unchanged.
@@ -233,6 +236,12 @@ pub fn run(seed: u64) -> u64 {
         targets: None,
         sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
         layouts: !seed.is_multiple_of(3),
+        changed: match seed % 10 {
+            1 | 4 => OnChange::Prefix,
+            9 => OnChange::Fail,
+            _ => OnChange::Retry,
+        },
+        grows: matches!(seed % 10, 1 | 4).then(|| Rng::with_seed(!seed)),
         young: Rng::with_seed(!seed),
         hides: true,
         looked_at: HashSet::new(),
@@ -393,6 +402,7 @@ impl World {
             targets: self.sink_targets.is_some(),
             layouts: self.layouts,
             dry: false,
+            changed: self.changed,
             verify: false,
             patience,
         });
@@ -492,6 +502,17 @@ impl World {
         }
     }
 
+    /// Something is written behind the end of a file at the source.
+    fn grow(&mut self) {
+        let Some(rng) = &mut self.grows else { return };
+        if rng.u8(..60) == 0
+            && let Some(entry) = self.tree.grow(rng)
+        {
+            self.note(|| format!("-- {entry} grows: {:?}", self.tree.version(entry)));
+            self.acks[entry] = None;
+        }
+    }
+
     /// Somebody, or a disk, changes what an interrupted session left.
     fn alter_temporaries(&mut self) {
         let mut temporaries: Vec<(usize, usize)> = self
@@ -526,6 +547,7 @@ impl World {
         if self.rng.u16(..200) < self.s.heat[0] {
             self.disturb();
         }
+        self.grow();
         if self.s.faults && self.rng.u16(..300) < self.s.heat[2] {
             let at = self.rng.usize(..self.s.streams.len());
             self.note(|| format!("-- stream {} breaks", at + 1));

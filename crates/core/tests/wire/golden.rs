@@ -210,6 +210,8 @@ fn golden_message(index: usize) -> Message {
             payload: 4,
             objects_resent: 5,
             amended: 6,
+            prefixes: 16,
+            prefix_bytes: 17,
             not_kept: [7, 8, 9, 10, 11, 12, 13, 14, 15],
             held: HeldReport { checked: 12, wrong: 13, trusted: 14, time: 15 },
         })),

@@ -322,6 +322,8 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             payload: number(r),
             objects_resent: number(r),
             amended: number(r),
+            prefixes: number(r),
+            prefix_bytes: number(r),
             not_kept: std::array::from_fn(|_| number(r)),
             held: HeldReport { checked: number(r), wrong: number(r), trusted: number(r), time: number(r) },
         })),

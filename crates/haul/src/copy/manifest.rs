@@ -2,10 +2,12 @@
 //!
 //! In: files as the manifest names them, and as they were reached at the source. Out: an event for each: its digest, or why there
 //! is none.
-//! Invariants: the digest is of the very entry that was found unmoved, also where several sources have one of its name.
+//! Invariants: the digest is of the very entry that was found unmoved, also where several sources have one of its name, and of what was
+//! copied of it, if it was.
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -29,11 +31,8 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
     };
     for file in files {
         let found = candidates(&file).into_iter().find(|path| path.is_file());
-        let Unmoved { path, .. } = file;
-        let hashed = found.map(|found| {
-            let mut hasher = blake3::Hasher::new();
-            File::open(&found).and_then(|file| hasher.update_reader(file).map(|h| *h.finalize().as_bytes()))
-        });
+        let Unmoved { path, len, .. } = file;
+        let hashed = found.map(|found| File::open(&found).and_then(|file| hash(file, len)));
         match hashed {
             Some(Ok(root)) => observer.event(Event::Digest { path, root }),
             Some(Err(e)) => {
@@ -50,5 +49,33 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
                 observer.event(Event::Failed { path, stage: "read".into(), errno: 2, text });
             }
         }
+    }
+}
+
+/// The hash of a file, or of its first `len` bytes.
+///
+/// # Errors
+/// It cannot be read, or has not as many.
+fn hash(file: impl Read, len: Option<u64>) -> io::Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file.take(len.unwrap_or(u64::MAX)))?;
+    match len.is_some_and(|len| hasher.count() < len) {
+        true => Err(io::Error::other("it is shorter than what was copied of it")),
+        false => Ok(*hasher.finalize().as_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the hash of what was copied is not that of what a file has grown to since, nor of less.
+    #[test]
+    fn what_was_copied_is_hashed() {
+        let hash_of = |bytes: &[u8]| Some(*blake3::hash(bytes).as_bytes());
+        assert_eq!(hash(&b"grown"[..], Some(3)).ok(), hash_of(b"gro"));
+        assert_eq!(hash(&b"grown"[..], Some(5)).ok(), hash_of(b"grown"));
+        assert_eq!(hash(&b"grown"[..], None).ok(), hash_of(b"grown"));
+        assert!(hash(&b"grown"[..], Some(6)).is_err());
     }
 }

@@ -144,6 +144,7 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     session.tally.came_back = counts.sent_back;
     let mut own = end_report(&session.meter, &links.strays, counts.payload, counts.objects_resent);
     own.not_kept = session.not_kept;
+    (own.prefixes, own.prefix_bytes) = (counts.prefixes, counts.prefix_bytes);
     let mut chosen = setup.chosen(request);
     chosen.push(session.schedule(&request.options));
     chosen.extend(session.engine.report());

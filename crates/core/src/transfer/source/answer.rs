@@ -211,8 +211,13 @@ impl Source {
         self.counts.durable = self.counts.durable.saturating_sub(file.durable);
         self.counts.files_done += 1;
         self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
-        if end == Ended::Unchanged {
-            self.counts.unchanged += 1;
+        match end {
+            Ended::Unchanged => self.counts.unchanged += 1,
+            Ended::Copied if file.grown_to > file.size() => {
+                self.counts.prefixes += 1;
+                self.counts.prefix_bytes = self.counts.prefix_bytes.saturating_add(file.size());
+            }
+            Ended::Copied | Ended::Skipped | Ended::Failed(_) => {}
         }
         self.actions.push_back(SourceAction::EntryEnded { id, end, root, bytes: file.size(), change });
         self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));

@@ -8,7 +8,6 @@
 
 use super::file::Phase;
 use super::read::Ready;
-use super::seal::longer;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
 use crate::ids::{BufferId, Class, FileId, Generation, Time};
@@ -101,10 +100,7 @@ impl Source {
                     return;
                 }
                 match result {
-                    Ok(root) if self.files.get(&id).and_then(|f| f.root_with_held()) == Some(root) => {
-                        self.seal(id)
-                    }
-                    Ok(_) => self.changed(id, None),
+                    Ok(root) => self.handle_hashed(id, root),
                     Err(failure) if failure.stage == Stage::Changed => self.look_anew(id, failure),
                     Err(failure) => self.fail_file(id, failure),
                 }
@@ -197,7 +193,7 @@ impl Source {
                         }
                     }
                 }
-                Ok(ok) if sending && ok.look == Look::Longer => self.changed(id, Some(longer())),
+                Ok(ok) if sending && ok.look == Look::Longer => self.is_longer(id),
                 Ok(_) if sending => self.changed(id, None),
                 Err(failure) if sending && failure.stage == Stage::Changed => self.changed(id, Some(failure)),
                 Err(failure) if sending => self.fail_file(id, failure),

@@ -30,7 +30,8 @@ pub(super) enum Phase {
     Sending,
     /// All read; a look at the fingerprint is under way or due.
     Looking,
-    /// ctime alone changed; the whole file is hashed, or is to be when its ctime is old enough.
+    /// ctime alone changed; the whole file is hashed, or is to be when its ctime is old enough. Or it grew, and what was read of
+    /// it is hashed a second time.
     Hashing,
     /// Sealed; the sink will say how it ended.
     Sealed,
@@ -48,8 +49,12 @@ pub(super) struct File {
     pub(super) fingerprint: Fingerprint,
     /// What is read before proves nothing, see `young`.
     pub(super) not_before: Time,
-    /// As a look showed it when its ctime alone had changed.
-    pub(super) seen: Fingerprint,
+    /// As a look showed it when its ctime alone had changed; `None`: it grows, and may be longer each time.
+    pub(super) seen: Option<Fingerprint>,
+    /// The longest that a look showed of a file of which the beginning is copied; else 0.
+    pub(super) grown_to: u64,
+    /// It gave bytes beyond its size.
+    pub(super) measured: bool,
     pub(super) object_size: u32,
     /// As it is announced.
     pub(super) object_size_max: u32,

@@ -2,21 +2,20 @@
 //!
 //! In: what a look found, what the sink lost or got damaged, a new fingerprint. Out: looks and hashes to make, seals,
 //! files withdrawn and announced again.
-//! Invariants: a seal is of a look that came after the last read of its pass; a file that changed is tried once more
-//! and then reported; the sink may ask for objects again only so often.
-//! Left out: when the second tries begin (`read`).
+//! Invariants: a seal is of a look, and where that does not settle it of a hash, that began after the last read of its pass;
+//! the sink may ask for objects again only so often.
+//! Left out: what becomes of a file that changed (`changed`); when the second tries begin (`read`).
 
+use super::changed::differs;
 use super::file::{Phase, Queue};
 use super::{Source, SourceAction};
-use crate::digest::SubtreeSet;
+use crate::digest::{Root, SubtreeSet};
 use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{Look, SourceOp};
 use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
 use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
 
-/// A file that changed is tried once more.
-const TRIES_MAX: u8 = 2;
 /// How often a file is hashed whose metadata change all the time, before it counts as changed.
 const HASHES_MAX: u8 = 4;
 
@@ -50,16 +49,22 @@ impl Source {
 
     pub(super) fn handle_look(&mut self, id: FileId, look: Look, now: Time) {
         let Some(file) = self.files.get_mut(&id) else { return };
+        // A hash that is still under way began before the last read, and says nothing of it.
+        let is_stale = file.checking && !haul_mutant::removed("hash-after-last-read");
         match look {
             Look::Same => self.seal(id),
+            Look::MetaOnly { .. } | Look::Grown { .. } if is_stale => {
+                (file.phase, file.look_again) = (Phase::Looking, true);
+            }
             Look::MetaOnly { seen, settle } => {
                 file.phase = Phase::Hashing;
-                (file.seen, file.not_before) = (seen, now.after(settle));
+                (file.seen, file.not_before) = (Some(seen), now.after(settle));
                 if !self.is_young(id) {
                     self.hash(id);
                 }
             }
-            Look::Longer => self.changed(id, Some(longer())),
+            Look::Grown { size } => self.has_grown(id, size),
+            Look::Longer => self.is_longer(id),
             Look::Changed => self.changed(id, None),
         }
     }
@@ -72,9 +77,24 @@ impl Source {
         self.actions.push_back(SourceAction::Submit(SourceOp::HashFile { id, generation, map, seen }));
     }
 
+    /// The whole file was hashed a second time.
+    pub(super) fn handle_hashed(&mut self, id: FileId, root: Root) {
+        let Some(file) = self.files.get(&id) else { return };
+        match file.root_with_held() {
+            Some(first) if first == root => self.seal(id),
+            Some(_) => self.changed(id, file.seen.is_none().then(|| differs(file.size()))),
+            // What the sink says of its parts makes no whole any more, which is no word on the source.
+            None => self.try_again(id, None),
+        }
+    }
+
     /// What a look saw is not there any more: another look says whether it is the content that changed.
     pub(super) fn look_anew(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get_mut(&id) else { return };
+        if file.seen.is_none() {
+            // It may be anything but shorter, or another file.
+            return self.changed(id, Some(failure));
+        }
         file.hashes += 1;
         match file.hashes < HASHES_MAX {
             true => self.look(id),
@@ -187,37 +207,7 @@ impl Source {
         file.phase = Phase::Sending;
         self.unsealed += 1;
         self.counts.sent_back += 1;
-        self.changed(id, Some(failure));
-    }
-
-    /// The file changed while it was read: once more at the end, then it is reported.
-    pub(super) fn changed(&mut self, id: FileId, failure: Option<Failure>) {
-        let Some(file) = self.files.get_mut(&id) else { return };
-        if matches!(file.phase, Phase::Retry | Phase::Refreshing) {
-            return;
-        }
-        if file.tries >= TRIES_MAX {
-            let failure = failure.unwrap_or(Failure {
-                stage: Stage::Changed,
-                errno: 0,
-                text: "the source changed while it was read, twice; the destination is as it was".into(),
-            });
-            return self.fail_file(id, failure);
-        }
-        file.tries += 1;
-        if file.queue == Queue::Small {
-            self.small_bytes -= file.size();
-        }
-        file.queue = Queue::None;
-        file.phase = Phase::Retry;
-        self.unsealed -= 1;
-        self.retries.push(id);
-        let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
-        self.drop_map(id);
-        self.drop_objects(id);
-        self.drop_held(id);
-        self.flush_announcements();
-        self.actions.push_back(SourceAction::Send(message));
+        self.try_again(id, Some(failure));
     }
 
     /// Announces a file again under the next generation.
@@ -230,6 +220,10 @@ impl Source {
     ) {
         // It may have got holes or lost them since it was walked.
         let sparse = self.config.holes && fingerprint.size > SMALL_LEN_MAX;
+        let Some(file) = self.files.get(&id) else { return };
+        if let Err(failure) = self.may_begin_anew(file, &fingerprint) {
+            return self.fail_file(id, failure);
+        }
         let Some(file) = self.files.get_mut(&id) else { return };
         let others = self.counts.bytes.saturating_sub(file.size());
         self.counts.bytes = others.saturating_add(fingerprint.size);
@@ -245,6 +239,7 @@ impl Source {
         file.striped = self.config.layouts && file.asks && fingerprint.size > SMALL_LEN_MAX;
         file.pass = 0;
         file.hashes = 0;
+        file.grown_to = 0;
         file.reads = 0;
         file.checking = false;
         file.look_again = false;
@@ -267,11 +262,4 @@ impl Source {
         self.push_announcement(entry);
         self.announced(id, sparse);
     }
-}
-
-/// Why a file fails whose size is not what it gives.
-pub(super) fn longer() -> Failure {
-    let text = "it gives more bytes than its size says, and another number of them each time; \
-                write them to a file first (cat FILE > COPY), and copy that";
-    Failure { stage: Stage::Changed, errno: 0, text: text.into() }
 }

@@ -62,7 +62,8 @@ impl Session {
         setup: &Setup,
     ) -> Result<Session, Failure> {
         let meter = Arc::new(Meter::default());
-        let tree = Arc::new(SourceTree::with_clock(request.clock.clone()));
+        let changed = request.options.changed.choice();
+        let tree = Arc::new(SourceTree::with_clock(request.clock.clone()).on_change(changed));
         let post: Post<SourceCompletion> = {
             let sender = sender.clone();
             Arc::new(move |done| drop(sender.send(Event::Done(done))))
@@ -90,6 +91,7 @@ impl Session {
             layouts: setup.agreed.layouts,
             verify: request.options.verify == Verify::Disk,
             dry: request.options.dry_run,
+            changed,
             patience: lines.patience(),
         });
         let clock = Clock::new();

@@ -202,6 +202,9 @@ pub(super) fn open_view(tree: &SourceTree, view: &FileView, more: OFlags) -> Res
         return Err(OpenError::Changed("is no regular file any more"));
     }
     if !now.same_content(known) {
+        if view.may_have_grown(now) {
+            return Ok(Opened { fd, stat, flags });
+        }
         return Err(OpenError::Changed("changed since its directory was read"));
     }
     // Some file systems (FUSE, CIFS) number their inodes anew at will: there ctime tells.

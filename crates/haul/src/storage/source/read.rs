@@ -87,7 +87,7 @@ impl Reader {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
             SourceOp::HashFile { id, generation, ref map, ref seen } => {
-                let result = self.hash_file(id, generation, map.as_ref(), seen);
+                let result = self.hash_file(id, generation, map.as_ref(), seen.as_ref());
                 SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Map { id, generation } => {
@@ -210,7 +210,9 @@ impl Reader {
         let open = match self.open(id, &view) {
             Ok(open) => open,
             Err(failure) if failure.stage == wire::Stage::Changed => return Ok(Look::Changed),
-            Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => return Ok(Look::Changed),
+            Err(failure) if failure.errno == Errno::NOENT.raw_os_error() && view.is_tried_again() => {
+                return Ok(Look::Changed);
+            }
             Err(failure) => return Err(failure),
         };
         let (beyond, of_fd, of_name) = self.storage(|| {
@@ -224,6 +226,8 @@ impl Reader {
         let of_fd = of_fd.map_err(fail)?;
         let of_name = match of_name {
             Ok(seen) => seen,
+            // Nobody will see whether it comes back.
+            Err(Errno::NOENT) if !view.is_tried_again() => return Err(fail(Errno::NOENT)),
             // Gone, or a directory above it is: whether it comes back is seen by the refresh.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Look::Changed),
             Err(errno) => return Err(fail(errno)),
@@ -246,7 +250,9 @@ impl Reader {
 
     /// A look at a file of which all was read, and that gives bytes `beyond` that.
     fn judge_end(&self, id: FileId, look: Look, beyond: bool) -> Look {
-        if !beyond || look == Look::Changed || haul_mutant::removed("read-to-the-end") {
+        // What grew gives more than it had.
+        let is_told = matches!(look, Look::Changed | Look::Grown { .. });
+        if !beyond || is_told || haul_mutant::removed("read-to-the-end") {
             return look;
         }
         self.tree.is_longer(id);
@@ -279,17 +285,20 @@ impl Reader {
         Ok(true)
     }
 
-    /// The root of a file that is what was `seen`, before and after it is hashed; ctime may differ from the fingerprint's.
+    /// The root of a file that is what was `seen`, before and after it is hashed; ctime may differ from the fingerprint's. `None`: the
+    /// root of what its fingerprint calls the file, whatever lies behind that.
     fn hash_file(
         &mut self,
         id: FileId,
         generation: Generation,
         map: Option<&ExtentMap>,
-        seen: &Fingerprint,
+        seen: Option<&Fingerprint>,
     ) -> Result<Root, Failure> {
         let view = self.view(id, generation)?;
         let open = self.open(id, &view)?;
-        self.must_be(id, &open, seen)?;
+        if let Some(seen) = seen {
+            self.must_be(id, &open, seen)?;
+        }
         let root = match map {
             Some(map) => self.hash_sparse(id, &open, map)?,
             None => {
@@ -298,6 +307,8 @@ impl Reader {
                 hasher.root()
             }
         };
+        // What was read is there, which is all that is asked of a file that grows.
+        let Some(seen) = seen else { return Ok(root) };
         self.must_be(id, &open, seen)?;
         match seen.same_content(&view.fingerprint) {
             true => Ok(root),
@@ -435,8 +446,12 @@ impl Reader {
         if haul_mutant::removed("changes-are-seen") {
             return Look::Same;
         }
-        if !seen.is_file() || seen.links == 0 || !now.same_content(known) {
+        if !seen.is_file() || seen.links == 0 {
             return Look::Changed;
+        }
+        if !now.same_content(known) {
+            let grown = Look::Grown { size: now.size };
+            return if view.may_have_grown(now) { grown } else { Look::Changed };
         }
         if now.ino != known.ino || now.ctime != known.ctime {
             return Look::MetaOnly { seen: *now, settle: self.tree.settle(view.place, seen) };
@@ -555,8 +570,9 @@ fn severity(look: Look) -> u8 {
     match look {
         Look::Same => 0,
         Look::MetaOnly { .. } => 1,
-        Look::Longer => 2,
-        Look::Changed => 3,
+        Look::Grown { .. } => 2,
+        Look::Longer => 3,
+        Look::Changed => 4,
     }
 }
 

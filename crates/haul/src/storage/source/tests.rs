@@ -10,6 +10,7 @@ use haul_core::digest::{DigestKind, Subtree};
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
+use haul_core::transfer::source::OnChange;
 use haul_core::wire;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -20,6 +21,7 @@ use crate::digest;
 use crate::job::StorageOptions;
 use crate::storage::walk::{Walk, WalkItem};
 
+mod changed;
 mod objects;
 pub(super) mod pages;
 
@@ -63,7 +65,16 @@ impl Bench {
         clock: WallClock,
         start: impl FnOnce(Arc<SourceTree>, Post<SourceCompletion>, Arc<Meter>) -> io::Result<ReadEngine>,
     ) -> Bench {
-        let tree = Arc::new(SourceTree::with_clock(clock));
+        Bench::of(temp, clock, OnChange::Retry, start)
+    }
+
+    fn of(
+        temp: tempfile::TempDir,
+        clock: WallClock,
+        changed: OnChange,
+        start: impl FnOnce(Arc<SourceTree>, Post<SourceCompletion>, Arc<Meter>) -> io::Result<ReadEngine>,
+    ) -> Bench {
+        let tree = Arc::new(SourceTree::with_clock(clock).on_change(changed));
         let base = tree.add_base(Arc::new(fs::File::open(temp.path()).expect("open").into()), b"");
         let (sender, done) = unbounded();
         let post: Post<SourceCompletion> = Arc::new(move |completion| {
@@ -118,7 +129,7 @@ impl Bench {
         let name = self.tree.file(id).expect("registered").name;
         let dir = self.tree.dir_fd(self.base).expect("base");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there").fingerprint;
-        match self.run(SourceOp::HashFile { id, generation, map: None, seen }, None).done {
+        match self.run(SourceOp::HashFile { id, generation, map: None, seen: Some(seen) }, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
         }
@@ -380,7 +391,7 @@ fn what_is_hashed_is_what_was_seen() {
         .open(bench.path("f"))
         .and_then(|f| f.set_modified(PAST))
         .expect("set mtime");
-    let op = SourceOp::HashFile { id, generation: G0, map: None, seen };
+    let op = SourceOp::HashFile { id, generation: G0, map: None, seen: Some(seen) };
     let done = bench.run(op, None).done;
     let SourceDone::HashFile { result: Err(failure), .. } = done else { panic!("{done:?}") };
     assert_eq!(failure.stage, wire::Stage::Changed);
@@ -684,7 +695,7 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
     }
     let hash = |bench: &mut Bench, map: &ExtentMap| {
         let Ok(Look::MetaOnly { seen, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
-        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen };
+        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen: Some(seen) };
         match bench.run(op, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use haul_core::entry::{Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::schedule::TARGETS_MAX;
-use haul_core::transfer::source::Lies;
+use haul_core::transfer::source::{Lies, OnChange};
 use rustix::fs::{Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 
@@ -47,6 +47,7 @@ pub(in crate::storage) struct FileView {
     pub(in crate::storage) fingerprint: Fingerprint,
     /// What it gives when it is read, where that is more than its size.
     measured: Option<u64>,
+    changed: OnChange,
 }
 
 impl FileView {
@@ -58,6 +59,19 @@ impl FileView {
     pub(in crate::storage) fn is_measured(&self) -> bool {
         self.measured.is_some()
     }
+    /// What stands there `now` can be this file after it grew, and the user asked for the beginning of such files. Whether its
+    /// beginning is what it was is for a second reading to say.
+    pub(in crate::storage) fn may_have_grown(&self, now: &Fingerprint) -> bool {
+        let is_same_file = now.ino == self.fingerprint.ino || haul_mutant::removed("prefix-is-of-one-file");
+        self.changed == OnChange::Prefix
+            && !self.is_measured()
+            && is_same_file
+            && now.size >= self.fingerprint.size
+    }
+    /// Where it changed, it is looked at once more later.
+    pub(in crate::storage) fn is_tried_again(&self) -> bool {
+        self.changed == OnChange::Retry
+    }
 }
 
 /// The table of source entries, shared by the walk and the engine's threads.
@@ -68,6 +82,8 @@ pub struct SourceTree {
     clock: WallClock,
     /// See [`version::salt`].
     salt: u64,
+    /// What becomes of files that change.
+    changed: OnChange,
 }
 
 struct Inner {
@@ -132,6 +148,11 @@ impl SourceTree {
         SourceTree { clock, ..SourceTree::new() }
     }
 
+    /// The same, of files of which this becomes when they change.
+    pub fn on_change(self, changed: OnChange) -> SourceTree {
+        SourceTree { changed, ..self }
+    }
+
     /// A tree that keeps at most this many directories and files open.
     pub fn with_limits(dirs_open_max: usize, files_open_max: usize) -> SourceTree {
         SourceTree {
@@ -146,6 +167,7 @@ impl SourceTree {
             targets: Targets::new(),
             clock: wall_clock(),
             salt: version::salt(),
+            changed: OnChange::default(),
         }
     }
 
@@ -274,6 +296,7 @@ impl SourceTree {
             generation: entry.generation,
             fingerprint: entry.fingerprint?,
             measured: entry.measured,
+            changed: self.changed,
         })
     }
 
