@@ -30,6 +30,9 @@ struct Bench {
     buffers: u32,
     /// Payload of large files that was written.
     written: u64,
+    /// Files of bundles that were written, and where each began.
+    bundled: Vec<(FileId, u32)>,
+    freed: Vec<BufferId>,
 }
 
 fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
@@ -70,8 +73,19 @@ impl Bench {
         };
         let sink = Sink::new(config, resume);
         let (commits, durable, done) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench =
-            Bench { sink, now: Time(1), commits, durable, done, end: None, buffers: 0, written: 0 };
+        let (bundled, freed) = (Vec::new(), Vec::new());
+        let mut bench = Bench {
+            sink,
+            now: Time(1),
+            commits,
+            durable,
+            done,
+            end: None,
+            buffers: 0,
+            written: 0,
+            bundled,
+            freed,
+        };
         bench.act();
         bench
     }
@@ -138,10 +152,15 @@ impl Bench {
                     self.written += u64::from(len);
                     SinkDone::Write { id: file.id, offset, len, buffer, took: None, result: Ok(()) }
                 }
-                SinkAction::Submit(SinkOp::WriteBundle { buffer, items }) => SinkDone::WriteBundle {
-                    buffer,
-                    results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
-                },
+                SinkAction::Submit(SinkOp::WriteBundle { buffer, items, more }) => {
+                    self.bundled.extend(items.iter().map(|item| (item.file.id, item.start)));
+                    let results = items.into_iter().map(|item| (item.file.id, Ok(()))).collect();
+                    SinkDone::WriteBundle { buffer, results, more }
+                }
+                SinkAction::FreeBuffer(buffer) => {
+                    self.freed.push(buffer);
+                    continue;
+                }
                 SinkAction::Submit(SinkOp::SyncDirs { dirs }) => {
                     SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
                 }
@@ -238,4 +257,71 @@ fn a_stop_makes_all_that_was_written_durable() {
     assert_eq!(bench.end, Some(SessionEnd::Stopped));
     assert_eq!(bench.durable.iter().map(|extent| extent.len).sum::<u64>(), 2 * OBJECT);
     assert_eq!(bench.done.len(), 1000);
+}
+
+/// Goal: a bundle of more files than may be open is taken up as far as there are descriptors, in its order, and the rest when
+/// there are some again; no more files than the bound are ever open.
+/// Method: bundles of 100 small files under bounds below that, their syncs kept back; how many are written and not done yet.
+#[test]
+fn bundles_open_no_more_than_the_bound() {
+    for most in [1, 7, 64, 99, 120] {
+        let mut bench = Bench::new(most);
+        bench.small(1..401);
+        let mut rounds = 0;
+        while bench.done.len() < 400 {
+            rounds += 1;
+            assert!(rounds < 2000, "{most}: it stands still, {} are done", bench.done.len());
+            let open = bench.bundled.len() - bench.done.len();
+            assert!(open <= most as usize, "{open} files are open, and {most} may be");
+            match bench.commits.is_empty() {
+                true => bench.pass(Duration::from_secs(1)),
+                false => bench.commit(0),
+            }
+        }
+        let each: Vec<(FileId, u32)> =
+            (1..401).map(|id| (FileId(id), (id - 1) as u32 % BUNDLE as u32 * SMALL as u32)).collect();
+        assert_eq!(bench.bundled, each, "each is written once, from its place");
+        assert!(bench.freed.is_empty(), "buffers go with their writes");
+    }
+}
+
+/// Goal: a stop while a part of a bundle is written and the rest waits gives each buffer back once.
+/// Method: the stop comes between the write of the part and its end; before, and behind it.
+#[test]
+fn a_stop_frees_a_divided_bundle_once() {
+    for early in [true, false] {
+        let mut bench = Bench::new(8);
+        bench.announce(1..101, SMALL);
+        let header =
+            DataHeader { class: Class::ANY, entries: (1..101).map(|id| entry(id, SMALL, 0, true)).collect() };
+        bench.sink.handle_data(StreamId(1), header, Some(BufferId(9)), vec![true; 100], bench.now);
+        let (mut written, mut freed) = (None, 0);
+        let mut take = |bench: &mut Bench, written: &mut Option<SinkDone>| {
+            while let Some(action) = bench.sink.poll_action() {
+                match action {
+                    SinkAction::Submit(SinkOp::WriteBundle { buffer, items, more }) => {
+                        assert!(more && items.len() == 7, "an eighth is kept for large files");
+                        let results = items.into_iter().map(|item| (item.file.id, Ok(()))).collect();
+                        *written = Some(SinkDone::WriteBundle { buffer, results, more });
+                    }
+                    SinkAction::FreeBuffer(buffer) => {
+                        assert_eq!(buffer, BufferId(9));
+                        freed += 1;
+                    }
+                    _ => {}
+                }
+            }
+        };
+        take(&mut bench, &mut written);
+        if early {
+            bench.sink.handle_control_lost("gone");
+            take(&mut bench, &mut written);
+        }
+        bench.sink.handle_done(written.take().expect("a part is being written"), bench.now);
+        if !early {
+            bench.sink.handle_control_lost("gone");
+        }
+        take(&mut bench, &mut written);
+        assert_eq!(freed, 1, "early: {early}");
+    }
 }

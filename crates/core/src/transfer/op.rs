@@ -165,8 +165,9 @@ pub enum SinkOp {
     /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
     /// `start` is where the payload begins in the buffer.
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
-    /// Write whole small files, each into its own temporary, from one buffer.
-    WriteBundle { buffer: BufferId, items: Vec<BundleWrite> },
+    /// Write whole small files, each into its own temporary, from one buffer. `more`: other files of it come with a later
+    /// operation, so that the buffer must stay.
+    WriteBundle { buffer: BufferId, items: Vec<BundleWrite>, more: bool },
     /// Read these ranges of the file's temporary, nodes of its tree of at most
     /// [`SUBTREE_KEPT_MAX`](crate::journal::SUBTREE_KEPT_MAX) bytes, and make their values; other ranges of it may be
     /// written meanwhile.
@@ -347,6 +348,7 @@ pub enum SinkDone {
     WriteBundle {
         buffer: BufferId,
         results: Vec<(FileId, Result<(), Failure>)>,
+        more: bool,
     },
     /// One value for each range, in order; `None`: storage gives too little of it, or nothing.
     Check {

@@ -53,7 +53,8 @@ pub struct SinkConfig {
     pub entries_max: u32,
     /// Names may stand at the destination already: look each up and tell the source.
     pub wait: bool,
-    /// Files with open descriptors, at most; more frames wait.
+    /// Files with open descriptors, at most; more frames wait, and of a bundle the files for which there is no room. Only where
+    /// nothing would ever free one a single file more is opened: the source may send what is open only behind it.
     pub files_open_max: u32,
     /// The tag in the names of this session's temporaries.
     pub tag: u32,
@@ -178,6 +179,8 @@ pub struct Sink {
     /// Frames that wait for descriptors; those of small files apart.
     deferred: VecDeque<Frame>,
     deferred_small: VecDeque<Frame>,
+    /// Buffers of frames of which a part is being written, and the rest waits for descriptors.
+    in_parts: HashSet<BufferId>,
     files_open: u32,
     writes: u32,
     other_ops: u32,
@@ -230,6 +233,7 @@ impl Sink {
             waiting_count: 0,
             deferred: VecDeque::new(),
             deferred_small: VecDeque::new(),
+            in_parts: HashSet::new(),
             files_open: 0,
             writes: 0,
             other_ops: 0,
@@ -302,7 +306,8 @@ impl Sink {
                 deferred.chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
             self.waiting_count = 0;
             for frame in frames {
-                self.free(frame.buffer);
+                // One of which a part is being written is free behind that.
+                self.free(frame.buffer.filter(|buffer| !self.in_parts.contains(buffer)));
             }
         }
     }
@@ -410,9 +415,12 @@ impl Sink {
                 self.buffer_freed(buffer, took.filter(|took| !took.cached).map(|took| took.time));
                 self.handle_written(id, offset, u64::from(len), result);
             }
-            SinkDone::WriteBundle { buffer, results } => {
+            SinkDone::WriteBundle { buffer, results, more } => {
                 self.writes -= 1;
-                self.buffer_freed(buffer, None);
+                match more {
+                    true => self.part_written(buffer),
+                    false => self.buffer_freed(buffer, None),
+                }
                 for (id, result) in results {
                     let size = self.files.get(&id).map_or(0, |f| f.size());
                     self.handle_written(id, 0, size, result);

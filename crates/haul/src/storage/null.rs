@@ -312,8 +312,9 @@ impl SinkEngine for NullSink {
                 let took = Some(Took { time: Duration::ZERO, cached: true });
                 SinkDone::Write { id: file.id, offset, len, buffer, took, result: Ok(()) }
             }
-            SinkOp::WriteBundle { buffer, items } => SinkDone::WriteBundle {
+            SinkOp::WriteBundle { buffer, items, more } => SinkDone::WriteBundle {
                 buffer,
+                more,
                 results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
             },
             SinkOp::Check { file, ranges, .. } => {

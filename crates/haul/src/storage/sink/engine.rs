@@ -49,7 +49,7 @@ use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::storage::io::{IoFile, Target};
 use crate::storage::knobs::Knobs;
 use crate::storage::owed::{Owed, panic_point, words_of};
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
+use crate::storage::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 
 /// Most threads of an engine for one storage target.
 pub const THREADS_MAX: usize = 256;
@@ -342,7 +342,7 @@ impl Sink {
     }
 
     /// Begins one operation; never waits for storage.
-    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Buffer>) {
+    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Payload>) {
         let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
         match op {
             SinkOp::MakeDirs { dirs } => self.split(
@@ -361,7 +361,7 @@ impl Sink {
                 |sink, item| sink.files.look(item),
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
-            SinkOp::WriteBundle { buffer: id, items } => self.write_bundle(id, items, buffer),
+            SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
             SinkOp::Commit { durable, items } => self.split(
                 ("publish", Stage::Publish),
                 items,
@@ -479,13 +479,18 @@ impl Sink {
     }
 
     /// Writes small files whole, one after the other; those on different targets side by side.
-    fn write_bundle(self: &Arc<Self>, id: BufferId, items: Vec<BundleWrite>, buffer: Option<Buffer>) {
+    fn write_bundle(
+        self: &Arc<Self>,
+        (id, more): (BufferId, bool),
+        items: Vec<BundleWrite>,
+        buffer: Option<Payload>,
+    ) {
         let lies = |_: &Sink, item: &BundleWrite| Place(item.file.parent, Some(item.file.name.clone()));
         let done = move |_: &Sink, items: &[BundleWrite], results| {
             let results = pair(items, |item| item.file.id, results);
-            SinkDone::WriteBundle { buffer: id, results }
+            SinkDone::WriteBundle { buffer: id, results, more }
         };
-        let buffer = Arc::new(buffer);
+        let buffer = buffer.map(Payload::shared);
         self.gather("write", items, lies, no_target, done, |gather, group| {
             let buffer = buffer.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
@@ -494,7 +499,7 @@ impl Sink {
                     let file = &items[i as usize].file;
                     Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
                 });
-                let payload = buffer.as_ref().as_ref().map(Buffer::as_slice).unwrap_or_default();
+                let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
                 let mut write = |i: usize| {
                     track.at(i as u64);
                     let item = &gather.items[i];

@@ -1,6 +1,7 @@
 use super::*;
 use crate::buffer::Pool;
 use crate::job::LayoutChoice;
+use crate::storage::Payload;
 use crate::storage::jail::{Jail, Resolve};
 use crate::storage::layout::Provider;
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
@@ -102,7 +103,7 @@ impl Bench {
             SinkOp::Write { .. } | SinkOp::WriteBundle { .. } => {
                 let mut buffer = self.pool.take(payload.len()).expect("a buffer");
                 buffer.as_mut_slice()[..payload.len()].copy_from_slice(payload);
-                Some(buffer)
+                Some(Payload::Own(buffer))
             }
             _ => None,
         };
@@ -324,7 +325,7 @@ fn bundles_are_committed_in_parallel() {
         }
         files.push(f);
     }
-    match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items }, &payload) {
+    match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items, more: false }, &payload) {
         SinkDone::WriteBundle { results, .. } => assert!(results.iter().all(|(_, result)| result.is_ok())),
         other => panic!("{other:?}"),
     }
