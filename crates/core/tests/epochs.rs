@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
+use haul_core::change::Change;
 use haul_core::digest::{DigestKind, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
-use haul_core::journal::{Log, Replayed};
+use haul_core::journal::{Record, Replay, Replayed, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Announced, DataEntry, DataHeader, Extent, Message, Policy};
+use haul_core::wire::{Announced, DataEntry, DataHeader, Extent, Failure, Message, Policy, Stage};
 
 const OBJECT: u64 = 4 << 20;
 const SMALL: u64 = 1000;
@@ -33,6 +34,8 @@ struct Bench {
     /// Files of bundles that were written, and where each began.
     bundled: Vec<(FileId, u32)>,
     freed: Vec<BufferId>,
+    journal: Vec<u8>,
+    refused: Vec<u64>,
 }
 
 fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
@@ -46,7 +49,10 @@ fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
 
 impl Bench {
     fn new(files_open_max: u32) -> Bench {
-        let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
+        let head = Record::Head { job: [1; 16], root_ino: 1 };
+        let session = Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true };
+        let (journal, log, _, next_slot) = compact(&Replayed::default(), head, session);
+        let resume = Resume { replayed: Replayed::default(), log, next_slot };
         let policy = Policy {
             durable: true,
             force: false,
@@ -85,6 +91,8 @@ impl Bench {
             written: 0,
             bundled,
             freed,
+            journal,
+            refused: Vec::new(),
         };
         bench.act();
         bench
@@ -164,7 +172,29 @@ impl Bench {
                 SinkAction::Submit(SinkOp::SyncDirs { dirs }) => {
                     SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
                 }
-                SinkAction::Submit(SinkOp::Journal { .. }) => SinkDone::Journal { result: Ok(()) },
+                SinkAction::Submit(SinkOp::Journal { bytes, .. }) => {
+                    self.journal.extend(bytes);
+                    SinkDone::Journal { result: Ok(()) }
+                }
+                SinkAction::Submit(SinkOp::Note { bytes, durable, .. }) => {
+                    assert!(durable);
+                    self.journal.extend(bytes);
+                    SinkDone::Note { result: Ok(()) }
+                }
+                SinkAction::Submit(SinkOp::RefuseNote { ask, .. }) => {
+                    self.refused.push(ask);
+                    continue;
+                }
+                SinkAction::Submit(SinkOp::MakeDirs { dirs }) => {
+                    SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
+                }
+                SinkAction::Submit(SinkOp::FinishDirs { dirs, .. }) => {
+                    let finished = |(dir, meta): (DirId, Meta)| match meta.mode {
+                        0 => (dir, Err(Failure { stage: Stage::Metadata, errno: 1, text: "no".into() })),
+                        _ => (dir, Ok(Change::NONE)),
+                    };
+                    SinkDone::FinishDirs { results: dirs.into_iter().map(finished).collect() }
+                }
                 SinkAction::Submit(SinkOp::Discard { id }) => SinkDone::Discard { id },
                 SinkAction::Submit(op) => panic!("{op:?}"),
                 _ => continue,
@@ -324,4 +354,57 @@ fn a_stop_frees_a_divided_bundle_once() {
         take(&mut bench, &mut written);
         assert_eq!(freed, 1, "early: {early}");
     }
+}
+
+/// Goal: the journal knows of a directory that is opened to us until it was finished, and of one that could not be finished to
+/// the end; what would be too much to remember is refused.
+/// Method: three directories that the engine is about to open, among records of epochs; the journal is replayed at each step.
+#[test]
+fn the_journal_knows_what_is_open() {
+    let mut bench = Bench::new(100);
+    let knows = |bench: &Bench| {
+        let mut replay = Replay::new();
+        replay.feed(&bench.journal).expect("a journal");
+        let replayed = replay.finish([1; 16], true).expect("a journal");
+        assert!(!replayed.damaged, "a record is not in its chain");
+        replayed.widened.iter().map(|dir| dir.ino).collect::<Vec<_>>()
+    };
+    let mtime = Timestamp { secs: 1, nanos: 0 };
+    let dirs = (1..4).map(|id| Announced {
+        id: FileId(id),
+        generation: Generation(0),
+        parent: DirId::ROOT,
+        name: Name::new(format!("d{id}").as_bytes()).expect("legal"),
+        meta: Meta { mode: if id == 3 { 0 } else { 0o755 }, uid: 0, gid: 0, mtime },
+        kind: EntryKind::Dir,
+    });
+    bench.sink.handle_message(Message::Announce(dirs.collect()), bench.now);
+    bench.act();
+    bench.small(10..110);
+    for id in 1..4 {
+        let dir = Widened { path: format!("d{id}").into_bytes().into(), ino: id, mode: 0o500 };
+        bench.sink.handle_done(SinkDone::Widen { ask: id, id: DirId(id), dir }, bench.now);
+        bench.act();
+        // Records of an epoch between them.
+        bench.pass(Duration::from_secs(1));
+        if !bench.commits.is_empty() {
+            bench.commit(0);
+        }
+    }
+    assert_eq!(knows(&bench), [1, 2, 3]);
+    let long = Widened { path: vec![b'd'; WIDENED_PATH_LEN_MAX + 1].into(), ino: 9, mode: 0 };
+    bench.sink.handle_done(SinkDone::Widen { ask: 77, id: DirId(9), dir: long }, bench.now);
+    bench.act();
+    assert_eq!((&bench.refused[..], knows(&bench)), (&[77][..], vec![1, 2, 3]));
+    bench.sink.handle_message(Message::DirEnd(vec![DirId(2), DirId(3)]), bench.now);
+    bench.act();
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(knows(&bench), [1, 3], "one was finished, one could not be");
+    let most = WIDENED_LEN_MAX / WIDENED_PATH_LEN_MAX;
+    for id in 0..most as u64 {
+        let dir = Widened { path: vec![b'd'; WIDENED_PATH_LEN_MAX].into(), ino: 9, mode: 0 };
+        bench.sink.handle_done(SinkDone::Widen { ask: 100 + id, id: DirId(100 + id), dir }, bench.now);
+        bench.act();
+    }
+    assert!(!bench.refused.contains(&100) && bench.refused.contains(&(99 + most as u64)));
 }

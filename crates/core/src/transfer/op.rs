@@ -13,6 +13,7 @@ use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name, Timestamp};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
+use crate::journal::Widened;
 use crate::layout::{Layout, Striping};
 use crate::wire::Failure;
 
@@ -189,6 +190,10 @@ pub enum SinkOp {
     Discard { id: FileId },
     /// Append to the journal, and sync it if `durable`.
     Journal { bytes: Vec<u8>, durable: bool },
+    /// The same, for [`SinkDone::Widen`] with this number, which is waited for.
+    Note { ask: u64, bytes: Vec<u8>, durable: bool },
+    /// [`SinkDone::Widen`] with this number comes to nothing. It has no completion.
+    RefuseNote { ask: u64, failure: Failure },
     /// The job is complete: sync the destination root (it is never finished, and what was made or removed in
     /// it last may not be on media), then remove the journal and the owner file, and sync their directory.
     RemoveJournal,
@@ -378,6 +383,16 @@ pub enum SinkDone {
         id: FileId,
     },
     Journal {
+        result: Result<(), Failure>,
+    },
+    /// The completion of no operation: one that is under way waits until the journal says that this directory, which is closed to
+    /// us, will be opened. [`SinkOp::Note`] is the answer.
+    Widen {
+        ask: u64,
+        id: DirId,
+        dir: Widened,
+    },
+    Note {
         result: Result<(), Failure>,
     },
     RemoveJournal {

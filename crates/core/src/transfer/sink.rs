@@ -6,7 +6,7 @@
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`, `data`, `epoch`,
-//! `end`, `drain`; a destination of several storage targets (`targets`); how much is granted (`window`).
+//! `end`, `drain`; directories that were closed to us (`widened`); a destination of several storage targets (`targets`); how much is granted (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -32,6 +32,7 @@ mod file;
 mod lookup;
 mod map;
 mod targets;
+mod widened;
 mod window;
 
 use check::Checks;
@@ -167,6 +168,9 @@ pub struct Sink {
     /// Bytes of holes in open files: they need no space.
     holes: u64,
     resume: Replayed,
+    /// Directories that were closed to us and are open.
+    widened: HashMap<DirId, widened::Open>,
+    widened_len: usize,
     /// The last that was given to a temporary.
     number: u64,
     /// Entries that look for the temporary of an earlier run, each path once.
@@ -224,6 +228,8 @@ impl Sink {
             number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
             adopting: HashSet::new(),
             resume: resume.replayed,
+            widened: HashMap::new(),
+            widened_len: 0,
             epochs: Epochs::new(resume.log, resume.next_slot),
             checks: Checks::default(),
             targets: config.targets.map(|limits| {
@@ -469,6 +475,9 @@ impl Sink {
             SinkDone::FinishDirs { results } => {
                 self.other_ops -= 1;
                 for (dir, result) in results {
+                    if result.is_ok() {
+                        self.settle_dir(dir);
+                    }
                     self.finish_dir(dir, result);
                 }
             }
@@ -487,6 +496,8 @@ impl Sink {
             SinkDone::Commit { results } => self.epoch_committed(results),
             SinkDone::SyncDirs { results } => self.epoch_dirs_synced(results),
             SinkDone::Journal { result } => self.epoch_journaled(result),
+            SinkDone::Widen { ask, id, dir } => self.handle_widen(ask, id, dir),
+            SinkDone::Note { result } => self.handle_noted(result),
         }
     }
 

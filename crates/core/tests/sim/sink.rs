@@ -407,6 +407,7 @@ impl World {
                 };
                 SinkDone::Journal { result }
             }
+            SinkOp::Note { .. } | SinkOp::RefuseNote { .. } => unreachable!("nothing is closed here"),
             SinkOp::RemoveJournal => {
                 self.sweep_tags(None);
                 self.disk.sync_dir(None);

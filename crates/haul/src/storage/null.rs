@@ -340,6 +340,9 @@ impl SinkEngine for NullSink {
             },
             SinkOp::Discard { id } => SinkDone::Discard { id },
             SinkOp::Journal { .. } => SinkDone::Journal { result: Ok(()) },
+            SinkOp::Note { .. } => SinkDone::Note { result: Ok(()) },
+            // Nothing asks for it here.
+            SinkOp::RefuseNote { .. } => return,
             SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },
         };
         (self.post)(SinkCompletion { done });

@@ -8,7 +8,7 @@
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
 //! (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), `volume` (which file system),
-//! [`clean`] (debris of dead jobs).
+//! [`clean`] (debris of dead jobs), `widened` (directories that were closed to us).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
 //! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
@@ -47,6 +47,7 @@ mod syncs;
 pub mod tree;
 mod verify;
 pub(crate) mod volume;
+pub(crate) mod widened;
 
 pub use adopt::Adopt;
 pub use engine::{EngineConfig, WriteEngine};

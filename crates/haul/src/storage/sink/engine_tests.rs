@@ -8,6 +8,7 @@ use crate::storage::sink::owner::{JobDir, Owner, Patience};
 use crate::storage::sink::tree::tests::as_nobody;
 use crate::storage::sink::{JobKey, NotKept, Ours, temp_name};
 use crossbeam_channel::{Receiver, unbounded};
+use haul_core::change::Change;
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, FileId};
 use haul_core::transfer::op::*;
