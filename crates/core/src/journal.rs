@@ -28,7 +28,7 @@ pub use log::{Log, compact};
 pub use replay::Replay;
 
 /// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest. 4: and
-/// the number of its temporary; runs that may still write are named.
+/// the number of its temporary; runs that may still write are named, and directories that were opened to us.
 pub const FORMAT_VERSION: u16 = 4;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
@@ -45,6 +45,12 @@ pub const SUBTREES_REPLAYED_MAX: usize = 4_194_304;
 /// Longest subtree that is kept, bytes: what a later run finds wrong is sent again in pieces of this length. No object is longer,
 /// and [`SUBTREES_REPLAYED_MAX`] of them are 256 TiB.
 pub const SUBTREE_KEPT_MAX: u64 = 64 << 20;
+
+/// Longest path of a directory in [`Record::Widened`], bytes.
+pub const WIDENED_PATH_LEN_MAX: usize = 60 * 1024;
+/// Paths of all directories that are opened to us at a time, bytes, at most; [`WIDENED_LEN`] more for each.
+pub const WIDENED_LEN_MAX: usize = 16 << 20;
+pub const WIDENED_LEN: usize = 64;
 
 const MAGIC_LEN: usize = 16;
 /// What a journal of this format begins with.
@@ -127,6 +133,28 @@ pub enum Record {
     Withdrawn { slot: u32 },
     /// This file is complete under its final name. What earlier records said of the path is void.
     Done { path: PathKey, mark: DoneMark },
+    /// A directory that stood there and was closed to us is about to be opened to its owner. `slot` names it in later records
+    /// of this session. Counts on every boot, whatever the session promises: it is held against the directory anyway.
+    Widened { slot: u32, dir: Widened },
+    /// The directory in `slot` was finished: it has its mode.
+    Narrowed { slot: u32 },
+}
+
+/// A directory of the destination that a run opened to its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Widened {
+    /// The names that lead to it from the destination root, with slashes between them.
+    pub path: Box<[u8]>,
+    pub ino: u64,
+    /// The mode that it had, without its kind.
+    pub mode: u32,
+}
+
+impl Widened {
+    /// What it counts of [`WIDENED_LEN_MAX`].
+    pub fn cost(&self) -> usize {
+        self.path.len() + WIDENED_LEN
+    }
 }
 
 /// A file that an earlier session left unfinished.
@@ -158,6 +186,8 @@ pub struct Replayed {
     pub unproven: Vec<u32>,
     pub partials: HashMap<PathKey, Partial>,
     pub done: HashMap<PathKey, DoneMark>,
+    /// Directories that may still be open to us, in the order in which they were opened.
+    pub widened: Vec<Widened>,
     /// Facts that were read and not kept: over a bound, or about a range that the file does not have.
     pub dropped: u64,
     /// Some facts here were made without durability and count on this boot only.

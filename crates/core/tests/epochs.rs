@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
+use haul_core::change::Change;
 use haul_core::digest::{DigestKind, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
-use haul_core::journal::{Log, Replayed};
+use haul_core::journal::{Record, Replay, Replayed, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Announced, DataEntry, DataHeader, Extent, Message, Policy};
+use haul_core::wire::{Announced, DataEntry, DataHeader, Extent, Failure, Message, Policy, Stage};
 
 const OBJECT: u64 = 4 << 20;
 const SMALL: u64 = 1000;
@@ -30,6 +31,11 @@ struct Bench {
     buffers: u32,
     /// Payload of large files that was written.
     written: u64,
+    /// Files of bundles that were written, and where each began.
+    bundled: Vec<(FileId, u32)>,
+    freed: Vec<BufferId>,
+    journal: Vec<u8>,
+    refused: Vec<u64>,
 }
 
 fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
@@ -43,7 +49,10 @@ fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
 
 impl Bench {
     fn new(files_open_max: u32) -> Bench {
-        let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
+        let head = Record::Head { job: [1; 16], root_ino: 1 };
+        let session = Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true };
+        let (journal, log, _, next_slot) = compact(&Replayed::default(), head, session);
+        let resume = Resume { replayed: Replayed::default(), log, next_slot };
         let policy = Policy {
             durable: true,
             force: false,
@@ -70,8 +79,21 @@ impl Bench {
         };
         let sink = Sink::new(config, resume);
         let (commits, durable, done) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench =
-            Bench { sink, now: Time(1), commits, durable, done, end: None, buffers: 0, written: 0 };
+        let (bundled, freed) = (Vec::new(), Vec::new());
+        let mut bench = Bench {
+            sink,
+            now: Time(1),
+            commits,
+            durable,
+            done,
+            end: None,
+            buffers: 0,
+            written: 0,
+            bundled,
+            freed,
+            journal,
+            refused: Vec::new(),
+        };
         bench.act();
         bench
     }
@@ -138,14 +160,41 @@ impl Bench {
                     self.written += u64::from(len);
                     SinkDone::Write { id: file.id, offset, len, buffer, took: None, result: Ok(()) }
                 }
-                SinkAction::Submit(SinkOp::WriteBundle { buffer, items }) => SinkDone::WriteBundle {
-                    buffer,
-                    results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
-                },
+                SinkAction::Submit(SinkOp::WriteBundle { buffer, items, more }) => {
+                    self.bundled.extend(items.iter().map(|item| (item.file.id, item.start)));
+                    let results = items.into_iter().map(|item| (item.file.id, Ok(()))).collect();
+                    SinkDone::WriteBundle { buffer, results, more }
+                }
+                SinkAction::FreeBuffer(buffer) => {
+                    self.freed.push(buffer);
+                    continue;
+                }
                 SinkAction::Submit(SinkOp::SyncDirs { dirs }) => {
                     SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
                 }
-                SinkAction::Submit(SinkOp::Journal { .. }) => SinkDone::Journal { result: Ok(()) },
+                SinkAction::Submit(SinkOp::Journal { bytes, .. }) => {
+                    self.journal.extend(bytes);
+                    SinkDone::Journal { result: Ok(()) }
+                }
+                SinkAction::Submit(SinkOp::Note { bytes, durable, .. }) => {
+                    assert!(durable);
+                    self.journal.extend(bytes);
+                    SinkDone::Note { result: Ok(()) }
+                }
+                SinkAction::Submit(SinkOp::RefuseNote { ask, .. }) => {
+                    self.refused.push(ask);
+                    continue;
+                }
+                SinkAction::Submit(SinkOp::MakeDirs { dirs }) => {
+                    SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
+                }
+                SinkAction::Submit(SinkOp::FinishDirs { dirs, .. }) => {
+                    let finished = |(dir, meta): (DirId, Meta)| match meta.mode {
+                        0 => (dir, Err(Failure { stage: Stage::Metadata, errno: 1, text: "no".into() })),
+                        _ => (dir, Ok(Change::NONE)),
+                    };
+                    SinkDone::FinishDirs { results: dirs.into_iter().map(finished).collect() }
+                }
                 SinkAction::Submit(SinkOp::Discard { id }) => SinkDone::Discard { id },
                 SinkAction::Submit(op) => panic!("{op:?}"),
                 _ => continue,
@@ -238,4 +287,124 @@ fn a_stop_makes_all_that_was_written_durable() {
     assert_eq!(bench.end, Some(SessionEnd::Stopped));
     assert_eq!(bench.durable.iter().map(|extent| extent.len).sum::<u64>(), 2 * OBJECT);
     assert_eq!(bench.done.len(), 1000);
+}
+
+/// Goal: a bundle of more files than may be open is taken up as far as there are descriptors, in its order, and the rest when
+/// there are some again; no more files than the bound are ever open.
+/// Method: bundles of 100 small files under bounds below that, their syncs kept back; how many are written and not done yet.
+#[test]
+fn bundles_open_no_more_than_the_bound() {
+    for most in [1, 7, 64, 99, 120] {
+        let mut bench = Bench::new(most);
+        bench.small(1..401);
+        let mut rounds = 0;
+        while bench.done.len() < 400 {
+            rounds += 1;
+            assert!(rounds < 2000, "{most}: it stands still, {} are done", bench.done.len());
+            let open = bench.bundled.len() - bench.done.len();
+            assert!(open <= most as usize, "{open} files are open, and {most} may be");
+            match bench.commits.is_empty() {
+                true => bench.pass(Duration::from_secs(1)),
+                false => bench.commit(0),
+            }
+        }
+        let each: Vec<(FileId, u32)> =
+            (1..401).map(|id| (FileId(id), (id - 1) as u32 % BUNDLE as u32 * SMALL as u32)).collect();
+        assert_eq!(bench.bundled, each, "each is written once, from its place");
+        assert!(bench.freed.is_empty(), "buffers go with their writes");
+    }
+}
+
+/// Goal: a stop while a part of a bundle is written and the rest waits gives each buffer back once.
+/// Method: the stop comes between the write of the part and its end; before, and behind it.
+#[test]
+fn a_stop_frees_a_divided_bundle_once() {
+    for early in [true, false] {
+        let mut bench = Bench::new(8);
+        bench.announce(1..101, SMALL);
+        let header =
+            DataHeader { class: Class::ANY, entries: (1..101).map(|id| entry(id, SMALL, 0, true)).collect() };
+        bench.sink.handle_data(StreamId(1), header, Some(BufferId(9)), vec![true; 100], bench.now);
+        let (mut written, mut freed) = (None, 0);
+        let mut take = |bench: &mut Bench, written: &mut Option<SinkDone>| {
+            while let Some(action) = bench.sink.poll_action() {
+                match action {
+                    SinkAction::Submit(SinkOp::WriteBundle { buffer, items, more }) => {
+                        assert!(more && items.len() == 7, "an eighth is kept for large files");
+                        let results = items.into_iter().map(|item| (item.file.id, Ok(()))).collect();
+                        *written = Some(SinkDone::WriteBundle { buffer, results, more });
+                    }
+                    SinkAction::FreeBuffer(buffer) => {
+                        assert_eq!(buffer, BufferId(9));
+                        freed += 1;
+                    }
+                    _ => {}
+                }
+            }
+        };
+        take(&mut bench, &mut written);
+        if early {
+            bench.sink.handle_control_lost("gone");
+            take(&mut bench, &mut written);
+        }
+        bench.sink.handle_done(written.take().expect("a part is being written"), bench.now);
+        if !early {
+            bench.sink.handle_control_lost("gone");
+        }
+        take(&mut bench, &mut written);
+        assert_eq!(freed, 1, "early: {early}");
+    }
+}
+
+/// Goal: the journal knows of a directory that is opened to us until it was finished, and of one that could not be finished to
+/// the end; what would be too much to remember is refused.
+/// Method: three directories that the engine is about to open, among records of epochs; the journal is replayed at each step.
+#[test]
+fn the_journal_knows_what_is_open() {
+    let mut bench = Bench::new(100);
+    let knows = |bench: &Bench| {
+        let mut replay = Replay::new();
+        replay.feed(&bench.journal).expect("a journal");
+        let replayed = replay.finish([1; 16], true).expect("a journal");
+        assert!(!replayed.damaged, "a record is not in its chain");
+        replayed.widened.iter().map(|dir| dir.ino).collect::<Vec<_>>()
+    };
+    let mtime = Timestamp { secs: 1, nanos: 0 };
+    let dirs = (1..4).map(|id| Announced {
+        id: FileId(id),
+        generation: Generation(0),
+        parent: DirId::ROOT,
+        name: Name::new(format!("d{id}").as_bytes()).expect("legal"),
+        meta: Meta { mode: if id == 3 { 0 } else { 0o755 }, uid: 0, gid: 0, mtime },
+        kind: EntryKind::Dir,
+    });
+    bench.sink.handle_message(Message::Announce(dirs.collect()), bench.now);
+    bench.act();
+    bench.small(10..110);
+    for id in 1..4 {
+        let dir = Widened { path: format!("d{id}").into_bytes().into(), ino: id, mode: 0o500 };
+        bench.sink.handle_done(SinkDone::Widen { ask: id, id: DirId(id), dir }, bench.now);
+        bench.act();
+        // Records of an epoch between them.
+        bench.pass(Duration::from_secs(1));
+        if !bench.commits.is_empty() {
+            bench.commit(0);
+        }
+    }
+    assert_eq!(knows(&bench), [1, 2, 3]);
+    let long = Widened { path: vec![b'd'; WIDENED_PATH_LEN_MAX + 1].into(), ino: 9, mode: 0 };
+    bench.sink.handle_done(SinkDone::Widen { ask: 77, id: DirId(9), dir: long }, bench.now);
+    bench.act();
+    assert_eq!((&bench.refused[..], knows(&bench)), (&[77][..], vec![1, 2, 3]));
+    bench.sink.handle_message(Message::DirEnd(vec![DirId(2), DirId(3)]), bench.now);
+    bench.act();
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(knows(&bench), [1, 3], "one was finished, one could not be");
+    let most = WIDENED_LEN_MAX / WIDENED_PATH_LEN_MAX;
+    for id in 0..most as u64 {
+        let dir = Widened { path: vec![b'd'; WIDENED_PATH_LEN_MAX].into(), ino: 9, mode: 0 };
+        bench.sink.handle_done(SinkDone::Widen { ask: 100 + id, id: DirId(100 + id), dir }, bench.now);
+        bench.act();
+    }
+    assert!(!bench.refused.contains(&100) && bench.refused.contains(&(99 + most as u64)));
 }

@@ -55,7 +55,8 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         if belongs == Belongs::Unknown {
             line.state += ", perhaps of another destination: left";
         } else if remove && job.life != Life::Alive {
-            match remove_debris(root, place, &job, &replayed.tags, &Patience::default()) {
+            match remove_debris(root, place, &job, (&replayed.tags, &replayed.widened), &Patience::default())
+            {
                 Ok(removed) => {
                     line.files = removed.files;
                     line.bytes = removed.bytes;

@@ -3,6 +3,7 @@
 //! Engines are completion-shaped: a job is submitted, its completion is posted later from one of the
 //! engine's own threads. Posting never blocks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
@@ -40,7 +41,29 @@ pub struct SourceCompletion {
 /// An operation with the payload that it needs (`Write`, `WriteBundle`).
 pub struct SinkJob {
     pub op: SinkOp,
-    pub buffer: Option<Buffer>,
+    pub buffer: Option<Payload>,
+}
+
+/// The buffer of an operation.
+pub enum Payload {
+    Own(Buffer),
+    /// More of it is to be written.
+    Shared(Arc<Buffer>),
+}
+
+impl Payload {
+    /// Another hold on it; it goes back to its pool when all are gone.
+    pub(crate) fn share(self) -> (Payload, Payload) {
+        let shared = self.shared();
+        (Payload::Shared(shared.clone()), Payload::Shared(shared))
+    }
+
+    pub(crate) fn shared(self) -> Arc<Buffer> {
+        match self {
+            Payload::Own(buffer) => Arc::new(buffer),
+            Payload::Shared(buffer) => buffer,
+        }
+    }
 }
 
 /// A completion; the payload buffer was dropped (and so went back to its pool) before it was posted.
@@ -49,7 +72,7 @@ pub struct SinkCompletion {
 }
 
 /// Takes completions from any thread. Never blocks.
-pub type Post<T> = std::sync::Arc<dyn Fn(T) + Send + Sync>;
+pub type Post<T> = Arc<dyn Fn(T) + Send + Sync>;
 
 /// A storage operation that is past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]

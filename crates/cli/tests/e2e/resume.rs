@@ -1,14 +1,16 @@
 //! Runs that are killed, stopped, doubled: nothing torn has a name, and the same command completes the job.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal};
 
-use crate::support::compare::{ALL, assert_no_debris, assert_none_torn, assert_same, debris};
+use crate::support::compare::{ALL, BELOW, assert_no_debris, assert_none_torn, assert_same, debris};
 use crate::support::run::{Haul, Running};
 use crate::support::sshd::Sshd;
-use crate::support::way::Way;
-use crate::support::{Room, number_from_env, procs, tree};
+use crate::support::way::{Way, contents};
+use crate::support::{Room, number_from_env, procs, set_mode, tree};
 
 /// What may be in flight or in an open epoch when a run is stopped in order, bytes.
 const IN_FLIGHT_MAX: u64 = 64 << 20;
@@ -408,6 +410,49 @@ fn clean_removes_only_the_debris_of_the_dead() {
         assert!(sink.join(name).exists(), "{name} is gone");
     }
     assert_none_torn(&job.data, &sink.join("data"));
+}
+
+/// Goal: a directory that was closed to its owner, and that a killed run left open, is closed again by `haul clean` and by the
+/// next run of the job, before it does anything else; one that is copied into ends as its source is.
+/// Method: a copy into a directory of mode 0500, by a user whom that binds, killed while the directory is open; then each. The
+/// next run comes to it no more, or completes it.
+#[test]
+fn directories_left_open_are_closed() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink, aside) = (room.dir("data"), room.dir("sink"), room.at("aside"));
+    let (locked, to) = (room.dir("data/locked"), room.dir("sink/locked"));
+    room.file("data/other", "other");
+    tree::plain(&locked, 86, 0, 32 << 20);
+    set_mode(&sink, 0o777);
+    std::os::unix::fs::chown(&to, Some(65534), Some(65534)).expect("give it away");
+    let mode = || fs::metadata(&to).expect("stat").permissions().mode() & 0o7777;
+    let copy = |options: &[&str]| Way::Here.cp(options, &[contents(&data)], &sink).run_by_nobody(&room);
+    let begin = || {
+        set_mode(&to, 0o500);
+        let mut run = copy(&["-r", "--rate=10MB/s"]).start();
+        let open = |run: &Running| mode() == 0o700 && procs::written(&run.near()) >= 8 << 20;
+        assert!(run.until(open), "it was over too early");
+        let mark = run.mark.clone();
+        run.signal(Signal::KILL);
+        drop(run);
+        procs::wait_gone(&mark);
+        assert_eq!(mode(), 0o700, "a killed run leaves it open, or this shows nothing");
+    };
+    begin();
+    Haul::new(["clean", "-n"]).args([&sink]).run_by_nobody(&room).run().sane().exits(0);
+    assert_eq!(mode(), 0o700, "a list changes nothing");
+    Haul::new(["clean"]).args([&sink]).run_by_nobody(&room).run().sane().exits(0);
+    assert_eq!(mode(), 0o500, "after haul clean");
+    assert_no_debris(&sink);
+    begin();
+    copy(&["-r"]).run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+    fs::remove_file(to.join("big")).expect("rm");
+    begin();
+    fs::rename(&locked, &aside).expect("away from the source");
+    copy(&["-r"]).run().sane().exits(0);
+    assert_eq!(mode(), 0o500, "after the next run");
 }
 
 /// Goal: debris whose journal lies in a state directory is found and removed, and nothing of another destination's.

@@ -1,12 +1,14 @@
 //! Networks that fail under a copy: killed connections, a dark link, a black hole. The copy goes on and is exact.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::flood::Flood;
 use crate::support::hosts::Hosts;
-use crate::support::netns::FAR;
+use crate::support::netns::{FAR, NEAR};
 use crate::support::procs;
 use crate::support::run::Haul;
 
@@ -36,6 +38,52 @@ fn killed_connections_are_replaced() {
         let ended = run.wait().sane().exits(0);
         assert!(first.is_disjoint(&last), "they were killed: {first:?}, {last:?}\n{}", ended.describe());
         assert_eq!(last.len(), 5, "not replaced, or the copy was too short\n{}", ended.describe());
+        hosts.assert_copied();
+    }
+}
+
+/// Goal: strangers keep no copy from starting, nor a stream or control that was cut from coming back, both ways.
+/// Method: 80 silent connections to the far end's port, opened again whenever they are closed, and some 300 new ones a second,
+/// from the near host's own address and from another, before the start and until the end; `ss -K` of two connections of the
+/// start, control or streams as they come.
+#[test]
+fn a_flood_keeps_no_copy_out() {
+    need!("netns", "sshd", "ss");
+    for pull in [false, true] {
+        let hosts = Hosts::new(73, 50, 200 << 20);
+        let other = Ipv4Addr::new(10, 79, 0, 9);
+        hosts.near(&["ip", "addr", "add", &format!("{other}/24"), "dev", "veth0"]);
+        let near: Ipv4Addr = NEAR.parse().expect("an address");
+        let to = SocketAddrV4::new(FAR.parse().expect("an address"), PORT);
+        let flood = Flood::start(&hosts.pair.near, &[near, other], to, 80);
+        let copy = hosts.copy(pull, &["--streams=4", "--rate=10MB/s", PORT_OPTION]);
+        let mut run = hosts.begun(pull, copy);
+        // Those of the near haul, among all the others.
+        let ours = || -> BTreeSet<u16> {
+            let dport = format!(":{PORT}");
+            let listed = hosts.near(&["ss", "-Htnp", "state", "established", "dport", "=", &dport]);
+            let ours = listed.lines().filter(|line| line.contains("\"haul\""));
+            ours.filter_map(|line| line.split_whitespace().nth(2)?.rsplit_once(':')?.1.parse().ok()).collect()
+        };
+        let mut first = BTreeSet::new();
+        let all = run.until(|_| {
+            first = ours();
+            first.len() == 5
+        });
+        assert!(all, "control and four streams never came: {first:?}\n{}", run.stderr());
+        let cut: Vec<u16> = first.iter().copied().step_by(3).collect();
+        for port in &cut {
+            hosts.near(&["ss", "-Kt", "sport", "=", &format!(":{port}")]);
+        }
+        let mut last = BTreeSet::new();
+        let back = run.until(|_| {
+            last = ours();
+            last.len() == 5 && cut.iter().all(|port| !last.contains(port))
+        });
+        assert!(back, "what was cut never came back: {first:?}, {last:?}\n{}", run.stderr());
+        assert!(flood.came() > 100, "{} strangers are none", flood.came());
+        run.wait().sane().exits(0);
+        drop(flood);
         hosts.assert_copied();
     }
 }

@@ -449,7 +449,7 @@ fn an_old_kernel_is_named() {
 
 /// Goal: a low limit on open files slows a copy at most: no entry fails for want of descriptors.
 /// Method: 6,000 small files, which are all open until their epoch ends, and a deep chain of directories, under a
-/// limit of 1,024 descriptors.
+/// limit of 600 descriptors.
 #[test]
 fn few_descriptors_are_enough() {
     need!("prlimit");
@@ -460,7 +460,7 @@ fn few_descriptors_are_enough() {
     fs::create_dir_all(&deep).expect("make the chain");
     fs::write(deep.join("bottom"), b"bottom").expect("write the bottom");
     let copy = Way::Here.cp(&["-r"], &[contents(&data)], &sink);
-    copy.limited("--nofile=1024").run().sane().exits(0);
+    copy.limited("--nofile=600").run().sane().exits(0);
     assert_same(&data, &sink, BELOW);
 }
 

@@ -3,7 +3,9 @@
 //! Invariant: one record has one encoding, so decoding refuses what encoding would not have written (other
 //! flags, bytes left over, empty lists).
 
-use super::{DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX};
+use super::{
+    DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX, WIDENED_PATH_LEN_MAX, Widened,
+};
 use crate::digest::{DigestKind, Subtree};
 use crate::entry::{Fingerprint, Timestamp};
 
@@ -15,6 +17,11 @@ const DURABLE: u8 = 5;
 const WITHDRAWN: u8 = 6;
 const DONE: u8 = 7;
 const UNPROVEN: u8 = 8;
+const WIDENED: u8 = 9;
+const NARROWED: u8 = 10;
+
+/// What a mode is made of, without its kind.
+const MODE_MAX: u32 = 0o7777;
 
 /// Kinds of digests, as on the wire.
 const BLAKE3: u8 = 1;
@@ -26,6 +33,7 @@ const TAG_LEN: usize = 4;
 
 const _: () = assert!(1 + 4 + SUBTREES_PER_RECORD * SUBTREE_LEN <= RECORD_LEN_MAX);
 const _: () = assert!(TAGS_MAX * TAG_LEN < RECORD_LEN_MAX);
+const _: () = assert!(1 + 4 + 8 + 4 + WIDENED_PATH_LEN_MAX <= RECORD_LEN_MAX);
 
 /// Appends the body of `record`. Its lists fit one record and are not empty.
 pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
@@ -73,6 +81,17 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&mark.size.to_le_bytes());
             put_time(&mark.mtime, out);
             out.extend_from_slice(&mark.root);
+        }
+        Record::Widened { slot, dir: Widened { path, ino, mode } } => {
+            out.push(WIDENED);
+            out.extend_from_slice(&slot.to_le_bytes());
+            out.extend_from_slice(&ino.to_le_bytes());
+            out.extend_from_slice(&mode.to_le_bytes());
+            out.extend_from_slice(path);
+        }
+        Record::Narrowed { slot } => {
+            out.push(NARROWED);
+            out.extend_from_slice(&slot.to_le_bytes());
         }
     }
 }
@@ -154,6 +173,13 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             path: PathKey(fields.take()?),
             mark: DoneMark { size: fields.u64()?, mtime: fields.time()?, root: fields.take()? },
         },
+        WIDENED => {
+            let (slot, ino) = (fields.u32()?, fields.u64()?);
+            let mode = fields.u32().filter(|mode| *mode <= MODE_MAX)?;
+            let path = fields.rest(WIDENED_PATH_LEN_MAX)?;
+            Record::Widened { slot, dir: Widened { path, ino, mode } }
+        }
+        NARROWED => Record::Narrowed { slot: fields.u32()? },
         _ => return None,
     };
     fields.0.is_empty().then_some(record)
@@ -183,6 +209,11 @@ impl Fields<'_> {
     }
     fn time(&mut self) -> Option<Timestamp> {
         Some(Timestamp { secs: self.take().map(i64::from_le_bytes)?, nanos: self.u32()? })
+    }
+    /// All that is left: at least one byte, at most `len_max`.
+    fn rest(&mut self, len_max: usize) -> Option<Box<[u8]>> {
+        let rest = std::mem::take(&mut self.0);
+        (1..=len_max).contains(&rest.len()).then(|| rest.into())
     }
     /// Items to the end of the body: at least one, at most `count_max`.
     fn list<T>(&mut self, count_max: usize, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {

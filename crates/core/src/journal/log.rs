@@ -61,7 +61,8 @@ impl Log {
 ///
 /// `head` and `session` are those of the next session. Returns the bytes, the log to go on with, the slots
 /// of the partial files and the first free slot. The bytes depend on nothing but the arguments.
-/// Units: 89 bytes per finished file, 124 (a sparse one 156) and 48 per subtree for a partial one.
+/// Units: 89 bytes per finished file, 124 (a sparse one 156) and 48 per subtree for a partial one, 37 and its path per directory
+/// that is open to us.
 /// Edge: under a session without durability everything is written as not durable, so it is forgotten on
 /// another boot even if it once was durable. That costs a re-send and keeps one rule for all records.
 ///
@@ -103,6 +104,10 @@ pub fn compact(
         log.append(&record, &mut out);
         log.append(&Record::Durable { slot, subtrees: partial.subtrees.iter().collect() }, &mut out);
         slots.insert(path, slot);
+        slot += 1;
+    }
+    for dir in &replayed.widened {
+        log.append(&Record::Widened { slot, dir: dir.clone() }, &mut out);
         slot += 1;
     }
     (out, log, slots, slot)

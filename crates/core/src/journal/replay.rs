@@ -5,13 +5,13 @@
 //! Facts are kept in two layers, `solid` (made durable) and `loose` (made without durability, on one boot),
 //! because the boot that counts is known only at the end. A path is in one layer at most, as partial or done.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::codec::decode;
 use super::{
     DONE_REPLAYED_MAX, DoneMark, JournalError, LEN_LEN, MAGIC, MAGIC_LEN, PARTIALS_REPLAYED_MAX, Partial,
     PathKey, RECORD_LEN_MAX, Record, Replayed, SUBTREE_KEPT_MAX, SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX,
-    sum,
+    WIDENED_LEN_MAX, Widened, sum,
 };
 use crate::digest::{Subtree, SubtreeSet};
 
@@ -35,6 +35,10 @@ pub struct Replay {
     loose: Facts,
     /// The boot that `loose` counts on.
     loose_boot: [u8; 16],
+    /// Directories that are open to us, by the order of their records; and by slot those of the current session.
+    widened: BTreeMap<u64, Widened>,
+    widened_slots: HashMap<u32, u64>,
+    widened_len: usize,
     dropped: u64,
     bounds: Bounds,
 }
@@ -54,6 +58,7 @@ struct Bounds {
     done: usize,
     partials: usize,
     subtrees: usize,
+    widened_len: usize,
 }
 
 /// What is known of paths.
@@ -83,11 +88,15 @@ impl Replay {
             solid: Facts::default(),
             loose: Facts::default(),
             loose_boot: [0; 16],
+            widened: BTreeMap::new(),
+            widened_slots: HashMap::new(),
+            widened_len: 0,
             dropped: 0,
             bounds: Bounds {
                 done: DONE_REPLAYED_MAX,
                 partials: PARTIALS_REPLAYED_MAX,
                 subtrees: SUBTREES_REPLAYED_MAX,
+                widened_len: WIDENED_LEN_MAX,
             },
         }
     }
@@ -149,6 +158,7 @@ impl Replay {
             unproven: self.unproven,
             partials: facts.partials.into_iter().map(|(path, (_, partial))| (path, partial)).collect(),
             done: facts.done,
+            widened: self.widened.into_values().collect(),
             dropped: self.dropped,
             volatile: loose_counts && !loose_empty,
             good_len: self.good_len,
@@ -222,6 +232,7 @@ impl Replay {
                 self.epoch_max = self.epoch_max.max(epoch);
                 add_tag(&mut self.tags, tag);
                 self.slots.clear();
+                self.widened_slots.clear();
                 self.session_durable = Some(durable);
                 if !durable && self.loose_boot != boot {
                     // Another boot came between: what was loose on the one before may be lost.
@@ -266,6 +277,23 @@ impl Replay {
                 } else {
                     self.dropped += 1;
                 }
+            }
+            Record::Widened { slot, dir } => {
+                self.session_durable?;
+                self.widened_slots.remove(&slot);
+                if self.widened_len + dir.cost() <= self.bounds.widened_len {
+                    self.widened_len += dir.cost();
+                    let at = self.widened.last_key_value().map_or(0, |(last, _)| last + 1);
+                    self.widened.insert(at, dir);
+                    self.widened_slots.insert(slot, at);
+                } else {
+                    self.dropped += 1;
+                }
+            }
+            Record::Narrowed { slot } => {
+                self.session_durable?;
+                let dir = self.widened_slots.remove(&slot).and_then(|at| self.widened.remove(&at));
+                self.widened_len -= dir.map_or(0, |dir| dir.cost());
             }
         }
         Some(())
@@ -317,7 +345,7 @@ mod tests {
     use super::*;
     use crate::digest::DigestKind;
     use crate::entry::Fingerprint;
-    use crate::journal::Log;
+    use crate::journal::{Log, WIDENED_LEN};
 
     /// Goal: beyond a bound facts are dropped and counted, and what is dropped takes no part in later records.
     /// Method: small bounds; more of each kind than they allow.
@@ -380,8 +408,20 @@ mod tests {
         let subtrees = vec![Subtree { offset: 8192, len: 1024, cv: [9; 32] }];
         log.append(&Record::Durable { slot: 2, subtrees }, &mut bytes);
 
+        for slot in 40..44 {
+            if slot == 42 {
+                // What is settled makes room.
+                log.append(&Record::Narrowed { slot: 41 }, &mut bytes);
+                log.append(&Record::Narrowed { slot: 41 }, &mut bytes);
+            }
+            for _ in 0..1 + u32::from(slot == 43) {
+                let dir = Widened { path: b"d"[..].into(), ino: u64::from(slot) - 40, mode: 0 };
+                log.append(&Record::Widened { slot, dir }, &mut bytes);
+            }
+        }
+
         let mut replay = Replay::new();
-        replay.bounds = Bounds { done: 4, partials: 3, subtrees: 5 };
+        replay.bounds = Bounds { done: 4, partials: 3, subtrees: 5, widened_len: 2 * (WIDENED_LEN + 1) };
         replay.feed(&bytes).expect("a journal");
         assert_eq!(replay.slots.len(), 2);
         let replayed = replay.finish([0; 16], true).expect("a journal");
@@ -389,8 +429,9 @@ mod tests {
         let mut held: Vec<_> = replayed.partials.iter().map(|(p, f)| (p.0[0], f.subtrees.len())).collect();
         held.sort_unstable();
         assert_eq!(held, [(1, 2), (2, 1), (9, 0)]);
-        // Three partials, one subtree, two done marks.
-        assert_eq!(replayed.dropped, 3 + 1 + 2);
+        assert_eq!(replayed.widened.iter().map(|dir| dir.ino).collect::<Vec<_>>(), [0, 2]);
+        // Three partials, one subtree, two done marks, two directories.
+        assert_eq!(replayed.dropped, 3 + 1 + 2 + 2);
         assert!(!replayed.damaged);
     }
 }

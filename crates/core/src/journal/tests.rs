@@ -51,7 +51,7 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
     for _ in 0..count {
         let (slot, path) = (rng.u32(..6), path(rng.u8(..8)));
         let chunks = rng.u64(..9);
-        let record = match rng.u8(..20) {
+        let record = match rng.u8(..23) {
             0 => {
                 let boot = if rng.bool() { BOOT } else { OTHER_BOOT };
                 Record::Session { epoch: rng.u32(..), tag: rng.u32(..8), boot, durable: rng.bool() }
@@ -72,6 +72,15 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
                 Record::Durable { slot, subtrees }
             }
             16 | 17 => Record::Withdrawn { slot },
+            20 | 21 => {
+                let dir = Widened {
+                    path: vec![b'd'; rng.usize(1..9)].into(),
+                    ino: rng.u64(..),
+                    mode: rng.u32(..0o10000),
+                };
+                Record::Widened { slot, dir }
+            }
+            22 => Record::Narrowed { slot },
             _ => Record::Done { path, mark: DoneMark::new(&fingerprint(rng, chunks), [rng.u8(..); 32]) },
         };
         records.push(record);
@@ -104,7 +113,11 @@ fn model(
             })
         };
         match record.clone() {
-            Record::Head { .. } | Record::Tags { .. } | Record::Unproven { .. } => {}
+            Record::Head { .. }
+            | Record::Tags { .. }
+            | Record::Unproven { .. }
+            | Record::Widened { .. }
+            | Record::Narrowed { .. } => {}
             Record::Session { boot, durable, .. } => sessions.push((boot, durable)),
             Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest } => {
                 facts.retain(|(other, ..)| *other != path);
@@ -180,6 +193,26 @@ fn model_sessions(records: &[Record]) -> (u32, Vec<u32>, Vec<u32>) {
     (epochs.into_iter().max().unwrap_or(0), last(mentions), last(unproven))
 }
 
+/// Directories that were opened and not settled, whatever became of their session.
+fn model_widened(records: &[Record]) -> Vec<Widened> {
+    let mut open: Vec<(Option<u32>, Widened)> = Vec::new();
+    for record in records {
+        let void = |open: &mut Vec<(Option<u32>, Widened)>, gone: &dyn Fn(u32) -> bool| {
+            open.iter_mut().filter(|(slot, _)| slot.is_some_and(gone)).for_each(|(slot, _)| *slot = None);
+        };
+        match record {
+            Record::Session { .. } => void(&mut open, &|_| true),
+            Record::Widened { slot, dir } => {
+                void(&mut open, &|other| other == *slot);
+                open.push((Some(*slot), dir.clone()));
+            }
+            Record::Narrowed { slot } => open.retain(|(other, _)| *other != Some(*slot)),
+            _ => {}
+        }
+    }
+    open.into_iter().map(|(_, dir)| dir).collect()
+}
+
 /// Goal: what was appended is what is replayed.
 /// Method: random records, among them slots that are taken twice, withdrawn or unknown, against [`model`].
 #[test]
@@ -198,6 +231,7 @@ fn replay_is_what_was_appended() {
             assert_eq!(replayed.done, done);
             assert!(!(durable && replayed.volatile));
             assert_eq!((replayed.epoch_max, replayed.tags, replayed.unproven), model_sessions(&records));
+            assert_eq!(replayed.widened, model_widened(&records));
         }
     }
 }
@@ -216,11 +250,16 @@ fn records_round_trip() {
                 let shorter = codec::decode(&body[..cut]);
                 assert!(shorter.is_none_or(|r| matches!(
                     r,
-                    Record::Durable { .. } | Record::Tags { .. } | Record::Unproven { .. }
+                    Record::Durable { .. }
+                        | Record::Tags { .. }
+                        | Record::Unproven { .. }
+                        | Record::Widened { .. }
                 )));
             }
+            // A path ends where its record does.
+            let path = matches!(codec::decode(&body), Some(Record::Widened { .. }));
             body.push(0);
-            assert_eq!(codec::decode(&body), None);
+            assert!(path || codec::decode(&body).is_none());
         }
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
@@ -465,7 +504,7 @@ fn compaction_keeps_the_state() {
             let (mut bytes, mut log, slots, next_slot) = compact(&state, head.clone(), session.clone());
             assert_eq!(slots.len(), state.partials.len());
             assert!(slots.values().all(|slot| *slot < next_slot));
-            assert_eq!(next_slot as usize, slots.len());
+            assert_eq!(next_slot as usize, slots.len() + state.widened.len());
 
             let next = replay_for(&bytes, BOOT, durable).expect("a journal");
             let mut tags = state.tags.clone();

@@ -13,6 +13,7 @@ use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name, Timestamp};
 use crate::extents::ExtentMap;
 use crate::ids::{BufferId, DirId, FileId, Generation, TargetId};
+use crate::journal::Widened;
 use crate::layout::{Layout, Striping};
 use crate::wire::Failure;
 
@@ -171,8 +172,9 @@ pub enum SinkOp {
     /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
     /// `start` is where the payload begins in the buffer.
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
-    /// Write whole small files, each into its own temporary, from one buffer.
-    WriteBundle { buffer: BufferId, items: Vec<BundleWrite> },
+    /// Write whole small files, each into its own temporary, from one buffer. `more`: other files of it come with a later
+    /// operation, so that the buffer must stay.
+    WriteBundle { buffer: BufferId, items: Vec<BundleWrite>, more: bool },
     /// Read these ranges of the file's temporary, nodes of its tree of at most
     /// [`SUBTREE_KEPT_MAX`](crate::journal::SUBTREE_KEPT_MAX) bytes, and make their values; other ranges of it may be
     /// written meanwhile.
@@ -194,6 +196,10 @@ pub enum SinkOp {
     Discard { id: FileId },
     /// Append to the journal, and sync it if `durable`.
     Journal { bytes: Vec<u8>, durable: bool },
+    /// The same, for [`SinkDone::Widen`] with this number, which is waited for.
+    Note { ask: u64, bytes: Vec<u8>, durable: bool },
+    /// [`SinkDone::Widen`] with this number comes to nothing. It has no completion.
+    RefuseNote { ask: u64, failure: Failure },
     /// The job is complete: sync the destination root (it is never finished, and what was made or removed in
     /// it last may not be on media), then remove the journal and the owner file, and sync their directory.
     RemoveJournal,
@@ -357,6 +363,7 @@ pub enum SinkDone {
     WriteBundle {
         buffer: BufferId,
         results: Vec<(FileId, Result<(), Failure>)>,
+        more: bool,
     },
     /// One value for each range, in order; `None`: storage gives too little of it, or nothing.
     Check {
@@ -386,6 +393,16 @@ pub enum SinkDone {
         id: FileId,
     },
     Journal {
+        result: Result<(), Failure>,
+    },
+    /// The completion of no operation: one that is under way waits until the journal says that this directory, which is closed to
+    /// us, will be opened. [`SinkOp::Note`] is the answer.
+    Widen {
+        ask: u64,
+        id: DirId,
+        dir: Widened,
+    },
+    Note {
         result: Result<(), Failure>,
     },
     RemoveJournal {

@@ -6,7 +6,7 @@
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`, `data`, `epoch`,
-//! `end`, `drain`; a destination of several storage targets (`targets`); how much is granted (`window`).
+//! `end`, `drain`; directories that were closed to us (`widened`); a destination of several storage targets (`targets`); how much is granted (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -32,6 +32,7 @@ mod file;
 mod lookup;
 mod map;
 mod targets;
+mod widened;
 mod window;
 
 use check::Checks;
@@ -53,7 +54,8 @@ pub struct SinkConfig {
     pub entries_max: u32,
     /// Names may stand at the destination already: look each up and tell the source.
     pub wait: bool,
-    /// Files with open descriptors, at most; more frames wait.
+    /// Files with open descriptors, at most; more frames wait, and of a bundle the files for which there is no room. Only where
+    /// nothing would ever free one a single file more is opened: the source may send what is open only behind it.
     pub files_open_max: u32,
     /// The tag in the names of this session's temporaries.
     pub tag: u32,
@@ -166,6 +168,9 @@ pub struct Sink {
     /// Bytes of holes in open files: they need no space.
     holes: u64,
     resume: Replayed,
+    /// Directories that were closed to us and are open.
+    widened: HashMap<DirId, widened::Open>,
+    widened_len: usize,
     /// The last that was given to a temporary.
     number: u64,
     /// Entries that look for the temporary of an earlier run, each path once.
@@ -178,6 +183,8 @@ pub struct Sink {
     /// Frames that wait for descriptors; those of small files apart.
     deferred: VecDeque<Frame>,
     deferred_small: VecDeque<Frame>,
+    /// Buffers of frames of which a part is being written, and the rest waits for descriptors.
+    in_parts: HashSet<BufferId>,
     files_open: u32,
     writes: u32,
     other_ops: u32,
@@ -221,6 +228,8 @@ impl Sink {
             number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
             adopting: HashSet::new(),
             resume: resume.replayed,
+            widened: HashMap::new(),
+            widened_len: 0,
             epochs: Epochs::new(resume.log, resume.next_slot),
             checks: Checks::default(),
             targets: config.targets.map(|limits| {
@@ -230,6 +239,7 @@ impl Sink {
             waiting_count: 0,
             deferred: VecDeque::new(),
             deferred_small: VecDeque::new(),
+            in_parts: HashSet::new(),
             files_open: 0,
             writes: 0,
             other_ops: 0,
@@ -302,7 +312,8 @@ impl Sink {
                 deferred.chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
             self.waiting_count = 0;
             for frame in frames {
-                self.free(frame.buffer);
+                // One of which a part is being written is free behind that.
+                self.free(frame.buffer.filter(|buffer| !self.in_parts.contains(buffer)));
             }
         }
     }
@@ -410,9 +421,12 @@ impl Sink {
                 self.buffer_freed(buffer, took.filter(|took| !took.cached).map(|took| took.time));
                 self.handle_written(id, offset, u64::from(len), result);
             }
-            SinkDone::WriteBundle { buffer, results } => {
+            SinkDone::WriteBundle { buffer, results, more } => {
                 self.writes -= 1;
-                self.buffer_freed(buffer, None);
+                match more {
+                    true => self.part_written(buffer),
+                    false => self.buffer_freed(buffer, None),
+                }
                 for (id, result) in results {
                     let size = self.files.get(&id).map_or(0, |f| f.size());
                     self.handle_written(id, 0, size, result);
@@ -461,6 +475,9 @@ impl Sink {
             SinkDone::FinishDirs { results } => {
                 self.other_ops -= 1;
                 for (dir, result) in results {
+                    if result.is_ok() {
+                        self.settle_dir(dir);
+                    }
                     self.finish_dir(dir, result);
                 }
             }
@@ -479,6 +496,8 @@ impl Sink {
             SinkDone::Commit { results } => self.epoch_committed(results),
             SinkDone::SyncDirs { results } => self.epoch_dirs_synced(results),
             SinkDone::Journal { result } => self.epoch_journaled(result),
+            SinkDone::Widen { ask, id, dir } => self.handle_widen(ask, id, dir),
+            SinkDone::Note { result } => self.handle_noted(result),
         }
     }
 

@@ -220,6 +220,17 @@ impl World {
         payload.parts
     }
 
+    /// The payload of a frame of which more is to be written.
+    fn payload(&mut self, buffer: BufferId) -> Vec<(u32, Vec<u8>)> {
+        let none = buffer == BufferId(u32::MAX);
+        let held = || self.s.sink.as_ref().expect("the sink runs").buffers.get(&buffer);
+        if none {
+            Vec::new()
+        } else {
+            held().expect("a buffer stays until all of it is written").parts.clone()
+        }
+    }
+
     /// Executes one operation of the sink's storage.
     pub fn sink_exec(&mut self) {
         let count = self.snk().ops.len();
@@ -285,8 +296,11 @@ impl World {
                 let took = result.is_ok().then(|| self.took());
                 SinkDone::Write { id: file.id, offset, len, buffer, took, result }
             }
-            SinkOp::WriteBundle { buffer, items } => {
-                let parts = self.take_payload(buffer);
+            SinkOp::WriteBundle { buffer, items, more } => {
+                let parts = match more {
+                    true => self.payload(buffer),
+                    false => self.take_payload(buffer),
+                };
                 let mut results = Vec::new();
                 for item in items {
                     let part = parts.iter().find(|(s, keys)| *s == item.start && !keys.is_empty());
@@ -296,7 +310,7 @@ impl World {
                     };
                     results.push((item.file.id, self.write(&item.file, 0, item.file.size, &keys)));
                 }
-                SinkDone::WriteBundle { buffer, results }
+                SinkDone::WriteBundle { buffer, results, more }
             }
             SinkOp::Check { file, ranges, .. } => {
                 let result = Ok(ranges.iter().map(|range| self.check(&file, *range)).collect());
@@ -393,6 +407,7 @@ impl World {
                 };
                 SinkDone::Journal { result }
             }
+            SinkOp::Note { .. } | SinkOp::RefuseNote { .. } => unreachable!("nothing is closed here"),
             SinkOp::RemoveJournal => {
                 self.sweep_tags(None);
                 self.disk.sync_dir(None);

@@ -34,7 +34,7 @@ use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::sink::{Owner, SinkTree};
 use crate::storage::targets::Targets;
-use crate::storage::{Post, SinkCompletion, SinkJob};
+use crate::storage::{Payload, Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
 use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
@@ -231,7 +231,7 @@ struct Session {
     place: Option<Place>,
     engine: Engine,
     receivers: HashMap<StreamId, DataReceiver>,
-    buffers: HashMap<BufferId, Buffer>,
+    buffers: HashMap<BufferId, Payload>,
     /// Parent and name of each directory; a path is put together only when it is told.
     places: HashMap<DirId, (DirId, Name)>,
     dirs: HashMap<FileId, ()>,
@@ -487,7 +487,7 @@ impl Session {
             Event::Recv(RecvEvent::Data { stream, header, buffer, good, .. }) => {
                 let id = buffer.as_ref().map(Buffer::id);
                 if let Some(buffer) = buffer {
-                    self.buffers.insert(buffer.id(), buffer);
+                    self.buffers.insert(buffer.id(), Payload::Own(buffer));
                 }
                 self.machine.handle_data(stream, header, id, good, now);
             }
@@ -517,6 +517,12 @@ impl Session {
                 }
                 SinkAction::Submit(op) => {
                     let buffer = match &op {
+                        SinkOp::WriteBundle { buffer, more: true, .. } => {
+                            self.buffers.remove(buffer).map(Payload::share).map(|(held, goes)| {
+                                self.buffers.insert(*buffer, held);
+                                goes
+                            })
+                        }
                         SinkOp::Write { buffer, .. } | SinkOp::WriteBundle { buffer, .. } => {
                             self.buffers.remove(buffer)
                         }

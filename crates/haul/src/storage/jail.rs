@@ -82,13 +82,19 @@ impl Jail {
     }
 
     /// Opens the directory `name` of which we are the owner though its mode forbids it to us, by giving the
-    /// owner read, write and search; and the mode that it had.
-    pub fn open_dir_by_force(&self, parent: impl AsFd, name: &Name) -> Result<(OwnedFd, Mode)> {
+    /// owner read, write and search; `before` sees it as it was, and may keep it so.
+    pub fn open_dir_by_force(
+        &self,
+        parent: impl AsFd,
+        name: &Name,
+        before: impl FnOnce(&Stat) -> Result<()>,
+    ) -> Result<OwnedFd> {
         let parent = parent.as_fd();
         let path = self.open(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        let mode = Mode::from_raw_mode(rustix::fs::fstat(&path)?.st_mode & 0o7777);
-        self.set_mode(&path, mode | DIR_MODE)?;
-        Ok((self.open_dir(parent, name)?, mode))
+        let stat = rustix::fs::fstat(&path)?;
+        before(&stat)?;
+        self.set_mode(&path, Mode::from_raw_mode(stat.st_mode & 0o7777) | DIR_MODE)?;
+        self.open_dir(parent, name)
     }
 
     /// Makes the directory `name`, for the owner only.
@@ -269,7 +275,7 @@ mod tests {
                 let planted = name(&format!("planted{i}"));
                 symlink(target, base.join("root").join(format!("planted{i}"))).expect("symlink");
                 assert!(jail.open_dir(&root, &planted).is_err());
-                assert!(jail.open_dir_by_force(&root, &planted).is_err());
+                assert!(jail.open_dir_by_force(&root, &planted, |_| Ok(())).is_err());
                 assert!(jail.create_temp(&root, &planted).is_err());
                 assert!(jail.open_file(&root, &planted, true).is_err());
                 assert_eq!(jail.make_dir(&root, &planted).unwrap_err(), Errno::EXIST);
@@ -327,10 +333,17 @@ mod tests {
         both(|jail, base, root| {
             fs::create_dir(base.join("root/d")).expect("mkdir");
             fs::set_permissions(base.join("root/d"), fs::Permissions::from_mode(0o040)).expect("chmod");
-            let (_, before) = jail.open_dir_by_force(&root, &name("d")).expect("open");
-            assert_eq!(before, Mode::from_raw_mode(0o040));
-            let mode = fs::metadata(base.join("root/d")).expect("stat").permissions().mode();
-            assert_eq!(mode & 0o7777, 0o740);
+            let refused = jail.open_dir_by_force(&root, &name("d"), |_| Err(Errno::ACCESS));
+            assert_eq!(refused.expect_err("refused"), Errno::ACCESS);
+            let mode = || fs::metadata(base.join("root/d")).expect("stat").permissions().mode() & 0o7777;
+            assert_eq!(mode(), 0o040, "it stays as it was");
+            let mut before = 0;
+            let see = |stat: &Stat| {
+                before = stat.st_mode & 0o7777;
+                Ok(())
+            };
+            jail.open_dir_by_force(&root, &name("d"), see).expect("open");
+            assert_eq!((before, mode()), (0o040, 0o740));
         });
     }
 }

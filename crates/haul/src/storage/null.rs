@@ -312,8 +312,9 @@ impl SinkEngine for NullSink {
                 let took = Some(Took { time: Duration::ZERO, cached: true });
                 SinkDone::Write { id: file.id, offset, len, buffer, took, result: Ok(()) }
             }
-            SinkOp::WriteBundle { buffer, items } => SinkDone::WriteBundle {
+            SinkOp::WriteBundle { buffer, items, more } => SinkDone::WriteBundle {
                 buffer,
+                more,
                 results: items.into_iter().map(|item| (item.file.id, Ok(()))).collect(),
             },
             SinkOp::Check { file, ranges, .. } => {
@@ -339,6 +340,9 @@ impl SinkEngine for NullSink {
             },
             SinkOp::Discard { id } => SinkDone::Discard { id },
             SinkOp::Journal { .. } => SinkDone::Journal { result: Ok(()) },
+            SinkOp::Note { .. } => SinkDone::Note { result: Ok(()) },
+            // Nothing asks for it here.
+            SinkOp::RefuseNote { .. } => return,
             SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },
         };
         (self.post)(SinkCompletion { done });

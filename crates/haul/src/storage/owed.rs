@@ -7,6 +7,8 @@
 //! Left out: an operation that hangs holds its answer, and is told as stuck (`Stuck`).
 
 use std::any::Any;
+#[cfg(test)]
+use std::sync::{Condvar, Mutex};
 
 use haul_core::wire::{Failure, Stage};
 
@@ -56,8 +58,38 @@ pub(crate) fn words_of(panic: &(dyn Any + Send)) -> String {
 /// Panics where a test wants it: at the `point` that the `name` of a file says. In other builds it is nothing.
 #[inline(always)]
 pub(crate) fn panic_point(point: &str, name: &str) {
+    #[cfg(test)]
+    Held::wait(name);
     if cfg!(test) && name.contains(point) {
         panic!("{name}: on purpose");
+    }
+}
+
+/// Work on a file of this name waits at its [`panic_point`] while a test holds this.
+#[cfg(test)]
+pub(crate) struct Held(&'static str);
+
+#[cfg(test)]
+static HELD: (Mutex<Vec<&str>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
+
+#[cfg(test)]
+impl Held {
+    pub(crate) fn new(name: &'static str) -> Held {
+        HELD.0.lock().expect("no panic in here").push(name);
+        Held(name)
+    }
+
+    fn wait(name: &str) {
+        let held = HELD.0.lock().expect("no panic in here");
+        drop(HELD.1.wait_while(held, |held| held.contains(&name)).expect("no panic in here"));
+    }
+}
+
+#[cfg(test)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.0.lock().expect("no panic in here").retain(|name| *name != self.0);
+        HELD.1.notify_all();
     }
 }
 

@@ -7,7 +7,8 @@
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
-//! (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), [`clean`] (debris of dead jobs).
+//! (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), [`clean`] (debris of dead jobs),
+//! `widened` (directories that were closed to us).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
 //! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
@@ -45,6 +46,7 @@ pub mod stripes;
 mod syncs;
 pub mod tree;
 mod verify;
+pub(crate) mod widened;
 
 pub use adopt::Adopt;
 pub use engine::{EngineConfig, WriteEngine};

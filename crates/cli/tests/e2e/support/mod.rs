@@ -7,6 +7,7 @@ use std::time::Duration;
 pub mod needs;
 pub mod compare;
 pub mod disk;
+pub mod flood;
 pub mod hosts;
 pub mod model;
 pub mod mount;

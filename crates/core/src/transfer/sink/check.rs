@@ -40,6 +40,11 @@ pub(super) struct Checks {
 }
 
 impl Checks {
+    /// Nothing is read, or is to be.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.queue.is_empty()
+    }
+
     fn expect(&mut self, len: u64, now: Time) {
         self.left = self.left.saturating_add(len);
         self.since.get_or_insert(now);

@@ -28,6 +28,8 @@ pub(super) struct Frame {
     pub(super) header: DataHeader,
     pub(super) buffer: Option<BufferId>,
     pub(super) good: Vec<bool>,
+    /// Entries that were taken up already: there were no descriptors for the others.
+    pub(super) taken: usize,
 }
 
 impl Sink {
@@ -62,7 +64,7 @@ impl Sink {
             self.free(buffer);
             return self.violation(refused);
         }
-        self.defer(Frame { header, buffer, good });
+        self.defer(Frame { header, buffer, good, taken: 0 });
     }
 
     /// Books what a frame took of a class. What is wrong with it, if anything is.
@@ -117,30 +119,45 @@ impl Sink {
         // Small files hold a descriptor each until their epoch is over, and many wait for those. Large files need few: a
         // part of the bound is theirs, and they do not wait behind small ones.
         let most = self.config.files_open_max;
-        while let Some(frame) = self.next_deferred(false, most) {
-            self.take_frame(frame);
+        while let Some((frame, room)) = self.next_deferred(false, most) {
+            self.take_frame(frame, room);
         }
-        while let Some(frame) = self.next_deferred(true, most - most / LARGE_SHARE) {
-            self.take_frame(frame);
+        while let Some((frame, room)) = self.next_deferred(true, most - most / LARGE_SHARE) {
+            self.take_frame(frame, room);
         }
     }
 
-    /// The next frame of small files, or of others, for which there are descriptors if `most` may be open.
-    fn next_deferred(&mut self, small: bool, most: u32) -> Option<Frame> {
+    /// The next frame of small files, or of others, for which there are descriptors if `most` may be open, and how many files
+    /// it may open.
+    fn next_deferred(&mut self, small: bool, most: u32) -> Option<(Frame, u32)> {
         if self.stop.is_some() {
             return None;
         }
-        let queue = if small { &self.deferred_small } else { &self.deferred };
-        let frame = queue.front()?;
-        let opens = |entry: &&DataEntry| self.files.get(&entry.id).is_none_or(|file| !file.has_temp);
-        let more = frame.header.entries.iter().filter(opens).count();
-        let more = u32::try_from(more).expect("a bundle is bounded");
-        // When neither a write nor an epoch will free one, a frame is taken beyond the bound: it may complete what is open.
-        let freeing = self.writes > 0 || !self.epochs.is_idle();
-        if freeing && more > 0 && self.files_open + more > most {
+        let room = most.saturating_sub(self.files_open);
+        let (queue, files) = match small {
+            true => (&mut self.deferred_small, &self.files),
+            false => (&mut self.deferred, &self.files),
+        };
+        let opens = |entry: &DataEntry| files.get(&entry.id).is_none_or(|file| !file.has_temp);
+        // A part of it is being written: the rest comes behind that.
+        let busy = |frame: &Frame| frame.buffer.is_some_and(|buffer| self.in_parts.contains(&buffer));
+        let ready = |frame: &Frame| {
+            let next = frame.header.entries.get(frame.taken);
+            !busy(frame) && (room > 0 || !next.is_some_and(opens))
+        };
+        if queue.front().is_some_and(ready) {
+            return queue.pop_front().map(|frame| (frame, room));
+        }
+        // Neither a write nor an epoch nor a read of what is held nor a file that is given up will free one: what completes an open file is taken first,
+        // wherever it waits; else one file more is opened, for what is open may come behind it.
+        let idle =
+            self.writes == 0 && self.epochs.is_idle() && self.checks.is_idle() && self.drains.is_empty();
+        if !idle || queue.is_empty() {
             return None;
         }
-        if small { self.deferred_small.pop_front() } else { self.deferred.pop_front() }
+        let at = queue.iter().position(ready);
+        let room = if at.is_none() { 1 } else { room };
+        queue.remove(at.unwrap_or(0)).map(|frame| (frame, room))
     }
 
     /// A frame is taken up in its turn.
@@ -152,10 +169,11 @@ impl Sink {
         }
     }
 
-    /// Takes up one frame: writes what is wanted, drops the rest.
-    fn take_frame(&mut self, frame: Frame) {
+    /// Takes up one frame: writes what is wanted, drops the rest. At most `room` files are opened for it; those behind wait.
+    fn take_frame(&mut self, mut frame: Frame, room: u32) {
+        let open_max = self.files_open.saturating_add(room);
         // An entry that is not announced yet (its announcement is on another stream), or is being looked up.
-        for entry in &frame.header.entries {
+        for entry in &frame.header.entries[frame.taken..] {
             let early = match self.files.get(&entry.id) {
                 None => entry.id > self.announced_max,
                 Some(file) => {
@@ -168,14 +186,15 @@ impl Sink {
                 return;
             }
         }
-        if frame.buffer.is_none() {
+        if frame.buffer.is_none() && frame.taken == 0 {
             self.freed += credit_cost(frame.header.payload_len());
         }
-        let mut start = 0;
+        let first = std::mem::replace(&mut frame.taken, frame.header.entries.len());
+        let mut start = frame.header.entries[..first].iter().map(|entry| entry.len).sum();
         let mut bundle = Vec::new();
         let mut object = None;
         let mut resend = Vec::new();
-        for (entry, good) in frame.header.entries.iter().zip(&frame.good) {
+        for (i, (entry, good)) in frame.header.entries.iter().zip(&frame.good).enumerate().skip(first) {
             let at = start;
             start += entry.len;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
@@ -183,7 +202,8 @@ impl Sink {
                 continue;
             }
             let len = u64::from(entry.len);
-            // A whole file is one object; over parts that are being written it could only be somebody's trick.
+            // A whole file is one object; over parts that are being written it could only be somebody's trick. (What an earlier
+            // run left of it, in shorter objects, is written over.)
             let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
             if !fits(file, entry) || over_parts || entry.digest != self.config.digest {
                 self.violation("an object that does not fit its file");
@@ -203,7 +223,12 @@ impl Sink {
             }
             file.pass_max = file.pass_max.max(entry.pass);
             self.confirm(entry.id);
+            let full = self.files_open >= open_max;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
+            if full && !file.has_temp && !haul_mutant::removed("files-open-max") {
+                frame.taken = i;
+                break;
+            }
             if entry.sealed {
                 file.sealed = file.sealed.max(Some(entry.pass));
             }
@@ -234,14 +259,27 @@ impl Sink {
             self.actions.push_back(SinkAction::Send(Message::Resend(resend)));
         }
         let buffer = frame.buffer;
+        let more = frame.taken < frame.header.entries.len() && self.stop.is_none();
         if !bundle.is_empty() {
             self.writes += 1;
-            let buffer = buffer.unwrap_or(NO_BUFFER);
-            self.actions.push_back(SinkAction::Submit(SinkOp::WriteBundle { buffer, items: bundle }));
+            self.in_parts.extend(buffer.filter(|_| more));
+            let op = SinkOp::WriteBundle { buffer: buffer.unwrap_or(NO_BUFFER), items: bundle, more };
+            self.actions.push_back(SinkAction::Submit(op));
         } else if let (Some((file, offset, len, start)), Some(buffer)) = (object, buffer) {
             self.write(file, offset, len, buffer, start);
-        } else {
+        } else if !more {
             self.free(buffer);
+        }
+        if more {
+            self.deferred_small.push_front(frame);
+        }
+    }
+
+    /// A part of a frame is written; the rest may be taken up.
+    pub(super) fn part_written(&mut self, buffer: BufferId) {
+        self.in_parts.remove(&buffer);
+        if self.stop.is_some() {
+            self.free(Some(buffer));
         }
     }
 
@@ -298,7 +336,9 @@ fn fits(file: &File, entry: &DataEntry) -> bool {
         return false;
     }
     if entry.root {
-        return entry.offset == 0 && len == size && file.digest.map().is_none();
+        // Of several objects nobody sends it whole, so that none is ever written over parts of it.
+        let one = size <= u64::from(file.object_size) || haul_mutant::removed("whole-is-one-object");
+        return entry.offset == 0 && len == size && one && file.digest.map().is_none();
     }
     piece_at(size, file.digest.map(), file.object_size, entry.offset) == Some((entry.offset, len))
         && entry.tail == (entry.offset + len == size)

@@ -18,7 +18,7 @@ pub(super) struct Drain {
     /// Reads of what an earlier run left.
     pub(super) checks: u32,
     pub(super) in_commit: bool,
-    /// The file ended; its directory is held until the temporary is gone.
+    /// The file ended; its directory is held until the temporary is gone, which counts as open until then.
     pub(super) release: Option<DirId>,
 }
 
@@ -77,7 +77,6 @@ impl Sink {
         file.writing.clear();
         if file.has_temp {
             file.has_temp = false;
-            self.files_open -= 1;
             let writes = std::mem::take(&mut file.writes);
             let checks = std::mem::take(&mut file.checks);
             let in_commit = std::mem::take(&mut file.in_commit);
@@ -96,6 +95,7 @@ impl Sink {
     /// The temporary is gone; the next generation of the file may begin.
     pub(super) fn drained(&mut self, id: FileId) {
         let Some(drain) = self.drains.remove(&id) else { return };
+        self.files_open -= 1;
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
         }

@@ -256,7 +256,28 @@ impl Epochs {
         });
     }
 
-    fn take_slot(&mut self) -> u32 {
+    /// Encodes a record that goes to the journal by itself, in its turn.
+    pub(super) fn note(&mut self, record: &Record) -> Result<Vec<u8>, Failure> {
+        if let Some(failure) = &self.broken {
+            return Err(failure.clone());
+        }
+        let mut bytes = Vec::new();
+        self.log.append(record, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// The journal refused a record: those behind it would not be read.
+    pub(super) fn break_off(&mut self, failure: &Failure) {
+        self.broken.get_or_insert_with(|| failure.clone());
+    }
+
+    /// A record for the next write of the journal, which need not wait for anything.
+    pub(super) fn settle(&mut self, record: Record) {
+        self.open.withdrawn.push(record);
+        self.open.since.get_or_insert(Time::default());
+    }
+
+    pub(super) fn take_slot(&mut self) -> u32 {
         self.next_slot += 1;
         self.next_slot - 1
     }
@@ -526,7 +547,7 @@ impl Sink {
     pub(super) fn epoch_journaled(&mut self, result: Result<(), Failure>) {
         let closing = self.epochs.closing.take().expect("a journal write belongs to a closing epoch");
         if let Err(failure) = result {
-            self.epochs.broken.get_or_insert_with(|| failure.clone());
+            self.epochs.break_off(&failure);
             if !self.is_fatal(&failure) {
                 self.begin_stop(SessionEnd::Failed(failure));
             }

@@ -27,6 +27,7 @@ use crate::job::PathBytes;
 use crate::storage::null::{self, Made};
 use crate::storage::sink::clean::find_debris;
 use crate::storage::sink::owner::{Life, boot_id};
+use crate::storage::sink::widened::restore;
 use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
 use crate::storage::source::failure::strerror;
 use crate::storage::volume::identity;
@@ -132,6 +133,7 @@ pub(super) fn set_up(
         // Anybody may have written it. Its tags serve to remove what runs left, and no more.
         replayed.partials.clear();
         replayed.done.clear();
+        replayed.widened.clear();
     }
     if owner.follows_unproven()
         && let Some(last) = replayed.tags.last().copied()
@@ -148,6 +150,11 @@ pub(super) fn set_up(
         );
         return Err(Failure { stage: FailureStage::Create, errno: 0, text: text.into() });
     }
+    // What cannot be looked at now is left to the next run.
+    replayed.widened = match ours {
+        Some(ours) => restore(tree.root(), tree.jail(), ours, replayed.widened),
+        None => Vec::new(),
+    };
     let tag = fresh_tag();
     let head = Record::Head { job, root_ino: tree.root_ino() };
     let session = Record::Session { epoch: owner.epoch(), tag, boot: boot_id(), durable: policy.durable };

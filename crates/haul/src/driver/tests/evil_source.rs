@@ -272,12 +272,15 @@ fn wrong_announcements_are_refused() {
             withdraw(evil, 1, 0, true);
             announce(evil, vec![again(file(1, 0, "g", 1), 1)]);
         }),
-        // Its state may be told first, and then it is legal: nothing may break either way.
-        case("withdrawn before its state was told", "", |evil| {
+        // Its name says that the look at it ends only when it is let go: else its state might be told first, and then it is legal.
+        case("withdrawn before its state was told", "withdrawn", |evil| {
+            let look = crate::storage::owed::Held::new("hold~split~state");
             evil.greet_sink();
-            evil.say(Message::Announce(vec![file(1, 0, "f", 1)]));
+            evil.say(Message::Announce(vec![file(1, 0, "hold~split~state", 1)]));
             withdraw(evil, 1, 0, true);
-            announce(evil, vec![again(file(1, 0, "f", 1), 1)]);
+            evil.until(|_| None::<()>);
+            drop(look);
+            announce(evil, vec![again(file(1, 0, "hold~split~state", 1), 1)]);
         }),
         case("sizes that overflow", "closed the control stream", |evil| {
             evil.greet_sink();
@@ -375,12 +378,25 @@ fn wrong_data_is_refused() {
             settle(evil);
         }),
         spoilt("a whole that is none", unfit, |e, d| *e = RawEntry::whole(1, d)),
-        // It is refused, or taken for what it is: the whole file, which its root was held against.
-        case("a whole over parts", "", move |evil| {
+        case("a whole over parts", unfit, move |evil| {
             evil.greet_sink();
             announce(evil, vec![file(1, 0, "f", size)]);
             let data = content(1, size as usize);
             evil.data(&[RawEntry::part(1, 0, &data[..OBJECT as usize], false)], &data[..OBJECT as usize]);
+            evil.data(&[RawEntry::whole(1, &data)], &data);
+        }),
+        case("a whole over parts that are on media", unfit, move |evil| {
+            evil.greet_sink();
+            announce(evil, vec![file(1, 0, "f", size)]);
+            let data = content(1, size as usize);
+            evil.data(&[RawEntry::part(1, 0, &data[..OBJECT as usize], false)], &data[..OBJECT as usize]);
+            evil.until(|message| matches!(message, Message::Durable(_)).then_some(())).unwrap();
+            evil.data(&[RawEntry::whole(1, &data)], &data);
+        }),
+        case("a whole of several objects", unfit, move |evil| {
+            evil.greet_sink();
+            announce(evil, vec![file(1, 0, "f", size)]);
+            let data = content(1, size as usize);
             evil.data(&[RawEntry::whole(1, &data)], &data);
         }),
         // What would exhaust the receiver's buffers as well ends there: `transport_conformance.rs`.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use haul_core::entry::{DEPTH_MAX, Name};
+use haul_core::journal::Widened;
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Dir, FileType, Stat};
 use rustix::io::{Errno, Result as OsResult};
@@ -20,8 +21,10 @@ use super::fault;
 use super::here::is_of_a_job;
 use super::life::{Life, judge};
 use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
+use super::ours::Ours;
 use super::owner::{AcquireError, JobDir, OwnerInfo, Patience};
 use super::tree::sync_dir;
+use super::widened::restore;
 use crate::storage::jail::Jail;
 
 /// A job that left something in a directory.
@@ -126,8 +129,8 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     Ok(jobs)
 }
 
-/// Removes what a dead job left: temporaries with its `tags` (from its journal) below `root`, then its
-/// journal and owner files, which lie in `state` (`root` itself unless a state directory is used).
+/// Removes what a dead job left: temporaries with its `tags` (from its journal) below `root`, directories that it opened to
+/// itself (`widened`, from there as well), which get their modes again, then its journal and owner files, which lie in `state` (`root` itself unless a state directory is used).
 ///
 /// # Errors
 /// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), or its
@@ -136,7 +139,7 @@ pub fn remove_debris(
     root: &Path,
     state: &Path,
     job: &Job,
-    tags: &[u32],
+    (tags, widened): (&[u32], &[Widened]),
     patience: &Patience,
 ) -> Result<Removed, AcquireError> {
     let place = JobDir::open(state, job.key.clone()).map_err(AcquireError::Failed)?;
@@ -145,7 +148,17 @@ pub fn remove_debris(
         let path = fault::show(root.as_os_str().as_encoded_bytes());
         AcquireError::Failed(fault::os(Stage::Open, "open directory", &path, errno))
     })?;
-    let mut removed = remove_temporaries(&Arc::new(tree), tags);
+    let tree = Arc::new(tree);
+    let mut removed = remove_temporaries(&tree, tags);
+    if !widened.is_empty() {
+        let left = restore_widened(&place, &tree, widened)?;
+        removed.failed += left as u64;
+        if left > 0 {
+            // The journal alone knows of them.
+            owner.release();
+            return Ok(removed);
+        }
+    }
     let mut names = Vec::new();
     let listed = each_name(place.fd(), |name, _| {
         if let Some((key, JobFile::Journal | JobFile::NewJournal { .. })) = job_file(name)
@@ -164,6 +177,22 @@ pub fn remove_debris(
     owner.release();
     let _ = sync_dir(place.fd());
     Ok(removed)
+}
+
+/// Takes back what the job left open, if its journal is ours. Returns how many directories could not be looked at.
+fn restore_widened(place: &JobDir, root: &Arc<OwnedFd>, widened: &[Widened]) -> Result<usize, AcquireError> {
+    place.load(&mut |_| {}).map_err(AcquireError::Failed)?;
+    let jail = Jail::probe(root);
+    let name = Name::new(b".haul~whose").expect("a legal name");
+    let ours = Ours::learn(jail, &**root, &name).map_err(|errno| {
+        let text = "create a file in the destination";
+        AcquireError::Failed(fault::os(Stage::Create, text, "to see whose files are", errno))
+    })?;
+    // Where modes are faked nothing was opened.
+    if ours.faked || place.ours().map_err(AcquireError::Failed)?.faked {
+        return Ok(0);
+    }
+    Ok(restore(root, jail, ours, widened.to_vec()).len())
 }
 
 /// Removes the temporaries below `root` whose tag is one of `tags`.

@@ -87,7 +87,8 @@ fn only_dead_jobs_are_removed() {
     assert_eq!(of(2).owner.as_ref().map(|owner| owner.what.as_str()), Some("dead"));
     assert_eq!((of(3).life, of(3).journal), (Life::Dead, Some(JOURNAL_LEN)));
 
-    let remove = |i, tags: &[u32]| remove_debris(dir.path(), dir.path(), of(i), tags, &Patience::default());
+    let remove =
+        |i, tags: &[u32]| remove_debris(dir.path(), dir.path(), of(i), (tags, &[]), &Patience::default());
     assert!(matches!(remove(1, &[9]), Err(AcquireError::Held(_))));
     assert_eq!(remove(2, &[9]).expect("removed").files, 2);
     assert_eq!(remove(3, &[]).expect("removed"), Removed { files: 1, bytes: JOURNAL_LEN, failed: 0 });

@@ -4,7 +4,9 @@
 //! media); an entry that fails leaves what stood at its name untouched and its temporary removed; a run that
 //! lost its job publishes nothing and removes nothing, for its temporaries may be the new owner's by now.
 
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use haul_core::change::Change;
 use haul_core::entry::Meta;
@@ -16,13 +18,15 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::cache::drop_pages;
 use super::clean::remove_tagged_in;
-use super::engine::Sink;
+use super::engine::{Sink, Task, guard};
 use super::files::{data_len, descriptor, inode_of};
 use super::fold::{is_exact, is_listed};
+use super::gather::{Place, pair, whole};
 use super::looker::{link_change, stood_of};
 use super::meta::Wanted;
 use super::syncs::Extent;
 use super::{fault, lock, tree};
+use crate::storage::crew::Turn;
 
 const SETGID: u32 = 0o2000;
 
@@ -280,6 +284,42 @@ impl Sink {
         let fd = self.tree.dirfd(id)?;
         tree::sync_dir(&fd)
             .map_err(|errno| fault::os_at(Stage::Sync, "sync", &self.tree.path_of_dir(id), errno, &fd))
+    }
+
+    /// Finishes directories, the deepest first: a finished one may be closed to us, and then nothing below it
+    /// could be reached. (For that they are not split by target.)
+    pub(super) fn finish_dirs(
+        self: &Arc<Self>,
+        turn: &Turn<Task>,
+        durable: bool,
+        dirs: &[(DirId, Meta)],
+    ) -> Vec<(DirId, Result<Change, Failure>)> {
+        let mut by_depth: BTreeMap<usize, Vec<(DirId, Meta)>> = BTreeMap::new();
+        for (id, meta) in dirs {
+            by_depth.entry(self.tree.depth(*id)).or_default().push((*id, *meta));
+        }
+        let mut ended = HashMap::new();
+        for (_, level) in by_depth.into_iter().rev() {
+            let (sink, told) = (self.clone(), self.clone());
+            let level = Arc::new(level);
+            let finish = move |(id, meta): &(DirId, Meta)| {
+                guard(Stage::Metadata, || sink.finish_dir(*id, meta, durable))
+            };
+            let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));
+            let results = turn.share(level.clone(), label, finish);
+            ended.extend(level.iter().map(|(id, _)| *id).zip(results));
+        }
+        let lost = || Some(Err(fault::failure(Stage::Metadata, 0, "the directory was asked for twice")));
+        let results: Vec<_> =
+            dirs.iter().map(|(id, _)| ended.remove(id).unwrap_or_else(lost)).map(whole).collect();
+        let failed: Vec<bool> = results.iter().map(Result::is_err).collect();
+        for (id, failed) in dirs.iter().map(|(id, _)| *id).zip(&failed) {
+            if *failed && self.check_owner().is_ok() {
+                self.tree.close_one(id);
+            }
+            self.tree.forget(id);
+        }
+        pair(dirs, |(id, _)| *id, results)
     }
 
     /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of

@@ -38,7 +38,7 @@ use crate::storage::io::lanes::{Lanes, Transfer, TransferDone};
 use crate::storage::io::{EngineFacts, IoFile, IoKind};
 use crate::storage::knobs::{Knobs, depth_of, lanes_of};
 use crate::storage::owed::{Owed, panic_point, words_of};
-use crate::storage::{SinkCompletion, SinkJob};
+use crate::storage::{Payload, SinkCompletion, SinkJob};
 
 /// For so many targets there may be writes in flight at a time.
 const WRITES_TARGETS: u32 = 64;
@@ -263,6 +263,11 @@ impl Sink {
                 sink.data.none_open.notify_all();
             }
         });
+        // An object has its buffer for itself.
+        let buffer = match buffer {
+            Some(Payload::Own(buffer)) => Some(buffer),
+            Some(Payload::Shared(_)) | None => None,
+        };
         NewWrite { buffer, file, offset, len, start, owed }
     }
 

@@ -330,7 +330,7 @@ fn bundled_files_may_be_large() {
     let data = bytes(MIB + 5, 1);
     let items =
         vec![BundleWrite { file: f.clone(), start: 0 }, BundleWrite { file: g.clone(), start: MIB as u32 }];
-    bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items }, &data);
+    bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items, more: false }, &data);
     for result in bench.commit(vec![whole(&f, META), whole(&g, META)]) {
         result.expect("published");
     }
@@ -495,7 +495,7 @@ fn failed_files_fail_what_is_held() {
 fn pending(sink: &Arc<Sink>, file: &SinkFile, offset: u64, buffer: Buffer) -> Pending {
     let len = buffer.as_slice().len() as u32;
     let op = SinkOp::Write { file: file.clone(), offset, len, buffer: BufferId(0), start: 0 };
-    let write = sink.new_write(SinkJob { op, buffer: Some(buffer) });
+    let write = sink.new_write(SinkJob { op, buffer: Some(Payload::Own(buffer)) });
     sink.take(write).expect("it fits").1
 }
 

@@ -11,14 +11,12 @@
 //! within what its deadlines allow, and says what it left. Order between operations that run at once
 //! is the session's: it must not discard a file while writes of it are under way.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use haul_core::change::Change;
-use haul_core::entry::Meta;
 use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
@@ -29,7 +27,7 @@ use super::adopt::Adopt;
 use super::confirm::Published;
 use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
-use super::gather::{Place, no_target, pair, whole};
+use super::gather::{Place, no_target, pair};
 use super::journal::Journal;
 use super::keeper::Keeper;
 use super::meta::NotKeptCounters;
@@ -39,6 +37,7 @@ use super::places::Places;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
+use super::widened::Asked;
 use super::{fault, lock};
 use crate::buffer::Buffer;
 use crate::job::StorageOptions;
@@ -49,14 +48,14 @@ use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::storage::io::{IoFile, Target};
 use crate::storage::knobs::Knobs;
 use crate::storage::owed::{Owed, panic_point, words_of};
-use crate::storage::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
+use crate::storage::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 
 /// Most threads of an engine for one storage target.
 pub const THREADS_MAX: usize = 256;
 /// For so long an answer that the job is ours is good for what publishes nothing: before each rename it is asked anew.
 const OWNER_FRESH: Duration = Duration::from_millis(50);
 /// How often an engine that ends looks whether all that is left hangs.
-const END_TICK: Duration = Duration::from_millis(50);
+pub(super) const END_TICK: Duration = Duration::from_millis(50);
 
 /// What an engine is made of.
 pub struct EngineConfig {
@@ -123,6 +122,9 @@ pub(super) struct Sink {
     crew: OnceLock<Weak<Crew<Task>>>,
     /// The session is over: nothing more is published by what hung until now.
     over: AtomicBool,
+    /// It has ended: it answers nothing any more.
+    ended: AtomicBool,
+    pub(super) asked: Mutex<Asked>,
     pub(super) post: Post<SinkCompletion>,
 }
 
@@ -182,6 +184,8 @@ impl WriteEngine {
             not_kept: Arc::default(),
             crew: OnceLock::new(),
             over: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            asked: Mutex::default(),
             post,
         });
         let on_done: OnDone<Tag> = {
@@ -215,6 +219,9 @@ impl WriteEngine {
         let crew = Arc::new(Crew::start(crew_config, || (), work)?);
         // Set here alone, once.
         let _ = sink.crew.set(Arc::downgrade(&crew));
+        if config.journal.is_some() {
+            sink.note_widened();
+        }
         let keeper = Keeper::start(sink.clone(), config.journal)?;
         Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, sink })
     }
@@ -243,6 +250,7 @@ impl WriteEngine {
         if let Some(left) = &self.ended {
             return left.clone();
         }
+        self.sink.ended.store(true, Ordering::Relaxed);
         // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
         // last write has completed.
         let mut left = self.sink.data.drain();
@@ -285,7 +293,10 @@ impl SinkEngine for WriteEngine {
                     self.sink.begin_first(first);
                 }
             }
-            SinkOp::Journal { .. } | SinkOp::RemoveJournal => self.keeper.submit(&self.sink, job),
+            SinkOp::Journal { .. } | SinkOp::Note { .. } | SinkOp::RemoveJournal => {
+                self.keeper.submit(&self.sink, job);
+            }
+            SinkOp::RefuseNote { ask, failure } => self.sink.answer(ask, Err(failure)),
             _ => self.sink.begin(job.op, job.buffer),
         }
     }
@@ -341,8 +352,13 @@ impl Sink {
         }
     }
 
+    /// The engine has ended, or is about to: nobody is there to be asked.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) || self.over.load(Ordering::Relaxed)
+    }
+
     /// Begins one operation; never waits for storage.
-    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Buffer>) {
+    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Payload>) {
         let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
         match op {
             SinkOp::MakeDirs { dirs } => self.split(
@@ -361,7 +377,7 @@ impl Sink {
                 |sink, item| sink.files.look(item),
                 |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
             ),
-            SinkOp::WriteBundle { buffer: id, items } => self.write_bundle(id, items, buffer),
+            SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
             SinkOp::Commit { durable, items } => self.split(
                 ("publish", Stage::Publish),
                 items,
@@ -452,7 +468,11 @@ impl Sink {
                     SinkDone::Check { id: file.id, ranges, result }
                 });
             }
-            SinkOp::Write { .. } | SinkOp::Journal { .. } | SinkOp::RemoveJournal => {
+            SinkOp::Write { .. }
+            | SinkOp::Journal { .. }
+            | SinkOp::Note { .. }
+            | SinkOp::RefuseNote { .. }
+            | SinkOp::RemoveJournal => {
                 unreachable!("these have ways of their own")
             }
         }
@@ -479,13 +499,18 @@ impl Sink {
     }
 
     /// Writes small files whole, one after the other; those on different targets side by side.
-    fn write_bundle(self: &Arc<Self>, id: BufferId, items: Vec<BundleWrite>, buffer: Option<Buffer>) {
+    fn write_bundle(
+        self: &Arc<Self>,
+        (id, more): (BufferId, bool),
+        items: Vec<BundleWrite>,
+        buffer: Option<Payload>,
+    ) {
         let lies = |_: &Sink, item: &BundleWrite| Place(item.file.parent, Some(item.file.name.clone()));
         let done = move |_: &Sink, items: &[BundleWrite], results| {
             let results = pair(items, |item| item.file.id, results);
-            SinkDone::WriteBundle { buffer: id, results }
+            SinkDone::WriteBundle { buffer: id, results, more }
         };
-        let buffer = Arc::new(buffer);
+        let buffer = buffer.map(Payload::shared);
         self.gather("write", items, lies, no_target, done, |gather, group| {
             let buffer = buffer.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
@@ -494,7 +519,7 @@ impl Sink {
                     let file = &items[i as usize].file;
                     Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
                 });
-                let payload = buffer.as_ref().as_ref().map(Buffer::as_slice).unwrap_or_default();
+                let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
                 let mut write = |i: usize| {
                     track.at(i as u64);
                     let item = &gather.items[i];
@@ -523,37 +548,6 @@ impl Sink {
     pub(super) fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
         let name = name.map_or_else(|| self.tree.path_of_dir(dir), |name| self.tree.path_of(dir, &name));
         Doing { what, name, offset: 0 }
-    }
-
-    /// Finishes directories, the deepest first: a finished one may be closed to us, and then nothing below it
-    /// could be reached. (For that they are not split by target.)
-    fn finish_dirs(
-        self: &Arc<Self>,
-        turn: &Turn<Task>,
-        durable: bool,
-        dirs: &[(DirId, Meta)],
-    ) -> Vec<(DirId, Result<Change, Failure>)> {
-        let mut by_depth: BTreeMap<usize, Vec<(DirId, Meta)>> = BTreeMap::new();
-        for (id, meta) in dirs {
-            by_depth.entry(self.tree.depth(*id)).or_default().push((*id, *meta));
-        }
-        let mut ended = HashMap::new();
-        for (_, level) in by_depth.into_iter().rev() {
-            let (sink, told) = (self.clone(), self.clone());
-            let level = Arc::new(level);
-            let finish = move |(id, meta): &(DirId, Meta)| {
-                guard(Stage::Metadata, || sink.finish_dir(*id, meta, durable))
-            };
-            let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));
-            let results = turn.share(level.clone(), label, finish);
-            ended.extend(level.iter().map(|(id, _)| *id).zip(results));
-        }
-        let lost = || Some(Err(fault::failure(Stage::Metadata, 0, "the directory was asked for twice")));
-        let results = dirs.iter().map(|(id, _)| ended.remove(id).unwrap_or_else(lost)).map(whole).collect();
-        for (id, _) in dirs {
-            self.tree.forget(*id);
-        }
-        pair(dirs, |(id, _)| *id, results)
     }
 
     /// Has a thread of the crew do `work` on an open file, `what` in a word.

@@ -1,12 +1,14 @@
 use super::*;
 use crate::buffer::Pool;
 use crate::job::LayoutChoice;
+use crate::storage::Payload;
 use crate::storage::jail::{Jail, Resolve};
 use crate::storage::layout::Provider;
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
 use crate::storage::sink::tree::tests::as_nobody;
 use crate::storage::sink::{JobKey, NotKept, Ours, temp_name};
 use crossbeam_channel::{Receiver, unbounded};
+use haul_core::change::Change;
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::{BufferId, FileId};
 use haul_core::transfer::op::*;
@@ -102,7 +104,7 @@ impl Bench {
             SinkOp::Write { .. } | SinkOp::WriteBundle { .. } => {
                 let mut buffer = self.pool.take(payload.len()).expect("a buffer");
                 buffer.as_mut_slice()[..payload.len()].copy_from_slice(payload);
-                Some(buffer)
+                Some(Payload::Own(buffer))
             }
             _ => None,
         };
@@ -324,7 +326,7 @@ fn bundles_are_committed_in_parallel() {
         }
         files.push(f);
     }
-    match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items }, &payload) {
+    match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items, more: false }, &payload) {
         SinkDone::WriteBundle { results, .. } => assert!(results.iter().all(|(_, result)| result.is_ok())),
         other => panic!("{other:?}"),
     }

@@ -1,6 +1,6 @@
 //! The journal's thread: records are kept one after another, beside all other work of the engine.
 //!
-//! In: `SinkOp::Journal` and `SinkOp::RemoveJournal`, in the session's order. Out: their completions, in the same order.
+//! In: `SinkOp::Journal`, `SinkOp::Note` and `SinkOp::RemoveJournal`, in the session's order. Out: their completions, in the same order.
 //! Invariant: the journal goes only when every name is on media and the job is still ours.
 //! Left out: what records mean, which is `core`'s, and their file ([`super::journal`]).
 
@@ -54,11 +54,16 @@ impl Keeper {
     /// A record, or the journal's removal, in its turn. Fails where the thread is gone.
     pub(super) fn submit(&self, sink: &Arc<Sink>, job: SinkJob) {
         let (sink, removes) = (sink.clone(), matches!(job.op, SinkOp::RemoveJournal));
+        let ask = if let SinkOp::Note { ask, .. } = job.op { Some(ask) } else { None };
         let owed = Owed::new(Stage::Write, move |result: Result<SinkDone, Failure>| {
-            let done = result.unwrap_or_else(|failure| match removes {
-                true => SinkDone::RemoveJournal { result: Err(failure) },
-                false => SinkDone::Journal { result: Err(failure) },
+            let done = result.unwrap_or_else(|failure| match (removes, ask) {
+                (true, _) => SinkDone::RemoveJournal { result: Err(failure) },
+                (false, None) => SinkDone::Journal { result: Err(failure) },
+                (false, Some(_)) => SinkDone::Note { result: Err(failure) },
             });
+            if let (Some(ask), SinkDone::Note { result }) = (ask, &done) {
+                sink.answer(ask, result.clone());
+            }
             (sink.post)(SinkCompletion { done });
         });
         // What cannot be sent is dropped, and answered so.
@@ -95,12 +100,12 @@ fn keep_journal(
     for (SinkJob { op, .. }, owed) in records {
         *lock(begun) = Some(Instant::now());
         let done = match op {
-            SinkOp::Journal { bytes, durable } => SinkDone::Journal {
-                result: guard(Stage::Write, || match &mut store {
-                    Some(store) => store.append(&bytes, durable),
-                    None => Err(no_journal()),
-                }),
-            },
+            SinkOp::Journal { bytes, durable } => {
+                SinkDone::Journal { result: append(&mut store, &bytes, durable) }
+            }
+            SinkOp::Note { bytes, durable, .. } => {
+                SinkDone::Note { result: append(&mut store, &bytes, durable) }
+            }
             _ => SinkDone::RemoveJournal {
                 result: guard(Stage::Write, || {
                     sink.check_over()?;
@@ -138,6 +143,13 @@ fn keep_journal(
         *lock(begun) = None;
         owed.settle(Ok(done));
     }
+}
+
+fn append(store: &mut Option<Journal>, bytes: &[u8], durable: bool) -> Result<(), Failure> {
+    guard(Stage::Write, || match store {
+        Some(store) => store.append(bytes, durable),
+        None => Err(no_journal()),
+    })
 }
 
 fn no_journal() -> Failure {

@@ -27,6 +27,7 @@ use super::fold::{Claims, is_exact};
 use super::here::Jobs;
 use super::lock;
 use super::names::{may_be_ours, tag_bits, tag_of};
+use super::widened::Note;
 use crate::storage::descriptors::budget;
 use crate::storage::io::Target;
 use crate::storage::jail::Jail;
@@ -52,7 +53,8 @@ pub struct SinkTree {
     nodes: Mutex<HashMap<DirId, Arc<Node>>>,
     claims: Claims,
     /// Modes of directories that were opened to us and are not finished.
-    widened: Mutex<BTreeMap<DirId, Mode>>,
+    pub(super) widened: Mutex<BTreeMap<DirId, Mode>>,
+    pub(super) note: OnceLock<Note>,
     recent: Mutex<Recent>,
 }
 
@@ -129,6 +131,7 @@ impl SinkTree {
             nodes: Mutex::default(),
             claims: Claims::default(),
             widened: Mutex::default(),
+            note: OnceLock::new(),
             recent: Mutex::new(Recent {
                 fds_max: budget().sink_dirs,
                 tick: 0,
@@ -212,23 +215,6 @@ impl SinkTree {
         lock(&self.recent).forget(id);
         self.claims.forget(id);
         lock(&self.widened).remove(&id);
-    }
-
-    /// Directories are open to us that were closed, and not finished.
-    pub fn is_widened(&self) -> bool {
-        !lock(&self.widened).is_empty()
-    }
-
-    /// Gives directories that were opened to us, and are not finished, the modes that they had; the deepest first, for then
-    /// the way to the others is still open. What cannot be reached any more stays as it is.
-    pub fn close_again(&self) {
-        let mut widened: Vec<(DirId, Mode)> = std::mem::take(&mut *lock(&self.widened)).into_iter().collect();
-        widened.sort_by_key(|(id, _)| std::cmp::Reverse(self.depth(*id)));
-        for (id, mode) in widened {
-            if let Ok(fd) = self.dirfd(id) {
-                let _ = rustix::fs::fchmod(&fd, mode);
-            }
-        }
     }
 
     /// Directories known now, without the root.
@@ -500,9 +486,7 @@ impl SinkTree {
     fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
         let fd = match self.jail.open_dir(parent, name) {
             Err(Errno::ACCESS) => {
-                let (fd, mode) = self.jail.open_dir_by_force(parent, name)?;
-                lock(&self.widened).entry(id).or_insert(mode);
-                return Ok(fd);
+                return self.jail.open_dir_by_force(parent, name, |stat| self.before_widening(id, stat));
             }
             other => other?,
         };
@@ -510,9 +494,8 @@ impl SinkTree {
         if !me.is_root() {
             let stat = rustix::fs::fstat(&fd)?;
             if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 {
-                let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-                rustix::fs::fchmod(&fd, mode | Mode::RWXU)?;
-                lock(&self.widened).entry(id).or_insert(mode);
+                self.before_widening(id, &stat)?;
+                rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU)?;
             }
         }
         Ok(fd)

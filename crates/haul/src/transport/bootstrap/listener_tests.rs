@@ -171,13 +171,15 @@ fn strangers_are_bounded() {
 
 /// Goal: a start, and joins after it, succeed under many silent connections that stay and many more that come, whether they
 /// say nothing or a little.
-/// Method: 80 that are opened again whenever they are closed, and some hundred new ones a second, from the address that ours
-/// come from and from others; each join has three tries.
+/// Method: three times as many silent ones as there are places, and as many that say a little, each held until so many more
+/// have come, and some hundred new ones a second, from the address that ours come from and from others; each join has three
+/// tries.
 #[test]
 fn a_flood_keeps_nobody_out() {
     let bench = Bench::new();
     let (post, events) = crossbeam_channel::unbounded();
     let (over, came) = (AtomicBool::new(false), AtomicU64::new(0));
+    let most = 3 * places();
     let addr = bench.listener.addr;
     let dial = |from: u8| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
@@ -186,24 +188,29 @@ fn a_flood_keeps_nobody_out() {
     };
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut held = VecDeque::new();
+            let (mut silent, mut talking) = (VecDeque::new(), VecDeque::new());
             let mut rng = fastrand::Rng::with_seed(14);
             while !over.load(Ordering::Relaxed) {
                 if let Some(mut socket) = dial(rng.u8(1..5)) {
-                    if rng.bool() {
+                    let talks = silent.len() == most && rng.bool();
+                    if talks {
                         let _ = socket.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1]);
                     }
+                    let held = if talks { &mut talking } else { &mut silent };
                     held.push_back(socket);
+                    if held.len() > most {
+                        held.pop_front();
+                    }
                     came.fetch_add(1, Ordering::Relaxed);
                 }
-                if held.len() > 80 {
-                    held.pop_front();
+                // Those that stay are there at once.
+                if silent.len() == most {
+                    thread::sleep(Duration::from_millis(3));
                 }
-                thread::sleep(Duration::from_millis(3));
             }
         });
         // They are there before ours come.
-        while came.load(Ordering::Relaxed) < 2 * places() as u64 {
+        while came.load(Ordering::Relaxed) < most as u64 {
             thread::yield_now();
         }
         let join = |stream, epoch| {

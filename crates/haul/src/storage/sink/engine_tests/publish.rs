@@ -246,3 +246,97 @@ fn directories_are_closed_again() {
         set(&b, 0o755);
     }
 }
+
+/// Goal: a directory that is closed to us is not opened before the journal knows of it, and not at all if it cannot; nobody
+/// waits for an answer when the engine ends.
+/// Method: as somebody whom modes bind, a file in such a directory; the session's answer is kept back, given, refused, or
+/// never comes.
+#[test]
+fn directories_are_written_down_before_they_are_opened() {
+    if as_nobody("storage::sink::engine::tests::publish::directories_are_written_down_before_they_are_opened")
+    {
+        return;
+    }
+    for answer in ["noted", "refused", "none"] {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("a")).expect("mkdir");
+        let a = root.join("a");
+        let mode = || fs::metadata(&a).expect("stat").mode() & 0o7777;
+        fs::set_permissions(&a, fs::Permissions::from_mode(0o500)).expect("chmod");
+        let place = JobDir::open(&root, JobKey::new(&[3; 16])).expect("a place");
+        let journal_at = root.join(std::str::from_utf8(place.key().journal().as_bytes()).expect("ASCII"));
+        let owner = Arc::new(place.acquire(0, "test", &Patience::default()).expect("ours"));
+        let mut journal = Journal::new(owner);
+        journal.replace(b"head").expect("begun");
+        let mut bench = Bench::at(dir, root, |config| config.journal = Some(journal));
+        let inside = bench.dir(1, DirId::ROOT, "a");
+        bench.submit(SinkOp::MakeDirs { dirs: vec![inside] }, b"");
+        let hear =
+            |bench: &Bench| bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0;
+        let SinkDone::Widen { ask, id, dir } = hear(&bench) else { panic!("nothing was asked") };
+        assert_eq!((id, &*dir.path, dir.mode, mode()), (inside, &b"a"[..], 0o500, 0o500));
+        let made = |done: SinkDone| match done {
+            SinkDone::MakeDirs { mut results } => results.remove(0).1,
+            other => panic!("{other:?}"),
+        };
+        match answer {
+            "noted" => {
+                bench.submit(SinkOp::Note { ask, bytes: b"+noted".to_vec(), durable: true }, b"");
+                let (mut noted, mut ended) = (0, None);
+                for _ in 0..2 {
+                    match hear(&bench) {
+                        SinkDone::Note { result } => noted += u32::from(result.is_ok()),
+                        done => ended = Some(made(done)),
+                    }
+                }
+                assert_eq!((noted, ended), (1, Some(Ok(()))));
+                assert_eq!((fs::read(&journal_at).expect("read"), mode()), (b"head+noted".to_vec(), 0o700));
+            }
+            "refused" => {
+                let failure = fault::failure(Stage::Create, Errno::ACCESS.raw_os_error(), "no");
+                bench.submit(SinkOp::RefuseNote { ask, failure }, b"");
+                assert!(made(hear(&bench)).is_err());
+                assert_eq!(mode(), 0o500);
+            }
+            _ => {
+                bench.engine.take().expect("running").join();
+                assert!(made(hear(&bench)).is_err());
+                assert_eq!(mode(), 0o500);
+            }
+        }
+        bench.engine.take();
+        fs::set_permissions(&a, fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+}
+
+/// Goal: a directory that cannot be finished has its mode again, though the run goes on; nothing is closed to a new owner.
+/// Method: as somebody whom modes bind; the job is doubted once, when the directory is finished, or lost.
+#[test]
+fn what_cannot_be_finished_is_closed_again() {
+    if as_nobody("storage::sink::engine::tests::publish::what_cannot_be_finished_is_closed_again") {
+        return;
+    }
+    for (doubts, after) in [(1, 0o500), (u32::MAX, 0o700)] {
+        let left = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let asked = left.clone();
+        let mut bench = Bench::with(|config| {
+            config.still_owner = Arc::new(move || {
+                let doubted = asked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+                match doubted {
+                    Ok(_) => Err(fault::failure(Stage::Publish, 0, "lost")),
+                    Err(_) => Ok(()),
+                }
+            });
+        });
+        let a = bench.root.join("a");
+        fs::create_dir(&a).expect("mkdir");
+        fs::set_permissions(&a, fs::Permissions::from_mode(0o500)).expect("chmod");
+        let inside = bench.dir(1, DirId::ROOT, "a");
+        bench.run(SinkOp::MakeDirs { dirs: vec![inside] }, b"");
+        left.store(doubts, Ordering::SeqCst);
+        assert!(bench.finish(vec![(inside, META)]).remove(0).is_err());
+        assert_eq!(fs::metadata(&a).expect("stat").mode() & 0o7777, after, "doubts: {doubts}");
+        fs::set_permissions(&a, fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+}

@@ -83,6 +83,7 @@ fn an_item_that_hangs_holds_no_other() {
     let files: Vec<_> = (0..40).map(|i| file(i + 1, DirId::ROOT, &format!("f{i}"), 3)).collect();
     let bundle = |files: &[SinkFile]| SinkOp::WriteBundle {
         buffer: BufferId(0),
+        more: false,
         items: files.iter().map(|file| BundleWrite { file: file.clone(), start: 0 }).collect(),
     };
     bench.run(bundle(&files), b"abc");
