@@ -66,7 +66,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds that once failed.
-const KEPT: &[u64] = &[52_505, 60_113, 126_702, 271_050, 1_046_466, 1_255_512, 1_427_025];
+const KEPT: &[u64] = &[52_505, 60_113, 126_702, 271_050, 1_046_466, 1_255_512, 1_427_025, 2_062_434];
 /// Seeds of a default run.
 const SEEDS: u64 = 40_000;
 

@@ -40,13 +40,12 @@ impl Source {
                         Ok(ok) if file.phase == Phase::Sending && !self.stopping => {
                             let tail = offset + u64::from(len) == file.size();
                             let root = offset == 0 && tail;
-                            if root {
-                                let _ = file.digest.insert(0, file.size(), ok.cvs[0]);
-                            } else {
-                                for ((start, part), cv) in subtrees(offset, u64::from(len), tail).zip(&ok.cvs)
-                                {
-                                    let _ = file.digest.insert(start, part, *cv);
-                                }
+                            let whole = root.then_some((0, file.size()));
+                            let parts = subtrees(offset, u64::from(len), tail).filter(|_| !root);
+                            let mut differs = false;
+                            for ((start, part), cv) in whole.into_iter().chain(parts).zip(&ok.cvs) {
+                                differs |= file.was_read_otherwise(start, part, cv);
+                                let _ = file.digest.insert(start, part, *cv);
                             }
                             file.piece_done(offset);
                             let entry = DataEntry {
@@ -63,11 +62,14 @@ impl Source {
                                 cvs: ok.cvs,
                             };
                             let header = DataHeader { class, entries: vec![entry] };
-                            let last = file.is_read();
+                            let last = file.is_read() && !differs;
                             let buffer = Some(ok.buffer);
                             self.land(Ready { header, buffer, cost, held: cost, class }, granted);
                             if last {
                                 self.look(id);
+                            }
+                            if differs {
+                                self.changed(id, None);
                             }
                             return;
                         }
@@ -164,10 +166,11 @@ impl Source {
                 // Its payload lies in the buffer, so it must be in the frame: the sink drops what it does
                 // not want.
                 Ok(ok) if ok.look.has_payload() => {
-                    let mut pass = 0;
+                    let (mut pass, mut differs) = (0, false);
                     if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
                         file.reads -= 1;
                         pass = file.pass;
+                        differs = file.was_read_otherwise(0, size.into(), &ok.root);
                         let _ = file.digest.insert(0, u64::from(size), ok.root);
                     }
                     entries.push(DataEntry {
@@ -178,12 +181,14 @@ impl Source {
                         root: true,
                         hole: false,
                         tail: true,
-                        sealed: sending && ok.look == Look::Same,
+                        sealed: sending && ok.look == Look::Same && !differs,
                         pass,
                         digest: self.config.digest,
                         cvs: vec![ok.root],
                     });
-                    if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
+                    if differs {
+                        self.changed(id, None);
+                    } else if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
                         if ok.look == Look::Same {
                             file.phase = Phase::Sealed;
                             self.unsealed -= 1;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::held::Held;
-use crate::digest::{Root, SubtreeSet};
+use crate::digest::{Cv, Root, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::ids::{Class, DirId, Generation, TargetId, Time};
 use crate::layout::Layout;
@@ -151,6 +151,11 @@ impl File {
             let _ = all.insert(claim.offset, claim.len, claim.cv);
         }
         all.root()
+    }
+    /// This node was read before, as something else. Of nodes that were merged nothing is known any more.
+    pub(super) fn was_read_otherwise(&self, offset: u64, len: u64, value: &Cv) -> bool {
+        let known = self.digest.covering(offset).filter(|node| (node.offset, node.len) == (offset, len));
+        known.is_some_and(|node| node.cv != *value) && !haul_mutant::removed("second-reading-agrees")
     }
     /// The sink's digest of the whole agrees with what is known here. What was sent it checked object by object, and of what it
     /// held before it says itself what it read.
