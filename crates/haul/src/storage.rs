@@ -16,6 +16,7 @@ pub mod io;
 pub mod jail;
 mod knobs;
 pub mod layout;
+mod levels;
 pub mod null;
 pub(crate) mod owed;
 pub mod sink;

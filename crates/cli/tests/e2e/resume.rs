@@ -455,6 +455,27 @@ fn directories_left_open_are_closed() {
     assert_eq!(mode(), 0o500, "after the next run");
 }
 
+/// Goal: what a dead job left is found however deep it lies, with few descriptors.
+/// Method: a copy of a file 400 directories deep, killed; `clean` under a limit of 256.
+#[test]
+fn deep_debris_needs_few_descriptors() {
+    need!("prlimit");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let deep = (0..400).fold(data.clone(), |dir, _| dir.join("d"));
+    fs::create_dir_all(&deep).expect("make the chain");
+    tree::plain(&deep, 87, 0, 32 << 20);
+    let copy = Way::Here.cp(&["-r", "--rate=10MB/s"], &[contents(&data)], &sink);
+    let run = until_written(copy.start(), &Way::Here, 8 << 20).expect("the copy lasts until the kill");
+    let mark = run.mark.clone();
+    run.signal(Signal::KILL);
+    drop(run);
+    procs::wait_gone(&mark);
+    assert!(debris(&sink).len() > 1, "no temporary was left, so this shows nothing: {:?}", debris(&sink));
+    Haul::new(["clean"]).args([&sink]).limited("--nofile=256").run().sane().exits(0);
+    assert_no_debris(&sink);
+}
+
 /// Goal: debris whose journal lies in a state directory is found and removed, and nothing of another destination's.
 /// Method: two destinations with a copy each that was killed half-way, one state directory; the one is cleaned, the other
 /// resumed.

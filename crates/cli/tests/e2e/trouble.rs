@@ -464,6 +464,29 @@ fn few_descriptors_are_enough() {
     assert_same(&data, &sink, BELOW);
 }
 
+/// Goal: threads and lanes that are asked for are counted with the descriptors, and a copy that asks for more than the limit
+/// allows is complete all the same, and says so.
+/// Method: as many readers, writers and lanes as there can be, for small files and large ones, under a low limit and a higher one.
+#[test]
+fn many_threads_leave_descriptors_for_files() {
+    need!("prlimit");
+    let room = Room::new();
+    let data = room.dir("data");
+    tree::plain(&data, 41, 2000, 100);
+    for i in 0..20 {
+        room.file(&format!("data/large {i}"), vec![i; 1 << 20]);
+    }
+    for limit in [600, 4096] {
+        let sink = room.dir(&format!("sink {limit}"));
+        let options = ["-r", "--readers=256", "--writers=256", "--io-threads=64"];
+        let copy = Way::Here.cp(&options, &[contents(&data)], &sink);
+        let ended = copy.limited(&format!("--nofile={limit}")).run().sane().exits(0);
+        assert_same(&data, &sink, BELOW);
+        let said = String::from_utf8_lossy(&ended.stdout).contains("the limit on open files allows");
+        assert_eq!(said, limit == 600, "{}", ended.describe());
+    }
+}
+
 /// Goal: a FIFO, socket or device at a destination name is left alone, is named, and is never waited for; `--force` replaces it.
 /// Method: a FIFO and (as root) a device as the destination itself and below it, for files and links.
 #[test]

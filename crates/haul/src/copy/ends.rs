@@ -11,6 +11,7 @@ use crate::driver::PATIENCE;
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
 use crate::job::{Options, PathBytes};
+use crate::storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
 use crate::storage::source::wall_clock;
 use crate::transport::pace::Pacer;
 use crate::transport::path;
@@ -26,7 +27,8 @@ pub(super) fn source_request(
     memory: Choice<u64>,
     pacer: &Arc<Pacer>,
 ) -> SourceRequest {
-    let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, 8));
+    let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, READERS_USUAL));
+    let (claim, readers) = Claim::new(readers, READERS_USUAL, options.source_storage.threads.unwrap_or(0));
     let (pacer, clock) = (pacer.clone(), wall_clock());
     let Choice { value: memory, why: memory_why } = memory;
     SourceRequest {
@@ -36,6 +38,7 @@ pub(super) fn source_request(
         memory,
         memory_why,
         readers,
+        claim,
         pacer,
         clock,
         trial: None,
@@ -51,13 +54,15 @@ pub(super) fn sink_request(
     what: String,
 ) -> SinkRequest {
     // More writers than processors: most of their time goes into waiting for syncs.
-    let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, 32));
+    let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, WRITERS_USUAL));
+    let (claim, writers) = Claim::new(writers, WRITERS_USUAL, options.sink_storage.threads.unwrap_or(0));
     SinkRequest {
         destination,
         state_dir: options.state_dir.clone(),
         home,
         memory,
         writers,
+        claim,
         window: options.window,
         storage: options.sink_storage.clone(),
         layout: options.layout,

@@ -32,6 +32,7 @@ use crate::api::{Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
+use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
 use crate::storage::sink::{Owner, SinkTree};
 use crate::storage::targets::Targets;
 use crate::storage::{Payload, Post, SinkCompletion, SinkJob};
@@ -74,6 +75,8 @@ pub(crate) struct SinkRequest {
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,
+    /// The descriptors that they may hold.
+    pub(crate) claim: Claim,
     /// What the user named for each stream's buffers, which were fixed before they connected.
     pub(crate) window: Option<u64>,
     pub(crate) storage: StorageOptions,
@@ -139,8 +142,12 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     drop(session.receivers);
     let counts = session.machine.counts();
     session.tally.came_back = counts.sent_back;
+    let writers = match request.claim.is_short() {
+        true => FEW_DESCRIPTORS,
+        false => "they mostly wait for syncs",
+    };
     let mut chosen = vec![
-        ("writers".into(), format!("{} (they mostly wait for syncs)", request.writers)),
+        ("writers".into(), format!("{} ({writers})", request.writers)),
         ("sink buffers".into(), format!("{} bytes (what is granted)", request.memory)),
     ];
     if session.machine.is_held_by_memory() {

@@ -33,6 +33,7 @@ use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
 use crate::job::{Options, PathBytes};
 use crate::meter::Meter;
+use crate::storage::descriptors::Claim;
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, WallClock};
 use crate::storage::spill::SpillDone;
@@ -83,6 +84,8 @@ pub(crate) struct SourceRequest {
     /// Payload bytes in buffers, at most.
     pub(crate) memory: u64,
     pub(crate) readers: u16,
+    /// The descriptors that they may hold.
+    pub(crate) claim: Claim,
     /// The limit on the rate.
     pub(crate) pacer: Arc<Pacer>,
     /// Why `memory`.

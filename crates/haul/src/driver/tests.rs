@@ -25,6 +25,7 @@ use super::source::SourceRequest;
 use super::{Links, Protection, Report, Watch, sink, source};
 use crate::buffer::Pool;
 use crate::job::{Durability, LayoutChoice, Options, PathBytes, StorageOptions};
+use crate::storage::descriptors::Claim;
 use crate::storage::source::wall_clock;
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, memory};
@@ -195,6 +196,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         home: None,
         memory: MEMORY,
         writers: 2,
+        claim: Claim::new(2, 2, 0).0,
         window: None,
         storage: StorageOptions::default(),
         layout: LayoutChoice::Auto,
@@ -222,6 +224,7 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         memory: MEMORY,
         memory_why,
         readers: 2,
+        claim: Claim::new(2, 2, 0).0,
         pacer,
         clock,
         trial: None,

@@ -8,12 +8,13 @@ use std::time::Duration;
 use haul_core::stage::Stage;
 
 use crate::job::{EngineName, Order, StorageOptions};
+use crate::storage::descriptors::LANES_USUAL;
 use crate::storage::io::lanes::{LANES_MAX, LaneConfig};
 use crate::storage::io::{EngineConfig, EngineFacts};
 
 /// Lanes at most, unless asked for more: each can keep a device busy. What more of them add is hashing at a source,
 /// and copying where a sink writes through the cache, and both want a processor each.
-const LANES_DEFAULT_MAX: usize = 4;
+const LANES_DEFAULT_MAX: usize = LANES_USUAL as usize;
 /// Requests in flight at a target: two for each of several disks or servers, and with requests of 4 MiB a quarter
 /// of the buffers that are granted by default, so that the rest can be on its way.
 const DEPTH_DEFAULT: u16 = 16;

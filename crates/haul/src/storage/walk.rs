@@ -35,7 +35,7 @@ use crate::storage::source::tree::{Place, SourceTree};
 use named::{RootNames, no_file};
 use out::Out;
 use probe::{Probe, Probed};
-use way::{DIR_FLAGS, Level, Names, Way};
+use way::{DIR_FLAGS, Here, Level, Names, Way};
 
 mod named;
 mod out;
@@ -213,7 +213,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             Ok(fd) => {
                 let fd = Arc::new(fd);
                 let place = self.tree.add_base(fd.clone(), path.as_os_str().as_bytes());
-                self.descend(Level::new(DirId::ROOT, place, None, fd));
+                self.descend(Level::new(Here::new(DirId::ROOT, place), None, fd));
             }
             Err(errno) => {
                 self.fail_named("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree);
@@ -369,7 +369,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             Ok(fd) => {
                 let fd = Arc::new(fd);
                 self.tree.keep_dir(id, fd.clone());
-                Some(Level::new(id, Place::Dir(id), Some(name), fd))
+                Some(Level::new(Here::new(id, Place::Dir(id)), Some(name), fd))
             }
             Err(errno) => {
                 let path = self.path(place, &name);

@@ -11,6 +11,7 @@ use haul_core::wire::{
 
 use super::super::{Protection, Watch, agree, expect, hello, policy, protocol};
 use super::{Event, SourceRequest, line_of};
+use crate::storage::descriptors::FEW_DESCRIPTORS;
 use crate::storage::null::Made;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::transport::stream::ControlHandle;
@@ -86,7 +87,10 @@ impl Setup {
             None if self.fits_stripes => "the stripes of the destination",
             size => asked(size.is_some(), "the default"),
         };
-        let readers = asked(options.readers.is_some(), "one for each processor, 2 to 8");
+        let readers = match request.claim.is_short() {
+            true => FEW_DESCRIPTORS,
+            false => asked(options.readers.is_some(), "one for each processor, 2 to 8"),
+        };
         let memory = &request.memory_why;
         vec![
             text("object size", format!("{} bytes ({object})", self.object_size)),

@@ -25,7 +25,9 @@ use super::ours::Ours;
 use super::owner::{AcquireError, JobDir, OwnerInfo, Patience};
 use super::tree::sync_dir;
 use super::widened::restore;
+use crate::storage::descriptors::budget;
 use crate::storage::jail::Jail;
+use crate::storage::levels::{Level, Way};
 
 /// A job that left something in a directory.
 #[derive(Clone, Debug)]
@@ -203,7 +205,7 @@ pub fn remove_temporaries(root: &Arc<OwnedFd>, tags: &[u32]) -> Removed {
     if tags.is_empty() {
         return removed;
     }
-    let failed = walk(jail, root, &mut |dir, _, name, tag| {
+    let failed = walk(jail, root, budget().walk_dirs, &mut |dir, _, name, tag| {
         if tags.contains(&tag) {
             removed.take(jail, dir, name);
         }
@@ -218,7 +220,7 @@ pub fn list_temporaries(root: &Arc<OwnedFd>, age: Duration) -> Vec<Temporary> {
     let jail = Jail::probe(root);
     let mut found = Vec::new();
     let now = SystemTime::now();
-    walk(jail, root, &mut |dir, path, name, tag| {
+    walk(jail, root, budget().walk_dirs, &mut |dir, path, name, tag| {
         let Ok(stat) = jail.stat(dir, name) else { return };
         let old = now.duration_since(changed(&stat)).unwrap_or_default();
         let private = stat.st_mode & 0o7777 == 0o600;
@@ -267,52 +269,73 @@ pub(super) fn remove_tagged_in(jail: Jail, dir: &OwnedFd, tags: &HashSet<u32>) -
     Ok(removed)
 }
 
-/// A directory on the way of a walk, with the directories in it that are still to come.
-struct Level {
-    fd: Arc<OwnedFd>,
+/// A directory on the way of a walk.
+struct Here {
     path: PathBuf,
+    /// Directories in it that are still to come.
     below: Vec<Name>,
 }
 
 /// Calls `each` with every name below `root` that ends in a tag. Returns how many directories could not be
-/// looked into. One descriptor per level is held, at most `DEPTH_MAX`.
-fn walk(jail: Jail, root: &Arc<OwnedFd>, each: &mut dyn FnMut(&OwnedFd, &Path, &Name, u32)) -> u64 {
+/// looked into. Of the directories on the way at most `open_max` are open, and `root`, at most [`DEPTH_MAX`] deep.
+fn walk(
+    jail: Jail,
+    root: &Arc<OwnedFd>,
+    open_max: usize,
+    each: &mut dyn FnMut(&OwnedFd, &Path, &Name, u32),
+) -> u64 {
     let mut failed = 0;
-    let mut levels: Vec<Level> = Vec::new();
-    let mut next = Some((root.clone(), PathBuf::new()));
-    loop {
-        if let Some((fd, path)) = next.take() {
-            let (mut below, mut tagged) = (Vec::new(), Vec::new());
-            let listed = each_name(&fd, |name, kind| {
-                let Ok(name) = Name::new(name) else { return };
-                let tag = tag_of(name.as_bytes());
-                // Some file systems do not tell the kind; opening as a directory then does.
-                if kind == FileType::Directory || (kind == FileType::Unknown && tag.is_none()) {
-                    below.push(name);
-                } else if let Some(tag) = tag {
-                    tagged.push((name, tag));
-                }
-            });
-            failed += u64::from(listed.is_err());
-            for (name, tag) in tagged {
-                each(&fd, &path, &name, tag);
+    let mut enter = |name: Option<Name>, fd: Arc<OwnedFd>, path: PathBuf| {
+        let (mut below, mut tagged) = (Vec::new(), Vec::new());
+        let listed = each_name(&fd, |name, kind| {
+            let Ok(name) = Name::new(name) else { return };
+            let tag = tag_of(name.as_bytes());
+            // Some file systems do not tell the kind; opening as a directory then does.
+            if kind == FileType::Directory || (kind == FileType::Unknown && tag.is_none()) {
+                below.push(name);
+            } else if let Some(tag) = tag {
+                tagged.push((name, tag));
             }
-            levels.push(Level { fd, path, below });
+        });
+        for (name, tag) in tagged {
+            each(&fd, &path, &name, tag);
         }
-        let depth = levels.len();
-        let Some(level) = levels.last_mut() else { return failed };
-        let Some(name) = level.below.pop() else {
-            levels.pop();
+        let mut level = Level::new(Here { path, below }, name, fd);
+        // All names at once.
+        level.read = true;
+        (level, u64::from(listed.is_err()))
+    };
+    let (top, unread) = enter(None, root.clone(), PathBuf::new());
+    failed += unread;
+    let mut way = Way::new(top, open_max);
+    loop {
+        let depth = way.len();
+        let Some(level) = way.last() else { return failed };
+        let Some(name) = level.below.last().cloned() else {
+            way.leave();
             continue;
         };
         if depth > DEPTH_MAX {
+            level.below.pop();
             failed += 1;
             continue;
         }
-        match jail.open_dir(&level.fd, &name) {
+        // It was closed while what lies below it was walked; what cannot be found again cannot be walked.
+        if way.open_last().is_err() {
+            let left = way.leave().map_or(0, |level| level.below.len());
+            failed += left as u64;
+            continue;
+        }
+        let Some(level) = way.last() else { return failed };
+        level.below.pop();
+        match jail.open_dir(level.fd(), &name) {
             Ok(fd) => {
                 let shown: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
-                next = Some((Arc::new(fd), level.path.join(shown)));
+                let path = level.path.join(shown);
+                let (level, unread) = enter(Some(name), Arc::new(fd), path);
+                failed += unread;
+                // All of its names are read: nothing is when it is closed.
+                way.enter(level, &mut []);
             }
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
             Err(_) => failed += 1,

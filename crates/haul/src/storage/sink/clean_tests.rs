@@ -48,6 +48,56 @@ fn only_named_temporaries_are_removed() {
     assert!(list_temporaries(&root(&top), Duration::from_secs(86_400)).is_empty());
 }
 
+/// Goal: a deep tree is searched whole with few directories open, also beside the way down, and nothing outside of it where
+/// directories move meanwhile.
+/// Method: a chain of directories with branches and a temporary in each, with few and with many open; then the lower half of it
+/// is moved out of the tree, and another put in its place, when its end is reached.
+#[test]
+fn deep_trees_are_searched_with_few_descriptors() {
+    let base = tempfile::tempdir().expect("tempdir");
+    let top = base.path().join("root");
+    let mut at = top.clone();
+    let depth = 60;
+    for _ in 0..depth {
+        fs::create_dir_all(at.join("branch")).expect("mkdir");
+        temp(&at.join("branch"), "f", 5);
+        at = at.join("d");
+    }
+    let fds = || {
+        fs::read_dir("/proc/self/fd")
+            .expect("list")
+            .filter(|fd| {
+                let link = fs::read_link(fd.as_ref().expect("entry").path());
+                link.is_ok_and(|link| link.starts_with(&top))
+            })
+            .count()
+    };
+    for open_max in [1, 2, 7, 1000] {
+        let (mut found, mut most) = (0, 0);
+        let failed = walk(Jail::probe(root(&top)), &root(&top), open_max, &mut |_, path, _, _| {
+            assert!(path.ends_with("branch"));
+            found += 1;
+            most = most.max(fds());
+        });
+        assert_eq!((failed, found), (0, depth), "open_max {open_max}");
+        // The first, those, and two that are just entered or left.
+        assert!(most <= open_max + 3, "{most} were open, and {open_max} may be");
+    }
+    let half = (0..depth / 2).fold(top.clone(), |dir, _| dir.join("d"));
+    let mut found = Vec::new();
+    let mut moved = false;
+    let failed = walk(Jail::probe(root(&top)), &root(&top), 2, &mut |_, path, _, _| {
+        if !moved && path.components().count() > depth - 2 {
+            moved = true;
+            fs::rename(&half, base.path().join("away")).expect("move");
+            fs::create_dir(&half).expect("mkdir");
+        }
+        found.push(path.to_owned());
+    });
+    let all: HashSet<_> = found.iter().collect();
+    assert_eq!((moved, failed, found.len(), all.len()), (true, 0, depth, depth), "each is found again, once");
+}
+
 /// Goal: jobs are found with what is known of them, and only dead ones can be removed, with nothing else, least of all a file
 /// that is only named like a job's.
 /// Method: one living, one dead with owner file, one with a journal only.
