@@ -297,6 +297,15 @@ pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control)
     crate::copy::run(&request, observer, control)
 }
 
+/// Whether plain files that the caller writes while the copy runs, by their names behind all links, are apart from what is
+/// copied: none lies in a local source, is one, or has the name of a file that is copied.
+///
+/// # Errors
+/// A sentence for people about the first that is not.
+pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), String> {
+    crate::copy::lists::are_apart(request, files)
+}
+
 /// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
 ///
 /// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
