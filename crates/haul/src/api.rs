@@ -100,10 +100,11 @@ pub enum Event {
     Digest { path: Vec<u8>, root: [u8; 32] },
 }
 
-/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, and what was left out of
-/// the source.
+/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
+/// the source, and what a dry run could not look at.
 pub const DEBRIS: &str = "debris";
 pub const LEFT_OUT: &str = "left out";
+pub const UNSEEN: &str = "not looked at";
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {

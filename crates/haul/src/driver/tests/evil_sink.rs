@@ -10,8 +10,8 @@ use haul_core::layout::{Component, Layout};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Announced, DoneItem, Extent, FileState, Message, Outcome, kind};
 
-use super::evil::*;
 use super::super::source;
+use super::evil::*;
 use super::{
     Bench, Report, Watch, bytes, contents, failure, finish, link_pairs, links_of, source_request, spawn_end,
     start_source,
