@@ -236,13 +236,14 @@ pub struct Cp {
 
     /// Write the BLAKE3 hash of each file, for `b3sum --check`
     ///
-    /// Written when the run ends complete or partial. Names that b3sum cannot check go to FILE.json.
+    /// Written when the run ends complete or partial; - is stdout. Names that b3sum cannot check go to FILE.json, which must be
+    /// free or a list of an earlier run. Not in a source.
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
 
     /// Write one JSON line per entry that failed: path, stage, errno, text
     ///
-    /// Default: the first 20 are shown on stderr, with -v all, and the rest is counted.
+    /// Each as it comes; - is stdout. Default: the first 20 are shown on stderr, with -v all, and the rest is counted.
     #[arg(long, value_name = "FILE")]
     pub failures: Option<PathBuf>,
 

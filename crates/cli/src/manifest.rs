@@ -1,25 +1,31 @@
 //! The list of digests that `--manifest FILE` asks for, in the format of `b3sum --check`.
 //!
 //! In: path and BLAKE3 root of each file, in any order. Out: FILE, and FILE.json for names that b3sum
-//! cannot check. Both are written under temporary names and renamed by [`Manifest::finish`]: a FILE that is
+//! cannot check. Both are written beside themselves and renamed by [`Manifest::finish`]: a FILE that is
 //! there is a whole one. Dropped without that, the temporaries are removed.
+//! Invariant: a FILE.json that is no list of ours is neither replaced nor removed.
+//! A FILE that is no plain file (a pipe, `/dev/stdout`) gets its lines as they come, and has no FILE.json.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
 
+use crate::output::{self, Place, Temporary};
 use crate::report::json::PathFields;
+
+/// Longest line of a FILE.json: the longest path of an entry, each byte of it escaped, and as much again in base64.
+const JSON_LINE_MAX: u64 = 4 * 1024 * 1024;
 
 /// A manifest being written.
 pub struct Manifest {
     plain: Part,
     /// Made when the first name needs it.
     json: Option<Part>,
-    json_path: PathBuf,
+    /// `None`: FILE is a stream, and nothing lies beside it.
+    json_path: Option<PathBuf>,
     counts: Counts,
 }
 
@@ -28,12 +34,13 @@ pub struct Manifest {
 pub struct Counts {
     pub plain: u64,
     pub json: u64,
+    /// Names that b3sum cannot check, which a stream has no FILE.json for.
+    pub left_out: u64,
 }
 
 struct Part {
-    path: PathBuf,
-    /// Still to be removed; `None` once renamed.
-    temporary: Option<PathBuf>,
+    /// `None`: a stream.
+    temporary: Option<Temporary>,
     out: BufWriter<File>,
 }
 
@@ -44,16 +51,78 @@ struct Line<'a> {
     blake3: &'a str,
 }
 
+/// A line of a FILE.json, and of nothing else.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    #[serde(rename = "path")]
+    _path: String,
+    #[serde(rename = "path_b64")]
+    _path_b64: Option<String>,
+    blake3: String,
+}
+
+/// The name of FILE.json.
+pub fn json_beside(path: &Path) -> PathBuf {
+    let mut json = OsString::from(path);
+    json.push(".json");
+    json.into()
+}
+
+/// Why `--manifest` cannot have this name: what stands as FILE.json is no list of ours.
+pub fn foreign_json(path: &Path) -> Option<String> {
+    let json = json_beside(path);
+    // A stream has nothing beside it.
+    if is_ours_or_nothing(&json) || matches!(output::place(path), Ok(Place::Stream(_))) {
+        return None;
+    }
+    let (name, json) = (path.display(), json.display());
+    Some(format!(
+        "{json} is no list of haul's, and --manifest {name} would replace or remove it: it is where names go that b3sum cannot \
+         check; give the manifest another name, or move that file away"
+    ))
+}
+
+/// Whether FILE.json may be replaced or removed. An empty one may not: none of ours is.
+fn is_ours_or_nothing(json: &Path) -> bool {
+    if haul_mutant::removed("foreign-json-stays") {
+        return true;
+    }
+    match fs::symlink_metadata(json) {
+        Err(error) => return error.kind() == io::ErrorKind::NotFound,
+        // What a link leads to is looked at; one that leads nowhere is not ours.
+        Ok(_) if !fs::metadata(json).is_ok_and(|meta| meta.is_file()) => return false,
+        Ok(_) => {}
+    }
+    let Ok(file) = File::open(json) else { return false };
+    let (mut reader, mut line, mut lines) = (BufReader::new(file), Vec::new(), 0);
+    loop {
+        line.clear();
+        match reader.by_ref().take(JSON_LINE_MAX).read_until(b'\n', &mut line) {
+            Ok(0) => return lines > 0,
+            Ok(_) => {
+                let Ok(Known { blake3, .. }) = serde_json::from_slice(&line) else { return false };
+                if line.last() != Some(&b'\n')
+                    || HEXLOWER.decode(blake3.as_bytes()).map(|root| root.len()) != Ok(32)
+                {
+                    return false;
+                }
+                lines += 1;
+            }
+            Err(_) => return false,
+        }
+    }
+}
+
 impl Manifest {
-    /// Begins a manifest; `path` itself is not touched yet.
+    /// Begins a manifest; a plain file at `path` is not touched yet.
     ///
     /// # Errors
-    /// The temporary next to `path` cannot be made.
+    /// The temporary next to `path` cannot be made, or the stream not opened.
     pub fn create(path: &Path) -> io::Result<Manifest> {
-        let mut json_path = OsString::from(path);
-        json_path.push(".json");
-        let plain = Part::create(path)?;
-        Ok(Manifest { plain, json: None, json_path: json_path.into(), counts: Counts::default() })
+        let place = output::place(path)?;
+        let json_path = matches!(place, Place::File(_)).then(|| json_beside(path));
+        Ok(Manifest { plain: Part::create(&place)?, json: None, json_path, counts: Counts::default() })
     }
 
     /// Adds a file.
@@ -63,9 +132,13 @@ impl Manifest {
             self.counts.plain += 1;
             return self.plain.out.write_all(line.as_bytes());
         }
+        let Some(json_path) = &self.json_path else {
+            self.counts.left_out += 1;
+            return Ok(());
+        };
         let part = match &mut self.json {
             Some(part) => part,
-            none => none.insert(Part::create(&self.json_path)?),
+            none => none.insert(Part::create(&output::place(json_path)?)?),
         };
         self.counts.json += 1;
         serde_json::to_writer(&mut part.out, &Line { path: PathFields::new(path), blake3: &hex })?;
@@ -75,12 +148,19 @@ impl Manifest {
     /// Puts both lists under their names. A FILE.json of an earlier run that this one does not need is removed,
     /// for it would be taken for a part of this manifest.
     pub fn finish(mut self) -> io::Result<Counts> {
-        match self.json.take() {
-            Some(part) => part.finish()?,
-            None => match fs::remove_file(&self.json_path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            },
+        if let Some(json_path) = &self.json_path {
+            // Hours may have gone by.
+            if !is_ours_or_nothing(json_path) {
+                let text = format!("{} is no list of haul's; it was left as it is", json_path.display());
+                return Err(io::Error::other(text));
+            }
+            match self.json.take() {
+                Some(part) => part.finish()?,
+                None => match fs::remove_file(json_path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                },
+            }
         }
         self.plain.finish()?;
         Ok(self.counts)
@@ -88,34 +168,16 @@ impl Manifest {
 }
 
 impl Part {
-    fn create(path: &Path) -> io::Result<Part> {
-        let mut temporary = OsString::from(path);
-        if !haul_mutant::removed("manifests-appear-whole") {
-            temporary.push(format!(".tmp{}", std::process::id()));
-        }
-        let temporary = PathBuf::from(temporary);
-        // A leftover of a killed run with our pid.
-        let _ = fs::remove_file(&temporary);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o666).open(&temporary)?;
-        Ok(Part { path: path.into(), temporary: Some(temporary), out: BufWriter::new(file) })
+    fn create(place: &Place) -> io::Result<Part> {
+        let (file, temporary) = output::begin(place)?;
+        Ok(Part { temporary, out: BufWriter::new(file) })
     }
 
     fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
-        self.out.get_ref().sync_data()?;
-        if let Some(temporary) = &self.temporary {
-            fs::rename(temporary, &self.path)?;
-        }
-        self.temporary = None;
-        Ok(())
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if let Some(temporary) = &self.temporary {
-            let _ = fs::remove_file(temporary);
+        match self.temporary.take() {
+            Some(temporary) => temporary.put(self.out.get_ref()),
+            None => Ok(()),
         }
     }
 }
@@ -172,7 +234,7 @@ mod tests {
             manifest.add(name, blake3::hash(content.as_bytes()).as_bytes()).unwrap();
         }
         assert!(!list.exists(), "a manifest that is there is a whole one");
-        assert_eq!(manifest.finish().unwrap(), Counts { plain: 11, json: 3 });
+        assert_eq!(manifest.finish().unwrap(), Counts { plain: 11, json: 3, left_out: 0 });
         assert_eq!(fs::read_to_string(&list).unwrap().lines().count(), NAMES.len());
         let escaped = format!("\\{}  back\\\\slash\n", blake3::hash(b"6").to_hex());
         assert!(fs::read_to_string(&list).unwrap().contains(&escaped), "as b3sum writes it");
@@ -207,8 +269,57 @@ mod tests {
     #[test]
     fn stale_json_part_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("sums.json"), "old").unwrap();
-        Manifest::create(&dir.path().join("sums")).unwrap().finish().unwrap();
+        let list = dir.path().join("sums");
+        let mut manifest = Manifest::create(&list).unwrap();
+        manifest.add(b"\xff", &[0; 32]).unwrap();
+        manifest.finish().unwrap();
+        assert!(dir.path().join("sums.json").exists());
+        assert_eq!(foreign_json(&list), None);
+        Manifest::create(&list).unwrap().finish().unwrap();
         assert!(!dir.path().join("sums.json").exists());
+    }
+
+    /// Goal: a FILE.json that is no list of ours is neither replaced nor removed, also if it comes while the run lasts; one of
+    /// ours is known.
+    /// Method: what people have under such names, and lists that are nearly ours, with and without a name that needs one.
+    #[test]
+    fn a_json_of_the_users_stays() {
+        let hash = "0".repeat(64);
+        let ours = format!("{{\"path\":\"a\",\"blake3\":\"{hash}\"}}\n");
+        let more = format!("{{\"path\":\"\u{fffd}\",\"path_b64\":\"/w==\",\"blake3\":\"{hash}\"}}\n");
+        let dir = tempfile::tempdir().unwrap();
+        let (list, json) = (dir.path().join("package"), dir.path().join("package.json"));
+        let cases = [
+            (String::new(), false),
+            ("{\"precious\":1}\n".into(), false),
+            ("\n".into(), false),
+            ("[]".into(), false),
+            (ours.trim_end().into(), false),
+            (ours.replace("000", "00"), false),
+            (ours.replace("}", ",\"more\":1}"), false),
+            (format!("{ours}{{\"precious\":1}}\n"), false),
+            (ours.clone(), true),
+            (format!("{ours}{more}"), true),
+        ];
+        for (content, known) in cases {
+            for odd in [false, true] {
+                let mut manifest = Manifest::create(&list).unwrap();
+                fs::write(&json, &content).unwrap();
+                assert_eq!(foreign_json(&list).is_none(), known, "{content:?}");
+                if odd {
+                    manifest.add(b"cr\r", &[0; 32]).unwrap();
+                }
+                assert_eq!(manifest.finish().is_ok(), known, "{content:?}");
+                let left = fs::read_to_string(&json).ok();
+                assert_eq!(left == Some(content.clone()), !known, "{content:?}");
+                assert_eq!(list.exists(), known, "{content:?}");
+                for path in [&list, &json] {
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+        fs::create_dir(&json).unwrap();
+        assert!(foreign_json(&list).unwrap().contains("move that file away"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary is left");
     }
 }

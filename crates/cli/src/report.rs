@@ -6,10 +6,9 @@
 //! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so when
 //! its queue is full the sender waits, for a disk and never for a person.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -18,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 use haul::api::{CopyRequest, Event, Observer, Side, Sides, Status, Summary, TargetTable};
 use haul::job::Role;
 
+use crate::command::FAILED;
 use crate::live::Block;
-use crate::manifest::{Counts, Manifest};
 use crate::progress::Tracker;
 use crate::table;
 
@@ -27,6 +26,7 @@ pub mod html;
 pub mod human;
 pub mod json;
 pub mod list;
+pub mod lists;
 pub mod network;
 pub mod path;
 pub mod probe;
@@ -34,6 +34,7 @@ pub mod probe;
 use human::Manner;
 use json::Events;
 use list::List;
+use lists::{Files, Lists, ToLists};
 
 /// Most events that wait for the screen, and for the lists.
 const SCREEN_QUEUE_MAX: usize = 16_384;
@@ -74,42 +75,18 @@ pub struct Ending {
     pub dropped: u64,
 }
 
-/// What became of the files of `--manifest` and `--failures`.
-#[derive(Debug, Default)]
-pub struct Lists {
-    /// `None`: none asked for, or not finished.
-    pub manifest: Option<Counts>,
-    /// One sentence for each list that could not be written.
-    pub errors: Vec<String>,
-}
-
 enum ToScreen {
     Event(Event),
     Note(String),
     End(Box<Ending>),
 }
 
-enum ToLists {
-    Failed {
-        path: Vec<u8>,
-        stage: String,
-        errno: i32,
-        text: String,
-    },
-    Digest {
-        path: Vec<u8>,
-        root: [u8; 32],
-    },
-    /// `keep`: the manifest is to get its name.
-    End {
-        keep: bool,
-    },
-}
-
 /// Hears a run and reports it.
 pub struct Reporter {
     screen: SyncSender<ToScreen>,
     lists: Option<SyncSender<ToLists>>,
+    /// The lists know that the two ends agreed.
+    lists_began: AtomicBool,
     /// The list of a dry run is what was asked for: nothing moves that a slow reader could hold up.
     waits: bool,
     dropped: AtomicU64,
@@ -117,7 +94,7 @@ pub struct Reporter {
 }
 
 struct Threads {
-    screen: JoinHandle<()>,
+    screen: JoinHandle<Option<i32>>,
     lists: Option<JoinHandle<Lists>>,
 }
 
@@ -125,8 +102,8 @@ impl Reporter {
     /// Opens the lists and says that the run starts.
     ///
     /// # Errors
-    /// A sentence for people: a list cannot be written. Better now than after hours.
-    pub fn start(settings: &Settings, request: &CopyRequest) -> Result<Arc<Reporter>, String> {
+    /// A sentence for people and the exit code: a list cannot be written, or may not have its name. Better now than after hours.
+    pub fn start(settings: &Settings, request: &CopyRequest) -> Result<Arc<Reporter>, (String, i32)> {
         let files = Files::open(settings)?;
         let (lists, lists_thread) = match files {
             None => (None, None),
@@ -144,7 +121,8 @@ impl Reporter {
         let screen_thread = spawn("screen", move || page.run(&receiver))?;
         let threads = Mutex::new(Some(Threads { screen: screen_thread, lists: lists_thread }));
         let waits = settings.manner.dry_run;
-        Ok(Arc::new(Reporter { screen, lists, waits, dropped: AtomicU64::new(0), threads }))
+        let (lists_began, dropped) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Arc::new(Reporter { screen, lists, lists_began, waits, dropped, threads }))
     }
 
     /// A line for people that is not the engine's.
@@ -153,13 +131,14 @@ impl Reporter {
     }
 
     /// Finishes the lists, says how the run ended, and returns the exit code: that of the run, or 1 if a list
-    /// that was asked for could not be written. `interrupted_code`: which signal it was.
+    /// that was asked for, in a file or on stdout, could not be written. `interrupted_code`: which signal it was.
     pub fn finish(&self, summary: Summary, interrupted_code: i32) -> i32 {
         let threads = self.threads.lock().ok().and_then(|mut threads| threads.take());
         let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
         let keep = matches!(summary.status, Status::Complete | Status::Partial);
         if let Some(sender) = &self.lists {
-            let _ = sender.send(ToLists::End { keep });
+            let _ =
+                sender.send(ToLists::End { keep, usage: summary.status == Status::Failed && summary.usage });
         }
         let lists = lists.and_then(|thread| thread.join().ok()).unwrap_or_default();
         let mut exit_code = exit_code(&summary, interrupted_code);
@@ -169,8 +148,7 @@ impl Reporter {
         let dropped = self.dropped.load(Ordering::Relaxed);
         let ending = Box::new(Ending { summary, exit_code, lists, dropped });
         let _ = self.screen.send(ToScreen::End(ending));
-        let _ = screen.join();
-        exit_code
+        screen.join().ok().flatten().unwrap_or(exit_code)
     }
 
     fn post(&self, message: ToScreen) {
@@ -198,6 +176,9 @@ impl Observer for Reporter {
     fn event(&self, event: Event) {
         if let Some(lists) = &self.lists {
             match &event {
+                Event::Progress(_) if !self.lists_began.swap(true, Ordering::Relaxed) => {
+                    let _ = lists.send(ToLists::Begin);
+                }
                 Event::Failed { path, stage, errno, text } => {
                     let (path, stage, text) = (path.clone(), stage.clone(), text.clone());
                     let _ = lists.send(ToLists::Failed { path, stage, errno: *errno, text });
@@ -217,11 +198,11 @@ impl Observer for Reporter {
 fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>, String> {
+) -> Result<JoinHandle<T>, (String, i32)> {
     thread::Builder::new()
         .name(name.into())
         .spawn(body)
-        .map_err(|error| format!("cannot start a thread: {error}"))
+        .map_err(|error| (format!("cannot start a thread: {error}"), FAILED))
 }
 
 fn exit_code(summary: &Summary, interrupted_code: i32) -> i32 {
@@ -238,88 +219,6 @@ fn exit_code(summary: &Summary, interrupted_code: i32) -> i32 {
 /// The time of the day, RFC 3339, UTC.
 pub fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
-}
-
-/// The files of the lists thread.
-struct Files {
-    manifest: Option<(PathBuf, Manifest)>,
-    failures: Option<(PathBuf, BufWriter<File>)>,
-    ended: Lists,
-}
-
-impl Files {
-    fn open(settings: &Settings) -> Result<Option<Files>, String> {
-        let failed = |path: &Path, error| format!("cannot write {}: {error}", path.display());
-        let manifest = match &settings.manifest {
-            Some(path) => Some((path.clone(), Manifest::create(path).map_err(|error| failed(path, error))?)),
-            None => None,
-        };
-        let failures = match &settings.failures {
-            Some(path) => {
-                let file = File::create(path).map_err(|error| failed(path, error))?;
-                Some((path.clone(), BufWriter::new(file)))
-            }
-            None => None,
-        };
-        let wanted = manifest.is_some() || failures.is_some();
-        Ok(wanted.then_some(Files { manifest, failures, ended: Lists::default() }))
-    }
-
-    fn run(mut self, receiver: &Receiver<ToLists>) -> Lists {
-        let mut keep = false;
-        while let Ok(message) = receiver.recv() {
-            match message {
-                ToLists::Failed { path, stage, errno, text } => self.failed(&path, &stage, errno, &text),
-                ToLists::Digest { path, root } => self.digest(&path, &root),
-                ToLists::End { keep: wanted } => {
-                    keep = wanted;
-                    break;
-                }
-            }
-        }
-        if let Some((path, mut out)) = self.failures.take()
-            && let Err(error) = out.flush()
-        {
-            self.broken("list of failures", &path, &error);
-        }
-        match self.manifest.take() {
-            Some((path, manifest)) if keep => match manifest.finish() {
-                Ok(counts) => self.ended.manifest = Some(counts),
-                Err(error) => self.broken("manifest", &path, &error),
-            },
-            // Dropped, and so removed.
-            _ => {}
-        }
-        self.ended
-    }
-
-    fn failed(&mut self, path: &[u8], stage: &str, errno: i32, text: &str) {
-        let Some((file, out)) = &mut self.failures else { return };
-        let line = json::Failure::new(path, stage, errno, text);
-        let wrote = serde_json::to_writer(&mut *out, &line)
-            .map_err(io::Error::from)
-            .and_then(|()| out.write_all(b"\n"));
-        if let Err(error) = wrote {
-            let file = file.clone();
-            self.failures = None;
-            self.broken("list of failures", &file, &error);
-        }
-    }
-
-    fn digest(&mut self, path: &[u8], root: &[u8; 32]) {
-        let Some((file, manifest)) = &mut self.manifest else { return };
-        if let Err(error) = manifest.add(path, root) {
-            let file = file.clone();
-            self.manifest = None;
-            self.broken("manifest", &file, &error);
-        }
-    }
-
-    fn broken(&mut self, what: &str, path: &Path, error: &io::Error) {
-        let path = path.display();
-        let text = format!("the {what} {path} could not be written: {error}; the copy is not concerned");
-        self.ended.errors.push(text);
-    }
 }
 
 /// What stands on stderr and stdout.
@@ -340,6 +239,8 @@ struct Screen<O: Write, E: Write> {
     /// The slot of [`REDRAW`] or [`LOG_EVERY`] in which the last line was written.
     slot: u128,
     failed_shown: u64,
+    /// What was asked for on stdout is not whole, and its reader did not leave.
+    lost: bool,
 }
 
 impl<O: Write, E: Write> Screen<O, E> {
@@ -358,6 +259,7 @@ impl<O: Write, E: Write> Screen<O, E> {
             block: Block::default(),
             slot: 0,
             failed_shown: 0,
+            lost: false,
         }
     }
 
@@ -366,22 +268,23 @@ impl<O: Write, E: Write> Screen<O, E> {
         self.heard(wrote);
     }
 
-    fn run(mut self, receiver: &Receiver<ToScreen>) {
+    /// The exit code, once the run ended.
+    fn run(mut self, receiver: &Receiver<ToScreen>) -> Option<i32> {
         loop {
             let message = match receiver.try_recv() {
                 Ok(message) => message,
-                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) => {
                     let wrote = self.events.flush().and_then(|()| self.flush_list());
                     self.heard(wrote);
-                    let Ok(message) = receiver.recv() else { return };
+                    let Ok(message) = receiver.recv() else { return None };
                     message
                 }
             };
             match message {
                 ToScreen::Event(event) => self.event(&event),
                 ToScreen::Note(text) => self.note(&text),
-                ToScreen::End(ending) => return self.end(&ending),
+                ToScreen::End(ending) => return Some(self.end(&ending)),
             }
         }
     }
@@ -483,7 +386,8 @@ impl<O: Write, E: Write> Screen<O, E> {
         self.list.flush()
     }
 
-    fn end(&mut self, ending: &Ending) {
+    /// Says how the run ended; returns its exit code.
+    fn end(&mut self, ending: &Ending) -> i32 {
         let s = &ending.summary;
         let wrote = self.flush_list().and_then(|()| self.list.end(s));
         self.heard(wrote);
@@ -499,6 +403,8 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
         let wrote = self.events.summary(ending, self.manner.dry_run);
         self.heard(wrote);
+        // A list on stdout that was asked for and is not whole is no success. No event tells of it: they went the same way.
+        if self.lost && ending.exit_code == 0 { FAILED } else { ending.exit_code }
     }
 
     /// A line on stderr. Errors there are not worth a copy.
@@ -511,9 +417,10 @@ impl<O: Write, E: Write> Screen<O, E> {
     fn heard(&mut self, wrote: io::Result<()>) {
         match wrote {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                self.say(
-                    &self.manner.error(&format!("events cannot be written to stdout any more: {error}")),
-                );
+                self.lost = !haul_mutant::removed("lost-stdout-is-no-success");
+                self.say(&self.manner.error(&format!(
+                    "stdout cannot be written any more: {error}; the run goes on, but does not end as a success"
+                )));
             }
             _ => {}
         }

@@ -100,10 +100,11 @@ pub enum Event {
     Digest { path: Vec<u8>, root: [u8; 32] },
 }
 
-/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, and what was left out of
-/// the source.
+/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
+/// the source, and what a dry run could not look at.
 pub const DEBRIS: &str = "debris";
 pub const LEFT_OUT: &str = "left out";
+pub const UNSEEN: &str = "not looked at";
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -302,6 +303,15 @@ impl Default for Summary {
 /// Runs a copy to its end. What goes wrong is in the summary.
 pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
     crate::copy::run(&request, observer, control)
+}
+
+/// Whether plain files that the caller writes while the copy runs, by their names behind all links, are apart from what is
+/// copied: none lies in a local source, is one, or has the name of a file that is copied.
+///
+/// # Errors
+/// A sentence for people about the first that is not.
+pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), String> {
+    crate::copy::lists::are_apart(request, files)
 }
 
 /// `haul agent`: serves one session over stdin and stdout. Returns the exit code.

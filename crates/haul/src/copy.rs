@@ -36,6 +36,7 @@ use crate::transport::rejoin::Joins;
 use crate::transport::{memory, tcp};
 
 mod ends;
+pub(crate) mod lists;
 mod manifest;
 mod passport;
 mod policy;

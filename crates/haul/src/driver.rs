@@ -257,14 +257,17 @@ impl Tally {
                 return;
             }
         };
-        let maps = watch.plan.as_ref().filter(|_| *end == Ended::Copied && self.mapped < MAPPINGS_MAX);
+        let changes = *end == Ended::Copied || (*end == Ended::Unchanged && !change.is_none());
+        let maps = watch.plan.as_ref().filter(|_| changes && self.mapped < MAPPINGS_MAX);
         if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some() || maps.is_some()) {
             return;
         }
         let path = path();
         if let Some(mapping) = maps {
             self.mapped += 1;
-            watch.tell(mapping.show(&path, self.renamed, (kind == Kind::File).then_some(bytes)));
+            // Metadata alone moves nothing.
+            let moved = kind == Kind::File && *end == Ended::Copied;
+            watch.tell(mapping.show(&path, self.renamed, moved.then_some(bytes)));
         }
         if watch.verbose {
             watch.tell(Event::Entry { path: path.clone(), kind, end: entry_end, change, bytes });

@@ -2,6 +2,7 @@
 //!
 //! Left out: the environment, the terminal and the program's own path, see `surroundings`.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use haul::api::{Control, CopyRequest, Dialler, Endpoint, RemoteOptions, Summary};
@@ -12,7 +13,7 @@ use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
 use crate::args::{Changed, Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
 use crate::report::human::Manner;
-use crate::report::{Reporter, Settings};
+use crate::report::{Reporter, Settings, lists};
 use crate::{endpoint, signals};
 
 /// Most characters that a job says of what it copies.
@@ -29,9 +30,12 @@ pub fn run(args: &Cp) -> i32 {
     };
     let mut settings = settings(args, &surroundings);
     settings.manner.sends = matches!(request.destination, Endpoint::Remote { .. });
+    if let Err(error) = haul::api::lists_are_apart(&request, &lists::files(&settings)) {
+        return complain(&error, USAGE);
+    }
     let reporter = match Reporter::start(&settings, &request) {
         Ok(reporter) => reporter,
-        Err(error) => return complain(&crate::escape::text(&error), FAILED),
+        Err((error, code)) => return complain(&crate::escape::text(&error), code),
     };
     if settings.watch && !settings.live {
         reporter.note(NO_TERMINAL.into());
@@ -192,9 +196,14 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
         // A line that redraws itself between events on the same terminal would spoil both.
         live: terminal && !(args.json && surroundings.stdout_terminal),
         watch: args.watch,
-        manifest: args.manifest.clone(),
-        failures: args.failures.clone(),
+        manifest: args.manifest.as_deref().map(list_name),
+        failures: args.failures.as_deref().map(list_name),
     }
+}
+
+/// Where a list goes: `-` is stdout, as it is for `haul probe`.
+fn list_name(typed: &Path) -> PathBuf {
+    PathBuf::from(if typed == Path::new("-") { Path::new("/proc/self/fd/1") } else { typed })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{DEBRIS, EntryEnd, Held, LEFT_OUT, Processors, SlowTarget, Stage, Status, Summary};
+use haul::api::{DEBRIS, EntryEnd, Held, LEFT_OUT, Processors, SlowTarget, Stage, Status, Summary, UNSEEN};
 use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
@@ -112,6 +112,10 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     let mut out = String::new();
     head(&mut out, s, manner);
     if manner.dry_run {
+        not_kept(&mut out, s);
+        for (name, value) in s.chosen.iter().filter(|(name, _)| name == UNSEEN) {
+            let _ = writeln!(out, "  {name}: {}", escape::text(value));
+        }
         return out;
     }
     transport(&mut out, s);

@@ -93,7 +93,8 @@ impl<W: Write> List<W> {
 
     /// Ends the list.
     pub fn end(&mut self, summary: &Summary) -> io::Result<()> {
-        let more = (summary.files + summary.dirs + summary.symlinks).saturating_sub(self.mapped);
+        let listed = summary.files + summary.dirs + summary.symlinks + summary.amended;
+        let more = listed.saturating_sub(self.mapped);
         if self.form() == Form::Short && more > 0 {
             self.line(format!("and {} more (-i lists them all)", count(more)).into_bytes())?;
         }
@@ -221,10 +222,11 @@ mod tests {
         let mut list = List::new(Some(&mut out), Manner { dry_run: true, ..Manner::default() });
         list.mapping(b"a", b"h:dst/a", Some(1000)).unwrap();
         assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW)).unwrap());
-        list.end(&Summary { files: 1200, dirs: 1, ..Summary::default() }).unwrap();
+        list.mapping(b"m", b"h:dst/m", None).unwrap();
+        list.end(&Summary { files: 1200, dirs: 1, amended: 2, ..Summary::default() }).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "a -> h:dst/a (1.00 kB)\nand 1,200 more (-i lists them all)\n"
+            "a -> h:dst/a (1.00 kB)\nm -> h:dst/m\nand 1,201 more (-i lists them all)\n"
         );
         let mut out = Vec::new();
         let mut list = List::new(Some(&mut out), Manner { verbose: 2, ..Manner::default() });

@@ -11,6 +11,7 @@ use haul::job::{Durability, Options, Verify};
 use serde_json::Value;
 
 use super::*;
+use crate::manifest::Counts;
 
 /// A writer that is read later, or that fails after `room` bytes.
 #[derive(Clone)]
@@ -189,7 +190,7 @@ fn ending(status: Status) -> Ending {
         slow_others: 2,
         ..Summary::default()
     };
-    let lists = Lists { manifest: Some(Counts { plain: 999, json: 1 }), errors: Vec::new() };
+    let lists = Lists { manifest: Some(Counts { plain: 999, json: 1, left_out: 0 }), errors: Vec::new() };
     Ending { exit_code: exit_code(&summary, 130), summary, lists, dropped: 0 }
 }
 
@@ -273,7 +274,7 @@ fn odd_paths_keep_their_bytes() {
     assert_eq!(lines[5]["path"], "new\u{1b}[2J");
 }
 
-/// Goal: a reader that goes away, or a full disk, stops the events and nothing else.
+/// Goal: a reader that goes away, or a full disk, stops the events and nothing else; a disk that is full is no success.
 /// Method: stdout fails at every possible byte; stderr must be as ever.
 #[test]
 fn lost_stdout_stops_only_the_events() {
@@ -289,7 +290,12 @@ fn lost_stdout_stops_only_the_events() {
                 screen.event(&event);
             }
             screen.note("stopping");
-            screen.end(&ending(Status::Complete));
+            let code = screen.end(&ending(Status::Complete));
+            assert_eq!(
+                code,
+                i32::from(error == io::ErrorKind::StorageFull),
+                "a reader that left is no fault"
+            );
             assert!(whole.starts_with(&out.text()), "events after a lost one");
             let told: Vec<_> =
                 err.text().lines().filter(|line| line.contains("stdout")).map(String::from).collect();
@@ -524,11 +530,11 @@ fn lists_lose_nothing() {
 fn manifest_is_counted_when_kept() {
     let dir = tempfile::tempdir().unwrap();
     let settings = Settings { manifest: Some(dir.path().join("sums")), ..Settings::default() };
-    for (keep, counts) in [(true, Some(Counts { plain: 1, json: 1 })), (false, None)] {
+    for (keep, counts) in [(true, Some(Counts { plain: 1, json: 1, left_out: 0 })), (false, None)] {
         let (sender, receiver) = sync_channel(3);
         sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32] }).unwrap();
         sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32] }).unwrap();
-        sender.send(ToLists::End { keep }).unwrap();
+        sender.send(ToLists::End { keep, usage: false }).unwrap();
         let lists = Files::open(&settings).unwrap().unwrap().run(&receiver);
         assert_eq!((lists.manifest, lists.errors), (counts, Vec::new()));
     }
@@ -569,4 +575,68 @@ fn exit_codes_say_how_it_ended() {
     reporter.event(Event::Digest { path: b"a".to_vec(), root: [1; 32] });
     assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Goal: the list of failures is this run's once its two ends agreed, and what is known stands in it before the run ends; a command
+/// that makes no sense leaves the old one, and makes none.
+#[test]
+fn failures_stand_in_their_list_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("failures");
+    let settings = Settings { quiet: true, failures: Some(list.clone()), ..Settings::default() };
+    let usage = || Summary { usage: true, ..Summary::default() };
+    let read = || std::fs::read_to_string(&list).unwrap();
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    assert_eq!(reporter.finish(usage(), 130), 2);
+    assert!(!list.exists(), "none was there");
+
+    std::fs::write(&list, "old\n").unwrap();
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    reporter.event(Event::Note("connecting".into()));
+    assert_eq!(reporter.finish(usage(), 130), 2);
+    assert_eq!(read(), "old\n");
+
+    // What is waited for here is not told by anybody.
+    let await_list = |lines: usize| {
+        while read().contains("old") || read().lines().count() != lines {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    assert_eq!(read(), "old\n");
+    reporter.event(progress(200, true));
+    await_list(0);
+    for lines in 1..4 {
+        let text = "Permission denied".into();
+        reporter.event(Event::Failed { path: b"x".to_vec(), stage: "open".into(), errno: 13, text });
+        await_list(lines);
+    }
+    assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);
+    assert_eq!(read().lines().count(), 3);
+    // One that ends before its ends agreed has no failures.
+    let reporter = Reporter::start(&settings, &request()).unwrap();
+    assert_eq!(reporter.finish(Summary::default(), 130), 1);
+    assert_eq!(read(), "");
+}
+
+/// Goal: lists that would spoil each other, or what is the user's, are refused before anything is written.
+#[test]
+fn lists_do_not_share_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| Some(dir.path().join(name));
+    std::fs::write(at("package.json").unwrap(), "{}\n").unwrap();
+    std::os::unix::fs::symlink("m", at("link").unwrap()).unwrap();
+    for (manifest, failures) in [
+        (at("m"), at("m")),
+        (at("m"), at("m.json")),
+        (at("m"), at("./m")),
+        (at("m"), at("link")),
+        (at("package"), None),
+        (Some("/dev/stdout".into()), Some("/dev/fd/1".into())),
+    ] {
+        let settings = Settings { manifest, failures, ..Settings::default() };
+        let refused = Reporter::start(&settings, &request()).err().map(|(_, code)| code);
+        assert_eq!(refused, Some(2), "{settings:?}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing was made");
 }

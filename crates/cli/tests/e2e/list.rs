@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::support::run::Outcome;
+use crate::support::run::{Haul, Outcome};
 use crate::support::way::{Way, contents};
 use crate::support::{Room, set_mode};
 
@@ -128,6 +128,7 @@ fn a_dry_run_says_what_rsync_says_and_the_copy_does_it() {
         let counted = ["files", "dirs", "symlinks"].map(|name| totals.number(name));
         assert_eq!(counted, [copied, kind('d'), kind('L')], "{}: {totals:?}", way.name());
         assert_eq!(totals.number("unchanged"), 2, "{}: {totals:?}", way.name());
+        assert_eq!(totals.number("metadata_only"), 1, "of these, metadata alone: {}: {totals:?}", way.name());
 
         let real = way.plain(&["-ri"], &[&from], &to).run().sane().exits(0);
         assert_eq!(listed(&real), want, "{}\n{}", way.name(), real.describe());
@@ -156,9 +157,71 @@ fn the_short_list_says_how_many_more() {
         assert_eq!(lines.lines().count(), 11, "{}: {lines}", way.name());
         assert!(lines.contains("/d/f") && lines.ends_with("and 5 more (-i lists them all)\n"), "{lines}");
         assert!(dry.stderr.contains("would copy 15 files"), "{}", dry.describe());
+        // Metadata alone is a change that is listed and counted.
+        let (meta, to) = (room.dir("meta"), room.dir("to"));
+        for dir in [&meta, &to] {
+            set_time(&room.file(&format!("{}/f", dir.display()), "x"), THEN);
+        }
+        set_mode(&to.join("f"), 0o600);
+        let alone =
+            way.plain(&["-rn"], &[contents(&meta)], &to).run().sane().exits(0).says("1 files: metadata only");
+        let line = String::from_utf8_lossy(&alone.stdout).into_owned();
+        assert!(line.lines().count() == 1 && line.ends_with("/to/f\n"), "{}: {line}", way.name());
         let one = way.plain(&["-n"], &[room.at("s/f00")], room.at("new-name")).run().sane().exits(0);
         let line = String::from_utf8_lossy(&one.stdout).into_owned();
         assert!(line.contains("s/f00 -> ") && line.contains("/new-name (1 B)\n"), "{}: {line}", way.name());
         assert!(!room.at("d").exists() && !room.at("new-name").exists());
+    }
+}
+
+/// Goal: what lies in directories that are the user's own and closed to him is no failure of a dry run, for a copy opens them: it
+/// is counted and told, and no mode changes. What a copy could not open fails in both.
+/// Method: destinations of an unprivileged user closed in several ways, above files, links and directories; then the copy.
+#[test]
+fn a_dry_run_tells_what_it_cannot_look_at() {
+    need!("setpriv");
+    let nobody = |path: &Path| {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("give it away");
+    };
+    for (mode, open) in [(0o000, false), (0o600, false), (0o300, false), (0o500, true)] {
+        let room = Room::new();
+        for path in ["s", "s/c", "s/c/sub", "d", "d/c", "d/c/sub"] {
+            nobody(&room.dir(path));
+        }
+        for path in ["s/c/f", "d/c/f", "s/c/sub/g", "s/new"] {
+            nobody(&room.file(path, "x"));
+            set_time(&room.at(path), THEN);
+        }
+        symlink("t", room.at("s/c/link")).expect("link");
+        set_mode(&room.at("d/c"), mode);
+        let run = |options: &[&str]| {
+            Haul::new(["cp", "-r"])
+                .args(options)
+                .args([contents(&room.at("s")), room.at("d").into()])
+                .run_by_nobody(&room)
+                .run()
+                .sane()
+                .exits(0)
+        };
+        let dry = run(&["-n", "-i"]);
+        let told = dry.stderr.contains("not looked at: 4 entries in directories that are closed to you");
+        assert_eq!(told, !open, "{mode:o}\n{}", dry.describe());
+        assert!(listed(&dry).contains(&">f+++++++++ new".to_owned()), "{}", dry.describe());
+        let stat = fs::metadata(room.at("d/c")).expect("stat");
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&stat.permissions()) & 0o777, mode);
+        let copied = listed(&run(&["-i"]));
+        assert!(copied.contains(&">f+++++++++ c/sub/g".to_owned()), "{mode:o}: {copied:?}");
+        assert!(!copied.iter().any(|line| line.ends_with(" c/f")), "{mode:o}: {copied:?}");
+    }
+    // Another user's, which a copy cannot open either.
+    let room = Room::new();
+    for path in ["s", "s/c", "d"] {
+        nobody(&room.dir(path));
+    }
+    nobody(&room.file("s/c/f", "x"));
+    set_mode(&room.dir("d/c"), 0o700);
+    for options in [&["-n"][..], &[]] {
+        let run = Haul::new(["cp", "-r"]).args(options).args([contents(&room.at("s")), room.at("d").into()]);
+        run.run_by_nobody(&room).run().sane().exits(3);
     }
 }

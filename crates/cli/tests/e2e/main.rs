@@ -25,6 +25,7 @@ mod list;
 mod masks;
 mod names;
 mod network;
+mod outputs;
 mod path;
 mod power;
 mod probe;

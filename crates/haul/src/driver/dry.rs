@@ -3,6 +3,8 @@
 //! In: announcements. Out: for each entry what a copy would do with it, told to the source and to whoever watches this end.
 //! Invariants: nothing at the destination is made or changed ([`crate::storage::sink::looker`]), and no job is taken or looked at;
 //! memory is bounded by the entries that may be open, whoever announces them.
+//! What lies in directories that are the user's own and closed to him a copy would look at, having opened them: here it is counted
+//! as skipped, and told in one line.
 //! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
 use std::collections::HashMap;
@@ -19,12 +21,14 @@ use haul_core::wire::{
     Announced, DoneItem, Failure, FileState, Hello, Message, Outcome, Policy, ROOTS_MAX, SourceRoot,
 };
 
+use super::choices::{Choices, InWords};
 use super::sink::{SinkRequest, destination, path_of, was_asked};
 use super::streams::Lines;
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Pulse, Report, SETUP_MAX, TICK, Tally, Watch, agree, exchange_reports,
     hello, protocol,
 };
+use crate::api::UNSEEN;
 use crate::meter::Meter;
 use crate::storage::Post;
 use crate::storage::null;
@@ -59,6 +63,11 @@ struct Dry<'a> {
     /// Parent and name of each of them.
     places: HashMap<DirId, (DirId, Name)>,
     tally: Tally,
+    /// Entries in directories that a copy would open to us.
+    unseen: u64,
+    /// Unchanged files of which a copy would bring mode or owner up to date.
+    amended: u64,
+    choices: Choices,
 }
 
 /// Runs the sink end of a dry run.
@@ -71,16 +80,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     };
     let ours = hello(links.session, links.protection, request.memory, links.streams);
     control.send(Message::Hello(ours.clone()));
-    let mut dry = Dry {
-        request,
-        watch,
-        ours,
-        roots: Vec::new(),
-        agreed: None,
-        dirs: HashMap::new(),
-        places: HashMap::new(),
-        tally: Tally::default(),
-    };
+    let mut dry = Dry::new(request, watch, ours);
     let mut pulse = Pulse::new();
     let begun = Instant::now();
     let end = loop {
@@ -115,14 +115,23 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
             break SessionEnd::Stopped;
         }
     };
-    let own = super::end_report(&Meter::default(), &links.strays, 0, 0);
+    let mut own = super::end_report(&Meter::default(), &links.strays, 0, 0);
+    own.amended = dry.amended;
     if let SessionEnd::Failed(failure) = &end {
         control.send(Message::Abort(failure.clone()));
     }
+    let chosen: InWords = dry.unseen().into_iter().collect();
+    dry.choices.finish(&chosen, &control, watch);
     // A dry run is short: what is lost is not joined again.
     let mut lines = Lines::start(Joins::Never, EPOCH, [], 0, Duration::ZERO, Arc::new(|_| {}));
     let lines = Some((&mut lines, Clock::new()));
-    let pick = |e| Some(Heard::Control(e));
+    let choices = &dry.choices;
+    let pick = |event| {
+        if let ControlEvent::Message(message) = &event {
+            choices.hear(message);
+        }
+        Some(Heard::Control(event))
+    };
     let far = exchange_reports(&mailbox, &mut control, lines, || false, own, (None, watch.is_near()), pick);
     Report {
         end,
@@ -131,15 +140,53 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         far,
         processors: [None; 2],
         resumed: false,
-        chosen: Vec::new(),
+        chosen: dry.choices.both(chosen, watch),
         unwell: super::nobody_unwell(),
     }
 }
 
-impl Dry<'_> {
+impl<'a> Dry<'a> {
+    fn new(request: &'a SinkRequest, watch: &'a Watch, ours: Hello) -> Dry<'a> {
+        Dry {
+            request,
+            watch,
+            ours,
+            roots: Vec::new(),
+            agreed: None,
+            dirs: HashMap::new(),
+            places: HashMap::new(),
+            tally: Tally::default(),
+            unseen: 0,
+            amended: 0,
+            choices: Choices::new(false),
+        }
+    }
+
+    /// How much was not looked at, for the summary.
+    fn unseen(&self) -> Option<(String, String)> {
+        let entries = match self.unseen {
+            0 => return None,
+            1 => "1 entry".to_owned(),
+            n => format!("{n} entries"),
+        };
+        let why = "in directories that are closed to you: a copy opens them to you, and looks then";
+        Some((UNSEEN.to_owned(), format!("{entries} {why}")))
+    }
+
+    /// What becomes of an entry that could not be looked at, and is in `parent`.
+    fn without_a_look(&mut self, parent: DirId, failure: Failure) -> Ended {
+        let closed = self.agreed.as_ref().is_some_and(|agreed| agreed.looker.is_closed(parent));
+        self.unseen += u64::from(closed);
+        if closed { Ended::Skipped } else { Ended::Failed(failure) }
+    }
+
     fn handle(&mut self, message: Message, control: &ControlHandle) -> Result<Option<SessionEnd>, Failure> {
         match message {
-            Message::Hello(theirs) => drop(agree(&self.ours, &theirs)?),
+            Message::Hello(theirs) => {
+                let agreed = agree(&self.ours, &theirs)?;
+                self.choices = Choices::new(agreed.choices);
+            }
+            message if self.choices.takes(&message) => self.choices.hear(&message),
             Message::SourceRoots(part) => self.take_roots(part)?,
             Message::Sources { roots, policy } => {
                 self.take_roots(roots)?;
@@ -239,7 +286,10 @@ impl Dry<'_> {
                     Ok(state) => {
                         let end = match state {
                             FileState::Planned(change) => (Ended::Copied, change),
-                            FileState::Amended(change) => (Ended::Unchanged, change),
+                            FileState::Amended(change) => {
+                                self.amended += 1;
+                                (Ended::Unchanged, change)
+                            }
                             FileState::Skipped => (Ended::Skipped, Change::NONE),
                             _ => (Ended::Unchanged, Change::NONE),
                         };
@@ -247,8 +297,12 @@ impl Dry<'_> {
                         end
                     }
                     Err(failure) => {
-                        done.push(failed(failure.clone()));
-                        (Ended::Failed(failure), Change::NONE)
+                        let end = self.without_a_look(parent, failure);
+                        match &end {
+                            Ended::Failed(failure) => done.push(failed(failure.clone())),
+                            _ => states.push((id, generation, FileState::Skipped)),
+                        }
+                        (end, Change::NONE)
                     }
                 };
                 let path = || at(&self.places);
@@ -274,7 +328,7 @@ impl Dry<'_> {
                         (Ended::Failed(special_stands()), Change::NONE)
                     }
                     Ok((change, _)) => (other_end(change), change),
-                    Err(failure) => (Ended::Failed(failure), Change::NONE),
+                    Err(failure) => (self.without_a_look(parent, failure), Change::NONE),
                 };
                 done.push(match &end {
                     Ended::Failed(failure) => failed(failure.clone()),
@@ -295,7 +349,7 @@ impl Dry<'_> {
                         let change = Change::of_dir(&stood, &meta, policy.owner);
                         (other_end(change), change)
                     }
-                    Err(failure) => (Ended::Failed(failure), Change::NONE),
+                    Err(failure) => (self.without_a_look(parent, failure), Change::NONE),
                 };
                 let outcome = match &end {
                     Ended::Failed(failure) => Outcome::Failed(failure.clone()),
@@ -394,19 +448,9 @@ mod tests {
         let request = sink_request(std::path::Path::new("/nonexistent/dst"));
         let watch = Watch::silent();
         let ours = hello([0; 16], Default::default(), MEMORY, 1);
-        let mut dry = Dry {
-            request: &request,
-            watch: &watch,
-            ours,
-            roots: Vec::new(),
-            agreed: Some(Agreed {
-                looker: Looker::at_nothing(),
-                policy: super::super::policy(&Default::default()),
-            }),
-            dirs: HashMap::new(),
-            places: HashMap::new(),
-            tally: Tally::default(),
-        };
+        let mut dry = Dry::new(&request, &watch, ours);
+        let policy = super::super::policy(&Default::default());
+        dry.agreed = Some(Agreed { looker: Looker::at_nothing(), policy });
         let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
         let entry = |n: u64, parent| {
             let name = Name::new(format!("d{n}").as_bytes()).expect("legal");

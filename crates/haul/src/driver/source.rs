@@ -295,7 +295,10 @@ impl Session {
                     Ok(items) => self.ahead.extend(items),
                     Err(_) => {
                         self.walked = true;
-                        self.machine.handle_control_lost("the walk of the sources ended before its end");
+                        // One that was told to end has no end to tell of.
+                        if !self.walk.is_cancelled() {
+                            self.machine.handle_control_lost("the walk of the sources ended before its end");
+                        }
                     }
                 },
                 default(wait) => {}

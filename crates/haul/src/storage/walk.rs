@@ -168,6 +168,11 @@ impl Walk {
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
+
+    /// It was told to end; what closes its channel then is no fault.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Walk {

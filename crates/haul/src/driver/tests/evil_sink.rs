@@ -1,6 +1,7 @@
 //! An evil sink against the real source driver.
 
 use std::fs;
+use std::sync::Arc;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, Subtree};
@@ -9,8 +10,12 @@ use haul_core::layout::{Component, Layout};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Announced, DoneItem, Extent, FileState, Message, Outcome, kind};
 
+use super::super::source;
 use super::evil::*;
-use super::{Bench, Report, bytes, contents, failure, finish, link_pairs, source_request, start_source};
+use super::{
+    Bench, Report, Watch, bytes, contents, failure, finish, link_pairs, links_of, source_request, spawn_end,
+    start_source,
+};
 
 /// One session against a source of one large file `big`, one small `small`, and a directory `d`.
 fn session(name: &str, script: impl FnOnce(&mut Evil)) -> Report {
@@ -477,4 +482,43 @@ fn a_sink_cannot_plan_in_a_copy() {
     assert!(matches!(report.end, SessionEnd::Failed(_)), "{:?}", report.end);
     assert_eq!((report.tally.files, report.tally.bytes), (0, 0));
     bench.check("a plan in a copy");
+}
+
+/// Goal: a walk that ends because the copy is to stop is no broken one: the session ends as stopped.
+/// Method: the walk is held where it looks at its first file, until the source has said that it stops; the sink answers
+/// only after the source had many turns to see the walk's end.
+#[test]
+fn a_stop_during_the_walk_is_no_failure() {
+    let bench = Bench::new();
+    fs::write(bench.src().join("f"), bytes(1, 1000)).unwrap();
+    let (near, far) = link_pairs(1).into_iter().unzip();
+    let (release, held) = crossbeam_channel::bounded::<()>(0);
+    let mut request = source_request(&[contents(&bench.src())]);
+    let clock = request.clock.clone();
+    request.clock = Arc::new(move || {
+        if std::thread::current().name() == Some("haul-walk") {
+            // Over when the test drops its end.
+            let _ = held.recv();
+        }
+        clock()
+    });
+    let watch = Watch::silent();
+    let control = watch.control.clone();
+    let source = spawn_end("source", move || source::run(links_of(near), &request, &watch));
+    let mut evil = Evil::new(far);
+    evil.greet_source(true);
+    control.stop();
+    evil.until(|message| matches!(message, Message::Stop { .. }).then_some(())).expect("it stops");
+    drop(release);
+    for turn in 0..5000 {
+        evil.say(Message::Ping(turn));
+        if evil.until(|message| (*message == Message::Pong(turn)).then_some(())).is_none() {
+            break;
+        }
+    }
+    evil.say(Message::Stopped);
+    drop(evil);
+    let report = finish("a stop during the walk", source);
+    assert_eq!(report.end, SessionEnd::Stopped);
+    bench.check("a stop during the walk");
 }

@@ -75,8 +75,21 @@ impl Looker {
     /// # Errors
     /// Something else stands there, or it cannot be looked at.
     pub fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure> {
-        let Some((tree, _)) = self.fd(id)? else { return Ok(None) };
-        Ok(tree.stood(id).map(|stat| stood_of(&stat, |_| self.grain(&stat))))
+        let (Some(tree), opened) = (&self.tree, self.fd(id)) else { return Ok(None) };
+        // One that is closed to us can be looked at, and only what is in it cannot.
+        let stood = tree.stood(id);
+        match opened {
+            Ok(None) => return Ok(None),
+            Err(failure) if stood.is_none() => return Err(failure),
+            Ok(Some(_)) | Err(_) => {}
+        }
+        Ok(stood.map(|stat| stood_of(&stat, |_| self.grain(&stat))))
+    }
+
+    /// What is in the directory cannot be looked at before a copy opens it, or one above it, to us.
+    pub fn is_closed(&self, id: DirId) -> bool {
+        !haul_mutant::removed("closed-directories-are-told")
+            && self.tree.as_ref().is_some_and(|tree| tree.is_closed(id))
     }
 
     /// What stands at a file's name.

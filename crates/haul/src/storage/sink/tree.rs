@@ -69,6 +69,8 @@ struct Node {
 struct Slot {
     state: State,
     fd: Option<Arc<OwnedFd>>,
+    /// In a tree that is looked at: a copy would open it to us.
+    closed: bool,
 }
 
 enum State {
@@ -202,7 +204,7 @@ impl SinkTree {
     /// Makes the directory known. The root is known already, and a second registration changes nothing.
     pub fn register(&self, id: DirId, parent: DirId, name: Name) {
         if id != DirId::ROOT {
-            let slot = Mutex::new(Slot { state: State::Unmade, fd: None });
+            let slot = Mutex::new(Slot { state: State::Unmade, fd: None, closed: false });
             lock(&self.nodes)
                 .entry(id)
                 .or_insert_with(|| Arc::new(Node { parent, name, target: OnceLock::new(), slot }));
@@ -300,6 +302,20 @@ impl SinkTree {
         }
     }
 
+    /// In a tree that is looked at: the directory, or one above it, is ours and closed to us, so that nobody can look into it
+    /// before a copy has opened it.
+    pub fn is_closed(&self, id: DirId) -> bool {
+        let mut at = id;
+        for _ in 0..=DEPTH_MAX {
+            let Ok(node) = self.node(at) else { return false };
+            if lock(&node.slot).closed {
+                return true;
+            }
+            at = node.parent;
+        }
+        false
+    }
+
     /// Directories between this one and the root.
     pub fn depth(&self, id: DirId) -> usize {
         let mut depth = 0;
@@ -390,9 +406,15 @@ impl SinkTree {
             State::Failed(failure) => return Err(failure.clone()),
             _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
                 self.jail.stat(parent, &node.name).and_then(|stat| {
-                    let fd = self.jail.open_dir(parent, &node.name)?;
-                    slot.state = State::There { created: false, stood: Some(Box::new(stat)) };
-                    Ok(fd)
+                    let opened = self.jail.open_dir(parent, &node.name);
+                    if would_be_opened(&stat, opened.as_ref().err()) {
+                        slot.closed = true;
+                    }
+                    let fd = opened.and_then(|fd| if slot.closed { Err(Errno::ACCESS) } else { Ok(fd) });
+                    if fd.is_ok() || slot.closed {
+                        slot.state = State::There { created: false, stood: Some(Box::new(stat)) };
+                    }
+                    fd
                 })
             }
             State::There { .. } => self.open(parent, &node.name, id),
@@ -420,7 +442,7 @@ impl SinkTree {
                     _ => fault::os_at(Stage::Create, "create directory", &path, errno, parent),
                 };
                 // What this process ran out of may be there again for the next operation.
-                if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
+                if !slot.closed && !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
                     slot.state = State::Failed(failure.clone());
                 }
                 return Err(failure);
@@ -534,6 +556,14 @@ impl Recent {
             self.by_tick.remove(&tick);
         }
     }
+}
+
+/// Whether a copy would open this directory to us (`SinkTree::open`); `denied`: why it cannot be opened as it is.
+fn would_be_opened(stat: &Stat, denied: Option<&Errno>) -> bool {
+    let me = rustix::process::geteuid();
+    let ours = !me.is_root() && stat.st_uid == me.as_raw();
+    let searchable = stat.st_mode & 0o100 != 0;
+    ours && (denied == Some(&Errno::ACCESS) || (denied.is_none() && !searchable))
 }
 
 fn not_a_directory(path: &str) -> Failure {

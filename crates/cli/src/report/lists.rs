@@ -1,0 +1,243 @@
+//! The files of `--manifest` and `--failures`.
+//!
+//! In: digests, entries that failed, how the run ended. Out: the manifest, whole or not at all ([`crate::manifest`]); and the list of
+//! failures, which is this run's from the moment on that its two ends agreed, and then grows line by line, so that a run that
+//! is killed leaves what it knew.
+//! Invariant: a command that makes no sense (exit 2) changes neither.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use super::{Settings, json};
+use crate::command::{FAILED, USAGE};
+use crate::manifest::{self, Counts, Manifest};
+use crate::output::{self, Place};
+
+/// What became of the lists.
+#[derive(Debug, Default)]
+pub struct Lists {
+    /// `None`: none asked for, or not finished.
+    pub manifest: Option<Counts>,
+    /// One sentence for each list that could not be written.
+    pub errors: Vec<String>,
+}
+
+pub(super) enum ToLists {
+    /// The two ends agreed: the run is more than its command line.
+    Begin,
+    Failed {
+        path: Vec<u8>,
+        stage: String,
+        errno: i32,
+        text: String,
+    },
+    Digest {
+        path: Vec<u8>,
+        root: [u8; 32],
+    },
+    /// `keep`: the manifest is to get its name. `usage`: nothing was done.
+    End {
+        keep: bool,
+        usage: bool,
+    },
+}
+
+/// The plain files, or what will be one, that the lists of these settings are written to.
+pub fn files(settings: &Settings) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for list in [&settings.manifest, &settings.failures].into_iter().flatten() {
+        if let Ok(Place::File(file)) = output::place(list) {
+            files.push(file);
+            if settings.manifest.as_ref() == Some(list) {
+                files.push(manifest::json_beside(list));
+            }
+        }
+    }
+    files
+}
+
+/// The list of failures.
+struct Failures {
+    path: PathBuf,
+    out: BufWriter<File>,
+    /// It is a plain file, by the name behind all links.
+    file: Option<PathBuf>,
+    /// It was not there before.
+    made: bool,
+    begun: bool,
+}
+
+impl Failures {
+    /// Opens it, and leaves what is in it.
+    fn open(path: &Path) -> io::Result<Failures> {
+        let (file, name, made) = match output::place(path)? {
+            Place::Stream(stream) => (output::open_stream(&stream)?, None, false),
+            Place::File(name) => match OpenOptions::new().write(true).create_new(true).open(&name) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    (OpenOptions::new().write(true).open(&name)?, Some(name), false)
+                }
+                made => (made?, Some(name), true),
+            },
+        };
+        Ok(Failures { path: path.into(), out: BufWriter::new(file), file: name, made, begun: false })
+    }
+
+    /// From now on the list is this run's.
+    fn begin(&mut self) -> io::Result<()> {
+        if !self.begun && self.file.is_some() {
+            self.out.get_ref().set_len(0)?;
+        }
+        self.begun = true;
+        Ok(())
+    }
+
+    fn add(&mut self, line: &json::Failure<'_>) -> io::Result<()> {
+        self.begin()?;
+        serde_json::to_writer(&mut self.out, line)?;
+        self.out.write_all(b"\n")
+    }
+
+    fn finish(&mut self, usage: bool) -> io::Result<()> {
+        if self.begun || !usage {
+            self.begin()?;
+            self.out.flush()?;
+            return if self.file.is_some() { self.out.get_ref().sync_data() } else { Ok(()) };
+        }
+        let same = |name: &&PathBuf| {
+            let (there, ours) = (fs::symlink_metadata(name).ok()?, self.out.get_ref().metadata().ok()?);
+            Some((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+        };
+        match self.file.as_ref().filter(|name| self.made && same(name) == Some(true)) {
+            Some(name) => fs::remove_file(name),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The files of the lists thread.
+pub(super) struct Files {
+    manifest: Option<(PathBuf, Manifest)>,
+    failures: Option<Failures>,
+    ended: Lists,
+}
+
+impl Files {
+    /// # Errors
+    /// A sentence for people and the exit code: a list cannot be written, or may not have its name.
+    pub(super) fn open(settings: &Settings) -> Result<Option<Files>, (String, i32)> {
+        let failed = |path: &Path, error| (format!("cannot write {}: {error}", path.display()), FAILED);
+        if let Some(path) = &settings.manifest
+            && let Some(why) = manifest::foreign_json(path)
+        {
+            return Err((why, USAGE));
+        }
+        let listed = settings.json || settings.manner.itemize || settings.manner.dry_run;
+        let on_stdout = |list: &&PathBuf| matches!(output::place(list), Ok(Place::Stream(stream)) if output::is_stdout(&stream));
+        let lists = [&settings.manifest, &settings.failures].into_iter().flatten().filter(on_stdout).count();
+        if lists + usize::from(listed) > 1 {
+            let text = "two lists want stdout (--json, -i and -n write there too): give one of them a file";
+            return Err((text.into(), USAGE));
+        }
+        if let (Some(manifest), Some(failures)) = (&settings.manifest, &settings.failures) {
+            let place = |path: &Path| match output::place(path) {
+                Ok(Place::File(file)) => {
+                    Some((fs::canonicalize(output::parent(&file)).ok()?, file.file_name()?.to_owned()))
+                }
+                _ => None,
+            };
+            let failures = place(failures);
+            let same =
+                [manifest.clone(), manifest::json_beside(manifest)].iter().any(|m| place(m) == failures);
+            if failures.is_some() && same {
+                return Err(("--manifest and --failures would be written to one file".into(), USAGE));
+            }
+        }
+        let manifest = match &settings.manifest {
+            Some(path) => Some((path.clone(), Manifest::create(path).map_err(|error| failed(path, error))?)),
+            None => None,
+        };
+        let failures = match &settings.failures {
+            Some(path) => Some(Failures::open(path).map_err(|error| failed(path, error))?),
+            None => None,
+        };
+        let wanted = manifest.is_some() || failures.is_some();
+        Ok(wanted.then_some(Files { manifest, failures, ended: Lists::default() }))
+    }
+
+    pub(super) fn run(mut self, receiver: &Receiver<ToLists>) -> Lists {
+        let (mut keep, mut usage) = (false, false);
+        loop {
+            let message = match receiver.try_recv() {
+                Ok(message) => message,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {
+                    // What is known survives whatever comes.
+                    self.failures_do(|failures| failures.out.flush());
+                    let Ok(message) = receiver.recv() else { break };
+                    message
+                }
+            };
+            match message {
+                ToLists::Begin => self.failures_do(Failures::begin),
+                ToLists::Failed { path, stage, errno, text } => {
+                    let line = json::Failure::new(&path, &stage, errno, &text);
+                    self.failures_do(|failures| failures.add(&line));
+                }
+                ToLists::Digest { path, root } => self.digest(&path, &root),
+                ToLists::End { keep: wanted, usage: senseless } => {
+                    (keep, usage) = (wanted, senseless);
+                    break;
+                }
+            }
+        }
+        self.failures_do(|failures| failures.finish(usage));
+        match self.manifest.take() {
+            Some((path, manifest)) if keep => match manifest.finish() {
+                Ok(counts) => {
+                    if counts.left_out > 0 {
+                        let text = format!(
+                            "the manifest {} lacks {} files, whose names b3sum cannot check: give it a file, and they are in \
+                             its .json",
+                            path.display(),
+                            counts.left_out
+                        );
+                        self.ended.errors.push(text);
+                    }
+                    self.ended.manifest = Some(counts);
+                }
+                Err(error) => self.broken("manifest", &path, &error),
+            },
+            // Dropped, and so removed.
+            _ => {}
+        }
+        self.ended
+    }
+
+    /// The list of failures is given up after its first error.
+    fn failures_do(&mut self, act: impl FnOnce(&mut Failures) -> io::Result<()>) {
+        let Some(failures) = &mut self.failures else { return };
+        if let Err(error) = act(failures) {
+            let path = failures.path.clone();
+            self.failures = None;
+            self.broken("list of failures", &path, &error);
+        }
+    }
+
+    fn digest(&mut self, path: &[u8], root: &[u8; 32]) {
+        let Some((file, manifest)) = &mut self.manifest else { return };
+        if let Err(error) = manifest.add(path, root) {
+            let file = file.clone();
+            self.manifest = None;
+            self.broken("manifest", &file, &error);
+        }
+    }
+
+    fn broken(&mut self, what: &str, path: &Path, error: &io::Error) {
+        let path = path.display();
+        let text = format!("the {what} {path} could not be written: {error}; the copy is not concerned");
+        self.ended.errors.push(text);
+    }
+}
