@@ -219,6 +219,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// So many of something.
+pub fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
 /// A time for people: `0.4 s`, `42 s`, `3:07`, `2:05:09`, `3d 04:00`.
 pub fn time(seconds: f64) -> String {
     if seconds < 9.95 {

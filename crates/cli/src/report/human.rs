@@ -10,7 +10,7 @@ use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
 use crate::escape;
-use crate::progress::{bytes, count, time};
+use crate::progress::{bytes, count, plural, time};
 
 /// How to write.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,8 +101,7 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
 fn entries(n: u64) -> String {
     match n {
         0 => "some entries were".into(),
-        1 => "1 entry was".into(),
-        n => format!("{} entries were", count(n)),
+        n => plural(n, "entry was", "entries were"),
     }
 }
 
@@ -122,17 +121,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     if s.digest == Digest::Xxh3 {
         out += "  checked with xxh3: accidents were looked for, attackers not\n";
     }
-    if s.verify == Verify::Disk && s.durability.is_some() {
-        let again = match s.came_back {
-            0 => String::new(),
-            1 => "; once a file came back wrong, and was written again".into(),
-            n => format!(
-                "; {} times a file came back wrong, and was written again if it was the first",
-                count(n)
-            ),
-        };
-        let _ = writeln!(out, "  verified: each file was read back from the destination's storage{again}");
-    }
+    read_back(&mut out, s);
     held(&mut out, s);
     out += match s.durability {
         Some(Durability::Disk) if s.status == Status::Complete => {
@@ -154,10 +143,11 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     }
     not_kept(&mut out, s);
     if s.strays > 0 {
-        let _ = writeln!(out, "  {} connections from strangers were turned away", count(s.strays));
+        let strays = plural(s.strays, "connection from strangers was", "connections from strangers were");
+        let _ = writeln!(out, "  {strays} turned away");
     }
     if let Some(counts) = &ending.lists.manifest {
-        let _ = writeln!(out, "  manifest: {} files", count(counts.plain));
+        let _ = writeln!(out, "  manifest: {}", plural(counts.plain, "file", "files"));
         if counts.json > 0 {
             let _ = writeln!(
                 out,
@@ -167,7 +157,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         }
     }
     if ending.dropped > 0 {
-        let _ = writeln!(out, "  {} lines were not shown: the reader was too slow", count(ending.dropped));
+        let lines = plural(ending.dropped, "line was", "lines were");
+        let _ = writeln!(out, "  {lines} not shown: the reader was too slow");
     }
     for (name, value) in s.chosen.iter().filter(|(name, _)| name == DEBRIS || name == LEFT_OUT) {
         let _ = writeln!(out, "  {name}: {}", escape::text(value));
@@ -187,10 +178,10 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         Status::Failed => RED,
     };
     let word = manner.paint(json::status(s.status), colour);
-    let mut what = vec![format!("{} files", count(s.files))];
-    for (n, name) in [(s.dirs, "directories"), (s.symlinks, "symlinks")] {
+    let mut what = vec![plural(s.files, "file", "files")];
+    for (n, one, many) in [(s.dirs, "directory", "directories"), (s.symlinks, "symlink", "symlinks")] {
         if n > 0 {
-            what.push(format!("{} {name}", count(n)));
+            what.push(plural(n, one, many));
         }
     }
     let what = what.join(", ");
@@ -211,7 +202,7 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         let _ = writeln!(out, "  {}", others.join(", "));
     }
     if s.amended > 0 {
-        let _ = writeln!(out, "  {} files: metadata only", count(s.amended));
+        let _ = writeln!(out, "  {}: metadata only", plural(s.amended, "file", "files"));
     }
     let first = bytes(s.prefix_bytes);
     match s.prefixes {
@@ -232,17 +223,43 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
 fn transport(out: &mut String, s: &Summary) {
     let how = match s.protect.as_str() {
         "local" => return,
-        "tls" => format!("in {} TLS 1.3 streams", s.streams),
-        "integrity" => format!("in {} streams, data unencrypted (--protect=integrity)", s.streams),
+        "tls" => format!("in {}", plural(s.streams.into(), "TLS 1.3 stream", "TLS 1.3 streams")),
+        "integrity" => {
+            let streams = plural(s.streams.into(), "stream", "streams");
+            format!("in {streams}, data unencrypted (--protect=integrity)")
+        }
         "ssh" => "through the ssh connection".into(),
         other => escape::text(other),
     };
     let path = if s.path.is_empty() { String::new() } else { format!(", {}", escape::text(&s.path)) };
     let again = match s.objects_resent {
         0 => String::new(),
-        n => format!("; {} objects were sent again", count(n)),
+        n => format!("; {} sent again", plural(n, "object was", "objects were")),
     };
     let _ = writeln!(out, "  sent {} {how}{path}{again}", bytes(s.bytes_sent));
+}
+
+/// Which files were read back from the destination's storage, if that was asked for. What was unchanged was not.
+fn read_back(out: &mut String, s: &Summary) {
+    if s.verify != Verify::Disk || s.durability.is_none() {
+        return;
+    }
+    if s.files > 0 {
+        let which = if s.unchanged > 0 { "each file that was copied" } else { "each file" };
+        let again = match s.came_back {
+            0 => String::new(),
+            1 => "; once a file came back wrong, and was written again".into(),
+            n => format!(
+                "; {} times a file came back wrong, and was written again if it was the first",
+                count(n)
+            ),
+        };
+        let _ = writeln!(out, "  verified: {which} was read back from the destination's storage{again}");
+    }
+    if s.unchanged > 0 {
+        let files = plural(s.unchanged, "unchanged file was", "unchanged files were");
+        let _ = writeln!(out, "  NOT verified: {files} not read back; --force copies and verifies them too");
+    }
 }
 
 /// What became of the parts of files that an earlier run left.
@@ -369,3 +386,6 @@ fn not_kept(out: &mut String, s: &Summary) {
         let _ = writeln!(out, "  not kept: {}", kinds.join(", "));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -331,10 +331,11 @@ fn people_see_what_they_asked_for() {
     assert!(!err.contains("new"), "entries only with -v");
     assert!(!err.contains("/s,"), "no progress line in the first minute without a terminal: {err}");
     for part in [
-        "complete (resumed): copied 1,000 files, 12 directories, 1 symlinks, 1.00 GB in 10 s, 100 MB/s\n",
+        "complete (resumed): copied 1,000 files, 12 directories, 1 symlink, 1.00 GB in 10 s, 100 MB/s\n",
         "  5 unchanged, 1 failed\n  3 files: metadata only\n",
-        "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 objects were sent again\n",
-        "  verified: each file was read back from the destination's storage; 2 times a file came back wrong",
+        "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 object was sent again\n",
+        "  verified: each file that was copied was read back from the destination's storage; 2 times a file came back wrong",
+        "  NOT verified: 5 unchanged files were not read back",
         "  held from an earlier run: 3.00 GB read in 2.0 s, 4.19 MB were not as they were left, and were sent again\n",
         "  durable: everything is on media under its name\n",
         "  processor 2.2 s, memory 120 MB; far end 3.5 s\n",
