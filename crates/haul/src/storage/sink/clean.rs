@@ -3,9 +3,9 @@
 //! In: a destination. Out: jobs that left a journal or owner files, temporaries, and their removal. The tree
 //! is walked by descriptor and no symbolic link is followed.
 //! What must hold: nothing of a living job is removed (its ownership is taken first), and no temporary
-//! whose tag the caller did not name: a user's own file may have a name of that form.
+//! that is not the caller's [`Debris`]: a user's own file may have a name of that form.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Dir, FileType, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
+use super::claim::Debris;
 use super::fault;
 use super::here::is_of_a_job;
 use super::life::{Life, judge};
-use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
+use super::names::{JobFile, JobKey, job_file, tag_of};
 use super::owner::{AcquireError, JobDir, OwnerInfo, Patience};
 use super::tree::sync_dir;
 use crate::storage::jail::Jail;
@@ -51,6 +52,7 @@ pub struct Temporary {
     /// Below the directory that was searched.
     pub path: PathBuf,
     pub tag: u32,
+    pub uid: u32,
     pub size: u64,
     /// Time since its last change; zero if that lies ahead.
     pub age: Duration,
@@ -126,17 +128,17 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     Ok(jobs)
 }
 
-/// Removes what a dead job left: temporaries with its `tags` (from its journal) below `root`, then its
-/// journal and owner files, which lie in `state` (`root` itself unless a state directory is used).
+/// Removes what a dead job left: its `debris` (by its journal) below `root`, then its journal and owner files, which lie in
+/// `state` (`root` itself unless a state directory is used). The journal stays while a temporary does.
 ///
 /// # Errors
-/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), or its
-/// files cannot be removed.
+/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), its journal may be another's
+/// word, or its files cannot be removed.
 pub fn remove_debris(
     root: &Path,
     state: &Path,
     job: &Job,
-    tags: &[u32],
+    debris: &Debris<'_>,
     patience: &Patience,
 ) -> Result<Removed, AcquireError> {
     let place = JobDir::open(state, job.key.clone()).map_err(AcquireError::Failed)?;
@@ -145,7 +147,15 @@ pub fn remove_debris(
         let path = fault::show(root.as_os_str().as_encoded_bytes());
         AcquireError::Failed(fault::os(Stage::Open, "open directory", &path, errno))
     })?;
-    let mut removed = remove_temporaries(&Arc::new(tree), tags);
+    if debris.claim.is_shared() && !place.ours().map_err(AcquireError::Failed)?.faked {
+        let text = format!("others may write {}: left", place.path_of(&place.key().journal()));
+        return Err(AcquireError::Failed(fault::failure(Stage::Open, 0, text)));
+    }
+    let mut removed = remove_temporaries(&Arc::new(tree), debris);
+    if removed.failed > 0 && !haul_mutant::removed("clean-keeps-the-journal-of-what-stays") {
+        // It alone knows whose they are.
+        return Ok(removed);
+    }
     let mut names = Vec::new();
     let listed = each_name(place.fd(), |name, _| {
         if let Some((key, JobFile::Journal | JobFile::NewJournal { .. })) = job_file(name)
@@ -166,16 +176,15 @@ pub fn remove_debris(
     Ok(removed)
 }
 
-/// Removes the temporaries below `root` whose tag is one of `tags`.
-pub fn remove_temporaries(root: &Arc<OwnedFd>, tags: &[u32]) -> Removed {
-    let tags: HashSet<u32> = tags.iter().map(|tag| tag_bits(*tag)).collect();
+/// Removes the temporaries below `root` that are `debris`.
+pub fn remove_temporaries(root: &Arc<OwnedFd>, debris: &Debris<'_>) -> Removed {
     let jail = Jail::probe(root);
     let mut removed = Removed::default();
-    if tags.is_empty() {
+    if debris.claim.is_empty() {
         return removed;
     }
     let failed = walk(jail, root, &mut |dir, _, name, tag| {
-        if tags.contains(&tag) {
+        if jail.stat(dir, name).is_ok_and(|stat| debris.is(tag, &stat)) {
             removed.take(jail, dir, name);
         }
     });
@@ -195,7 +204,8 @@ pub fn list_temporaries(root: &Arc<OwnedFd>, age: Duration) -> Vec<Temporary> {
         let private = stat.st_mode & 0o7777 == 0o600;
         if private && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && old >= age {
             let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
-            found.push(Temporary { path: path.join(name), tag, size: stat.st_size as u64, age: old });
+            let (uid, size) = (stat.st_uid, stat.st_size as u64);
+            found.push(Temporary { path: path.join(name), tag, uid, size, age: old });
         }
     });
     found
@@ -219,23 +229,6 @@ impl Removed {
             Err(_) => self.failed += 1,
         }
     }
-}
-
-/// Removes the temporaries with one of these tags from one directory.
-pub(super) fn remove_tagged_in(jail: Jail, dir: &OwnedFd, tags: &HashSet<u32>) -> OsResult<Removed> {
-    let mut names = Vec::new();
-    each_name(dir, |name, _| {
-        if tag_of(name).is_some_and(|tag| tags.contains(&tag))
-            && let Ok(name) = Name::new(name)
-        {
-            names.push(name);
-        }
-    })?;
-    let mut removed = Removed::default();
-    for name in names {
-        removed.take(jail, dir, &name);
-    }
-    Ok(removed)
 }
 
 /// A directory on the way of a walk, with the directories in it that are still to come.
@@ -286,9 +279,15 @@ fn walk(jail: Jail, root: &Arc<OwnedFd>, each: &mut dyn FnMut(&OwnedFd, &Path, &
                 next = Some((Arc::new(fd), level.path.join(shown)));
             }
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
+            // As `lost+found`: another user's, in which nothing of ours can be removed.
+            Err(Errno::ACCESS) if is_of_another(jail, &level.fd, &name) => {}
             Err(_) => failed += 1,
         }
     }
+}
+
+fn is_of_another(jail: Jail, dir: &OwnedFd, name: &Name) -> bool {
+    jail.stat(dir, name).is_ok_and(|stat| stat.st_uid != rustix::process::geteuid().as_raw())
 }
 
 #[cfg(test)]
