@@ -20,6 +20,7 @@ mod dial;
 mod fence;
 mod hung;
 mod layout;
+mod leftovers;
 mod list;
 mod masks;
 mod names;

@@ -175,7 +175,8 @@ impl Leftovers {
 
     /// Why something may be left, after [`Leftovers::sweep`].
     pub(super) fn left(&self) -> Option<String> {
-        let why = lock(&self.left).clone().filter(|_| !haul_mutant::removed("journal-stays-with-leftovers"))?;
+        let why =
+            lock(&self.left).clone().filter(|_| !haul_mutant::removed("journal-stays-with-leftovers"))?;
         Some(format!("files of earlier runs of this copy may be left ({why})"))
     }
 
