@@ -57,7 +57,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             .iter()
             .filter(|temporary| debris.has(temporary.tag, temporary.uid))
             .fold((0, 0), |(files, bytes), temporary| (files + 1, bytes + temporary.size));
-        let strict = !haul_mutant::removed("clean-believes-journals-of-the-place");
+        let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
         let belongs = match (replayed.head, state) {
             _ if claim.is_none() => Belongs::Odd,
             (Some((_, of)), _) if of != ino && (state.is_some() || strict) => Belongs::Elsewhere,

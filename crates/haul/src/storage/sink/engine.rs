@@ -129,6 +129,8 @@ pub(super) struct Sink {
     crew: OnceLock<Weak<Crew<Task>>>,
     /// The session is over: nothing more is published by what hung until now.
     over: AtomicBool,
+    /// The engine is asked to end.
+    pub(super) ends: AtomicBool,
     pub(super) post: Post<SinkCompletion>,
 }
 
@@ -184,6 +186,7 @@ impl WriteEngine {
             not_kept: Arc::default(),
             crew: OnceLock::new(),
             over: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
             post,
         });
         let on_done: OnDone<Tag> = {
@@ -245,6 +248,7 @@ impl WriteEngine {
         if let Some(left) = &self.ended {
             return left.clone();
         }
+        self.sink.ends.store(true, Ordering::Relaxed);
         // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
         // last write has completed.
         let mut left = self.sink.data.drain();
@@ -350,6 +354,14 @@ impl Sink {
     pub(super) fn check_over(&self) -> Result<(), Failure> {
         match self.over.load(Ordering::Relaxed) {
             true => Err(fault::failure(Stage::Publish, 0, "the session ended while the storage hung")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the engine was asked to end, by a session that waits for nothing more.
+    pub(super) fn check_ends(&self) -> Result<(), Failure> {
+        match self.ends.load(Ordering::Relaxed) && !haul_mutant::removed("a-stop-ends-the-sweep") {
+            true => Err(fault::failure(Stage::Write, 0, "stopped while leftovers were looked for")),
             false => Ok(()),
         }
     }

@@ -105,8 +105,11 @@ fn keep_journal(
                     sink.check_over()?;
                     (sink.still_owner)()?;
                     if let Some(leftovers) = &sink.leftovers {
-                        // It may take long and does not hang as long as it goes on.
-                        let goes_on = || *lock(begun) = Some(Instant::now());
+                        // It may take long: it does not hang as long as it goes on, and nobody who ends waits for it.
+                        let goes_on = || {
+                            *lock(begun) = Some(Instant::now());
+                            sink.check_ends()
+                        };
                         leftovers.sweep(&sink.tree, &goes_on, &*sink.still_owner)?;
                     }
                     // An epoch syncs the parents of files and links; of an empty directory at the top nothing

@@ -126,14 +126,14 @@ impl Leftovers {
         }
     }
 
-    /// Removes what is left, at the end of a run. `goes_on` is told of each directory, `may` is asked before anything is removed.
+    /// Removes what is left, at the end of a run. `goes_on` is asked at each directory, `may` before anything is removed.
     ///
     /// # Errors
-    /// `may` said no.
+    /// One of them said no.
     pub(super) fn sweep(
         &self,
         tree: &SinkTree,
-        goes_on: &dyn Fn(),
+        goes_on: &dyn Fn() -> Result<(), Failure>,
         may: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         for (tag, number) in std::mem::take(&mut *lock(&self.taken)) {
@@ -248,7 +248,7 @@ fn kind_of(stat: &Stat) -> FileType {
 struct Look<'a> {
     of: &'a Leftovers,
     tree: &'a SinkTree,
-    goes_on: &'a dyn Fn(),
+    goes_on: &'a dyn Fn() -> Result<(), Failure>,
     may: &'a dyn Fn() -> Result<(), Failure>,
     root_dev: Option<u64>,
     /// What was not possible, the first time.
@@ -309,7 +309,7 @@ impl Look<'_> {
 
     /// Removes what is an earlier run's in a directory; the directories in it.
     fn clear(&mut self, dir: &OwnedFd, way: &[Name]) -> Result<Vec<Name>, Failure> {
-        (self.goes_on)();
+        (self.goes_on)()?;
         let listed = match self.of.list(self.tree.jail(), dir) {
             Ok(listed) => listed,
             Err(errno) => {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::storage::sink::engine::Sink;
 use crate::storage::sink::engine::tests::{Bench, META, TAG, config_root, name};
 use crate::storage::sink::names::temp_name;
 use crate::storage::sink::{EngineConfig, JobDir, JobKey, Journal, Patience};
@@ -118,4 +119,29 @@ fn a_run_that_lost_its_job_sweeps_nothing() {
     asked.store(0, Ordering::SeqCst);
     assert!(ends(&mut bench).is_err());
     assert!(path.exists());
+}
+
+/// Goal: an engine that is asked to end does not look at all directories first, and the journal stays.
+/// Method: asked to end while the run sees whether the job is still its own, before the first directory.
+#[test]
+fn a_stop_ends_the_sweep() {
+    let sink: Arc<std::sync::OnceLock<Arc<Sink>>> = Arc::default();
+    let asked = sink.clone();
+    let mut bench = Bench::with(|config| {
+        job(config, &[]);
+        config.still_owner = Arc::new(move || {
+            while asked.get().is_some_and(|sink| !sink.ends.load(Ordering::Relaxed)) {
+                std::thread::yield_now();
+            }
+            Ok(())
+        });
+    });
+    let path = left(&bench.root.join("d/x"), 5, 1);
+    let engine = bench.engine.as_ref().expect("running");
+    assert!(sink.set(engine.sink.clone()).is_ok());
+    bench.submit(SinkOp::RemoveJournal, b"");
+    bench.engine.take().expect("running").join();
+    assert!(path.exists());
+    let journal = format!(".haul~{}", JobKey::new(&[1; 16]).as_str());
+    assert!(bench.root.join(journal).exists());
 }
