@@ -37,7 +37,7 @@ pub struct Adopt {
     /// Tags of all earlier runs that are known, and of those that were not seen to die.
     pub tags: HashSet<u32>,
     pub unproven: HashSet<u32>,
-    /// What was taken over.
+    /// What was taken over, or has its name.
     pub(super) taken: Taken,
 }
 
@@ -45,6 +45,11 @@ impl Adopt {
     pub fn new(ours: Option<Ours>, tags: &[u32], unproven: &[u32]) -> Adopt {
         let bits = |tags: &[u32]| tags.iter().copied().map(tag_bits).collect();
         Adopt { ours, tags: bits(tags), unproven: bits(unproven), taken: Taken::default() }
+    }
+
+    /// Nobody need look any more for this temporary, of which the journal speaks.
+    pub(super) fn met(&self, tag: u32, number: u64) {
+        lock(&self.taken).push((tag_bits(tag), number_bits(number)));
     }
 
     /// The run of this tag can write nothing any more. Of one that is not known nobody can say that.
@@ -65,7 +70,7 @@ impl Files {
     ) -> Result<Option<OwnedFd>, Failure> {
         let taken = self.try_take_over(file, dir, tag)?;
         if taken.is_some() {
-            lock(&self.adopt.taken).push((tag_bits(tag), number_bits(file.number)));
+            self.adopt.met(tag, file.number);
         }
         Ok(taken)
     }

@@ -43,7 +43,7 @@ pub struct Left {
     pub clean: String,
 }
 
-/// Temporaries that the journal spoke of and this run took over, by tag and number.
+/// Temporaries that the journal spoke of and this run took over, or found under their final names, by tag and number.
 pub(super) type Taken = Arc<Mutex<Vec<(u32, u64)>>>;
 
 /// What is known of the leftovers of earlier runs.

@@ -1,11 +1,12 @@
 use super::*;
 use crate::storage::sink::engine::Sink;
-use crate::storage::sink::engine::tests::{Bench, META, TAG, config_root, name};
+use crate::storage::sink::engine::tests::{Bench, META, TAG, config_root, file, name};
 use crate::storage::sink::names::temp_name;
 use crate::storage::sink::{EngineConfig, JobDir, JobKey, Journal, Patience};
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -87,6 +88,24 @@ fn missing_parts_are_looked_for_everywhere() {
         assert!(!met.exists());
         assert_eq!(!moved.exists(), found, "{parts:?}");
     }
+}
+
+/// Goal: a part that was taken over, and one whose file has its name already, is missed by nobody, so that no more is looked at.
+/// Method: looks for both, as of a run before; what lies outside the job's names stays.
+#[test]
+fn parts_that_were_met_are_not_looked_for() {
+    let files = [file(1, DirId(9), "f", 4), file(2, DirId(9), "g", 4)];
+    let parts = files.each_ref().map(|file| (5, file.number));
+    let mut bench = Bench::with(|config| job(config, &parts));
+    let taken = left(&bench.root.join("d"), 5, files[0].number);
+    fs::set_permissions(&taken, fs::Permissions::from_mode(0o600)).expect("chmod");
+    fs::write(bench.root.join("d/g"), "here").expect("write");
+    bench.dir(9, DirId::ROOT, "d");
+    let unseen = left(&bench.root.join("other"), 5, 2);
+    assert!(bench.look(&files[0], Some(5)).adopted);
+    assert!(!bench.look(&files[1], Some(5)).adopted);
+    ends(&mut bench).expect("over");
+    assert!(unseen.exists());
 }
 
 /// Goal: what other users made is left where the job is not root's.

@@ -56,6 +56,12 @@ impl Files {
             return Err(self.tree.folded(file.parent, &file.name));
         }
         let mut existing = existing_of(&stat, |mtime| self.grain_for(mtime));
+        if let (Existing::File { size, .. }, Some(tag), false) = (&existing, item.adopt, adopted)
+            && *size == file.size
+        {
+            // It had its name before the journal said so: its temporary is nowhere to be looked for.
+            self.adopt.met(tag, file.number);
+        }
         if let Existing::File { size, mtime, grain, .. } = &mut existing
             && *size == file.size
             && !same_time(item.mtime, *mtime, *grain)
