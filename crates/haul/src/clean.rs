@@ -1,7 +1,8 @@
 //! `haul clean`: what dead jobs left at a destination.
 //!
 //! Their journals lie there, or in a state directory with those of other destinations, which are told apart by the inode
-//! number in their heads.
+//! number in their heads. A journal is whoever's it is: it is believed in what its owner could have left, and only in the directory
+//! that its head names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use haul_core::journal::{Replay, Replayed};
 
 use crate::api::{CleanJob, CleanReport};
 use crate::storage::jail::Jail;
-use crate::storage::sink::clean::{Job, find_debris, list_temporaries, remove_debris};
+use crate::storage::sink::claim::{Claim, Debris};
+use crate::storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::{JobDir, Patience};
 
-/// What a job in a state directory has to do with a destination.
+/// What a job has to do with a destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Belongs {
     Here,
@@ -24,6 +26,15 @@ enum Belongs {
     /// It has no journal that says so, or what the journal speaks of is not here: inode numbers of two file systems may be
     /// equal.
     Unknown,
+    /// Its journal is not as a run leaves it.
+    Odd,
+}
+
+/// What a job's journal says.
+struct Told {
+    replayed: Replayed,
+    /// `None`: it is no file that a run leaves.
+    claim: Option<Claim>,
 }
 
 /// Lists the jobs below `root` whose journals lie in `state` (`None`: in `root` itself), and removes what dead ones left if
@@ -32,35 +43,58 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     let place = state.unwrap_or(root);
     let ino = rustix::fs::stat(root).map_err(|e| format!("destination {}: {e}", root.display()))?.st_ino;
     let jobs = find_debris(place).map_err(|failure| failure.text.to_string())?;
+    let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
+    let all = if jobs.is_empty() { Vec::new() } else { temporaries(root)? };
     let mut report = CleanReport::default();
-    for job in jobs {
-        let replayed = replay(place, &job)?;
-        let (files, bytes) = temporaries(root, &replayed.tags)?;
-        let belongs = match replayed.head {
-            _ if state.is_none() => Belongs::Here,
-            Some((_, of)) if of != ino => Belongs::Elsewhere,
-            Some(_) if files > 0 || replayed.partials.is_empty() => Belongs::Here,
-            Some(_) | None => Belongs::Unknown,
+    for (at, (job, Told { replayed, claim })) in jobs.iter().zip(&told).enumerate() {
+        // Whoever planted a dead job's journal may have read the tags in it off the temporaries of a running one.
+        let others = jobs.iter().zip(&told).enumerate();
+        let spared = others
+            .filter(|(other, (job, _))| *other != at && job.life != Life::Dead)
+            .filter_map(|(_, (_, told))| told.claim.as_ref());
+        let debris = Debris { claim: claim.clone().unwrap_or_default(), spared: spared.collect() };
+        let (files, bytes) = all
+            .iter()
+            .filter(|temporary| debris.has(temporary.tag, temporary.uid))
+            .fold((0, 0), |(files, bytes), temporary| (files + 1, bytes + temporary.size));
+        let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
+        let belongs = match (replayed.head, state) {
+            _ if claim.is_none() => Belongs::Odd,
+            (Some((_, of)), _) if of != ino && (state.is_some() || strict) => Belongs::Elsewhere,
+            (_, None) => Belongs::Here,
+            (Some(_), _) if files > 0 || replayed.partials.is_empty() => Belongs::Here,
+            (_, Some(_)) => Belongs::Unknown,
         };
-        if belongs == Belongs::Elsewhere {
+        if belongs == Belongs::Elsewhere && state.is_some() {
             continue;
         }
         let mut line = CleanJob {
             key: job.key.as_str().to_owned(),
-            state: state_of(&job),
+            state: state_of(job),
             files,
             bytes: bytes + job.journal.unwrap_or(0),
             removed: false,
         };
-        if belongs == Belongs::Unknown {
-            line.state += ", perhaps of another destination: left";
+        let left = match belongs {
+            Belongs::Here => None,
+            Belongs::Elsewhere => Some("its journal is of another directory"),
+            Belongs::Unknown => Some("perhaps of another destination"),
+            Belongs::Odd => Some("its journal is not as a run leaves it"),
+        };
+        if let Some(left) = left {
+            line.state += &format!(", {left}: left");
         } else if remove && job.life != Life::Alive {
-            match remove_debris(root, place, &job, (&replayed.tags, &replayed.widened), &Patience::default())
-            {
+            match remove_debris(root, place, job, (&debris, &replayed.widened), &Patience::default()) {
                 Ok(removed) => {
                     line.files = removed.files;
                     line.bytes = removed.bytes;
                     line.removed = removed.failed == 0;
+                    if !line.removed {
+                        line.state += &format!(
+                            ", {} files or directories could not be removed or looked at, so its journal stays",
+                            removed.failed
+                        );
+                    }
                 }
                 Err(e) => line.state = e.to_string(),
             }
@@ -81,20 +115,23 @@ fn state_of(job: &Job) -> String {
 }
 
 /// What the job's journal says; nothing if it has none that can be read.
-fn replay(place: &Path, job: &Job) -> Result<Replayed, String> {
+fn replay(place: &Path, job: &Job) -> Result<Told, String> {
     let place = JobDir::open(place, job.key.clone()).map_err(|failure| failure.text.to_string())?;
     let mut replay = Replay::new();
     let mut good = true;
     let found = place.load_any(&mut |bytes| good = good && replay.feed(bytes).is_ok());
-    if !found.map_err(|failure| failure.text.to_string())? || !good {
-        return Ok(Replayed::default());
-    }
-    Ok(replay.finish(boot_id(), false).unwrap_or_default())
+    let Some(stat) = found.map_err(|failure| failure.text.to_string())? else {
+        return Ok(Told { replayed: Replayed::default(), claim: Some(Claim::default()) });
+    };
+    let replayed = match good {
+        true => replay.finish(boot_id(), false).unwrap_or_default(),
+        false => Replayed::default(),
+    };
+    let claim = Claim::new(&stat, &replayed.tags);
+    Ok(Told { replayed, claim })
 }
 
-fn temporaries(root: &Path, tags: &[u32]) -> Result<(u64, u64), String> {
+fn temporaries(root: &Path) -> Result<Vec<Temporary>, String> {
     let fd = Jail::open_root(root).map_err(|e| format!("open directory {}: {e}", root.display()))?;
-    let all = list_temporaries(&Arc::new(fd), Duration::ZERO);
-    let ours = all.iter().filter(|temporary| tags.contains(&temporary.tag));
-    Ok(ours.fold((0, 0), |(files, bytes), temporary| (files + 1, bytes + temporary.size)))
+    Ok(list_temporaries(&Arc::new(fd), Duration::ZERO))
 }

@@ -21,6 +21,7 @@ mod dial;
 mod fence;
 mod hung;
 mod layout;
+mod leftovers;
 mod list;
 mod masks;
 mod names;

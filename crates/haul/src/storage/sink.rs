@@ -7,8 +7,8 @@
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
-//! (restart markers), [`here`] (whose a name is), [`ours`] (whose a file is), [`clean`] (debris of dead jobs),
-//! `widened` (directories that were closed to us).
+//! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
+//! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
 //! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod above;
 pub mod adopt;
 mod cache;
+pub mod claim;
 pub mod clean;
 mod commit;
 mod confirm;
@@ -32,6 +33,7 @@ mod held;
 pub mod here;
 pub mod journal;
 mod keeper;
+pub mod leftovers;
 mod life;
 mod look;
 pub mod looker;
@@ -52,6 +54,7 @@ pub use adopt::Adopt;
 pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;
 pub use journal::Journal;
+pub use leftovers::Left;
 pub use meta::{NotKept, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use ours::Ours;

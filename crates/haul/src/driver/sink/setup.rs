@@ -50,6 +50,8 @@ pub(super) struct Setup {
     pub(super) adopt: Adopt,
     /// For the summary, by name: what other jobs left here.
     pub(super) found: Vec<(String, String)>,
+    /// The command that removes what is left of this job, for people.
+    pub(super) clean: String,
 }
 
 /// The user's end, and whether it is still there, while this one waits for something else than its words.
@@ -98,8 +100,21 @@ pub(super) fn set_up(
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
-        let (adopt, found) = (Adopt::new(None, &[], &[]), Vec::new());
-        return Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found });
+        let (adopt, found, clean) = (Adopt::new(None, &[], &[]), Vec::new(), String::new());
+        return Ok(Setup {
+            place,
+            resume,
+            agreed,
+            policy,
+            wait,
+            rename,
+            resumed,
+            tag,
+            names,
+            adopt,
+            found,
+            clean,
+        });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -144,7 +159,7 @@ pub(super) fn set_up(
     if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
         let text = format!(
             "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
-             look whether the right file system is mounted, or remove the journal with `haul clean`",
+             look whether the right file system is mounted, or remove the journal",
             root.display(),
             tree.root_ino()
         );
@@ -169,7 +184,8 @@ pub(super) fn set_up(
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
     let place = Some((tree, owner, journal));
-    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found })
+    let clean = clean_command(&root, request.state_dir.as_deref());
+    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found, clean })
 }
 
 /// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is taken over; that
@@ -227,10 +243,20 @@ fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Vec<(String
     if dead == 0 {
         return Vec::new();
     }
-    let shown = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-    let shown = shown.display().to_string().replace('\'', "'\\''");
-    let text = format!("{dead} other interrupted copies left files here: haul clean -- '{shown}'");
+    let text = format!("{dead} other interrupted copies left files here: {}", clean_command(root, None));
     vec![(DEBRIS.to_owned(), text)]
+}
+
+/// The command that removes what dead copies into `root` left, for a shell.
+fn clean_command(root: &Path, state: Option<&Path>) -> String {
+    let quoted = |path: &Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+    };
+    match state {
+        None => format!("haul clean -- {}", quoted(root)),
+        Some(state) => format!("haul clean --state {} -- {}", quoted(state), quoted(root)),
+    }
 }
 
 /// Whether what comes was asked for; only the near end can say.

@@ -27,7 +27,7 @@ use crate::job::Role;
 use crate::meter::Meter;
 use crate::storage::descriptors::budget;
 use crate::storage::null::NullSink;
-use crate::storage::sink::{EngineConfig, Ground, Places, Stripes, WriteEngine};
+use crate::storage::sink::{EngineConfig, Ground, Left, Places, Stripes, WriteEngine};
 use crate::storage::{Post, SinkCompletion};
 use crate::transport::Link;
 
@@ -65,6 +65,11 @@ impl Session {
                     tree: tree.clone(),
                     tag: setup.tag,
                     old_tags: setup.resume.replayed.tags.clone(),
+                    left: Left {
+                        names: setup.names.clone(),
+                        parts: setup.resume.replayed.partials.values().map(|p| (p.tag, p.number)).collect(),
+                        clean: setup.clean,
+                    },
                     adopt: setup.adopt,
                     confirm: owner.follows_unproven(),
                     threads: usize::from(request.writers),

@@ -19,10 +19,11 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, SeekFrom, Stat};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
-use super::fault;
 use super::files::{Files, write_all_at};
-use super::names::{tag_bits, temp_name};
+use super::leftovers::Taken;
+use super::names::{number_bits, tag_bits, temp_name};
 use super::ours::Ours;
+use super::{fault, lock};
 
 /// Bytes that are copied with one call, and with one read where the kernel does not copy.
 const COPY_LEN: usize = 64 << 20;
@@ -36,12 +37,19 @@ pub struct Adopt {
     /// Tags of all earlier runs that are known, and of those that were not seen to die.
     pub tags: HashSet<u32>,
     pub unproven: HashSet<u32>,
+    /// What was taken over, or has its name.
+    pub(super) taken: Taken,
 }
 
 impl Adopt {
     pub fn new(ours: Option<Ours>, tags: &[u32], unproven: &[u32]) -> Adopt {
         let bits = |tags: &[u32]| tags.iter().copied().map(tag_bits).collect();
-        Adopt { ours, tags: bits(tags), unproven: bits(unproven) }
+        Adopt { ours, tags: bits(tags), unproven: bits(unproven), taken: Taken::default() }
+    }
+
+    /// Nobody need look any more for this temporary, of which the journal speaks.
+    pub(super) fn met(&self, tag: u32, number: u64) {
+        lock(&self.taken).push((tag_bits(tag), number_bits(number)));
     }
 
     /// The run of this tag can write nothing any more. Of one that is not known nobody can say that.
@@ -55,6 +63,19 @@ impl Adopt {
 impl Files {
     /// The temporary of the run with `tag`, under our name and open. `None` if it is not there, or is not what we left.
     pub(super) fn take_over(
+        &self,
+        file: &SinkFile,
+        dir: &Arc<OwnedFd>,
+        tag: u32,
+    ) -> Result<Option<OwnedFd>, Failure> {
+        let taken = self.try_take_over(file, dir, tag)?;
+        if taken.is_some() {
+            self.adopt.met(tag, file.number);
+        }
+        Ok(taken)
+    }
+
+    fn try_take_over(
         &self,
         file: &SinkFile,
         dir: &Arc<OwnedFd>,

@@ -3,9 +3,9 @@
 //! In: a destination. Out: jobs that left a journal or owner files, temporaries, and their removal. The tree
 //! is walked by descriptor and no symbolic link is followed.
 //! What must hold: nothing of a living job is removed (its ownership is taken first), and no temporary
-//! whose tag the caller did not name: a user's own file may have a name of that form.
+//! that is not the caller's [`Debris`]: a user's own file may have a name of that form.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Dir, FileType, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
+use super::claim::Debris;
 use super::fault;
 use super::here::is_of_a_job;
 use super::life::{Life, judge};
-use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
+use super::names::{JobFile, JobKey, job_file, tag_of};
 use super::ours::Ours;
 use super::owner::{AcquireError, JobDir, OwnerInfo, Patience};
 use super::tree::sync_dir;
@@ -56,6 +57,7 @@ pub struct Temporary {
     /// Below the directory that was searched.
     pub path: PathBuf,
     pub tag: u32,
+    pub uid: u32,
     pub size: u64,
     /// Time since its last change; zero if that lies ahead.
     pub age: Duration,
@@ -131,17 +133,18 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     Ok(jobs)
 }
 
-/// Removes what a dead job left: temporaries with its `tags` (from its journal) below `root`, directories that it opened to
-/// itself (`widened`, from there as well), which get their modes again, then its journal and owner files, which lie in `state` (`root` itself unless a state directory is used).
+/// Removes what a dead job left: its `debris` (by its journal) below `root`, directories that it opened to itself (`widened`, by
+/// its journal as well), which get their modes again, then its journal and owner files, which lie in `state` (`root` itself unless
+/// a state directory is used). The journal stays while anything of it does.
 ///
 /// # Errors
-/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), or its
-/// files cannot be removed.
+/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), its journal may be another's
+/// word, or its files cannot be removed.
 pub fn remove_debris(
     root: &Path,
     state: &Path,
     job: &Job,
-    (tags, widened): (&[u32], &[Widened]),
+    (debris, widened): (&Debris<'_>, &[Widened]),
     patience: &Patience,
 ) -> Result<Removed, AcquireError> {
     let place = JobDir::open(state, job.key.clone()).map_err(AcquireError::Failed)?;
@@ -150,16 +153,22 @@ pub fn remove_debris(
         let path = fault::show(root.as_os_str().as_encoded_bytes());
         AcquireError::Failed(fault::os(Stage::Open, "open directory", &path, errno))
     })?;
+    if debris.claim.is_shared() && !place.ours().map_err(AcquireError::Failed)?.faked {
+        let text = format!("others may write {}: left", place.path_of(&place.key().journal()));
+        return Err(AcquireError::Failed(fault::failure(Stage::Open, 0, text)));
+    }
     let tree = Arc::new(tree);
-    let mut removed = remove_temporaries(&tree, tags);
+    let mut removed = remove_temporaries(&tree, debris);
+    let mut left = 0;
     if !widened.is_empty() {
-        let left = restore_widened(&place, &tree, widened)?;
+        left = restore_widened(&place, &tree, widened)?;
         removed.failed += left as u64;
-        if left > 0 {
-            // The journal alone knows of them.
-            owner.release();
-            return Ok(removed);
-        }
+    }
+    let keeps = removed.failed > 0 && !haul_mutant::removed("clean-keeps-the-journal-of-what-stays");
+    if keeps || left > 0 {
+        // It alone knows of them, and whose they are.
+        owner.release();
+        return Ok(removed);
     }
     let mut names = Vec::new();
     let listed = each_name(place.fd(), |name, _| {
@@ -197,16 +206,15 @@ fn restore_widened(place: &JobDir, root: &Arc<OwnedFd>, widened: &[Widened]) -> 
     Ok(restore(root, jail, ours, widened.to_vec()).len())
 }
 
-/// Removes the temporaries below `root` whose tag is one of `tags`.
-pub fn remove_temporaries(root: &Arc<OwnedFd>, tags: &[u32]) -> Removed {
-    let tags: HashSet<u32> = tags.iter().map(|tag| tag_bits(*tag)).collect();
+/// Removes the temporaries below `root` that are `debris`.
+pub fn remove_temporaries(root: &Arc<OwnedFd>, debris: &Debris<'_>) -> Removed {
     let jail = Jail::probe(root);
     let mut removed = Removed::default();
-    if tags.is_empty() {
+    if debris.claim.is_empty() {
         return removed;
     }
     let failed = walk(jail, root, budget().walk_dirs, &mut |dir, _, name, tag| {
-        if tags.contains(&tag) {
+        if jail.stat(dir, name).is_ok_and(|stat| debris.is(tag, &stat)) {
             removed.take(jail, dir, name);
         }
     });
@@ -226,7 +234,8 @@ pub fn list_temporaries(root: &Arc<OwnedFd>, age: Duration) -> Vec<Temporary> {
         let private = stat.st_mode & 0o7777 == 0o600;
         if private && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && old >= age {
             let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
-            found.push(Temporary { path: path.join(name), tag, size: stat.st_size as u64, age: old });
+            let (uid, size) = (stat.st_uid, stat.st_size as u64);
+            found.push(Temporary { path: path.join(name), tag, uid, size, age: old });
         }
     });
     found
@@ -250,23 +259,6 @@ impl Removed {
             Err(_) => self.failed += 1,
         }
     }
-}
-
-/// Removes the temporaries with one of these tags from one directory.
-pub(super) fn remove_tagged_in(jail: Jail, dir: &OwnedFd, tags: &HashSet<u32>) -> OsResult<Removed> {
-    let mut names = Vec::new();
-    each_name(dir, |name, _| {
-        if tag_of(name).is_some_and(|tag| tags.contains(&tag))
-            && let Ok(name) = Name::new(name)
-        {
-            names.push(name);
-        }
-    })?;
-    let mut removed = Removed::default();
-    for name in names {
-        removed.take(jail, dir, &name);
-    }
-    Ok(removed)
 }
 
 /// A directory on the way of a walk.
@@ -338,9 +330,15 @@ fn walk(
                 way.enter(level, &mut []);
             }
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
+            // As `lost+found`: another user's, in which nothing of ours can be removed.
+            Err(Errno::ACCESS) if is_of_another(jail, &level.fd(), &name) => {}
             Err(_) => failed += 1,
         }
     }
+}
+
+fn is_of_another(jail: Jail, dir: &OwnedFd, name: &Name) -> bool {
+    jail.stat(dir, name).is_ok_and(|stat| stat.st_uid != rustix::process::geteuid().as_raw())
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 use super::*;
+use std::collections::HashSet;
 
 /// Of a journal that has its head only.
 const JOURNAL_LEN: u64 = 16 + 4 + 25 + 16;
 
+use crate::storage::sink::claim::Claim;
 use crate::storage::sink::names::temp_name;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -23,6 +25,16 @@ fn root(path: &Path) -> Arc<OwnedFd> {
     Arc::new(Jail::open_root(path).expect("root"))
 }
 
+/// What a journal of ours that names these tags claims.
+fn claim(dir: &Path, tags: &[u32]) -> Debris<'static> {
+    let path = dir.join("journal");
+    fs::write(&path, "").expect("write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    let claim = Claim::new(&rustix::fs::stat(&path).expect("stat"), tags).expect("a file");
+    fs::remove_file(&path).expect("rm");
+    Debris { claim, spared: Vec::new() }
+}
+
 /// Goal: temporaries with a named tag go, at every depth; others, user files of that form and everything
 /// behind symbolic links stay.
 /// Method: a small tree with each kind.
@@ -39,7 +51,7 @@ fn only_named_temporaries_are_removed() {
     let kept = [temp(&top, "g", 7), top.join("a/.vimrc.hbackup"), outside];
     fs::write(&kept[1], "user's").expect("write");
     // Bits above the low 30 are not in the name.
-    let removed = remove_temporaries(&root(&top), &[5 | 1 << 31, 6]);
+    let removed = remove_temporaries(&root(&top), &claim(base.path(), &[5 | 1 << 31, 6]));
     assert_eq!(removed, Removed { files: 3, bytes: 15, failed: 0 });
     assert!(gone.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
     let listed = list_temporaries(&root(&top), Duration::ZERO);
@@ -137,12 +149,55 @@ fn only_dead_jobs_are_removed() {
     assert_eq!(of(2).owner.as_ref().map(|owner| owner.what.as_str()), Some("dead"));
     assert_eq!((of(3).life, of(3).journal), (Life::Dead, Some(JOURNAL_LEN)));
 
-    let remove =
-        |i, tags: &[u32]| remove_debris(dir.path(), dir.path(), of(i), (tags, &[]), &Patience::default());
+    let remove = |i, tags: &[u32]| {
+        let debris = claim(dir.path(), tags);
+        remove_debris(dir.path(), dir.path(), of(i), (&debris, &[]), &Patience::default())
+    };
     assert!(matches!(remove(1, &[9]), Err(AcquireError::Held(_))));
     assert_eq!(remove(2, &[9]).expect("removed").files, 2);
     assert_eq!(remove(3, &[]).expect("removed"), Removed { files: 1, bytes: JOURNAL_LEN, failed: 0 });
     living.still_owner().expect("untouched");
     let left = fs::read_dir(dir.path()).expect("ls").count();
     assert_eq!(left, 4, "the living job's owner file and the user's files");
+}
+
+/// Goal: a temporary of a dead job is removed only if it is a file of the journal's owner; the journal stays while one that could not
+/// be removed does, and one that others may write is not believed.
+/// Method: root's own and another user's temporaries of one tag, under journals of each; one whose directory cannot be written.
+#[test]
+fn a_journal_removes_its_owners_files() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("tempdir");
+    let top = dir.path().join("top");
+    fs::create_dir_all(top.join("a")).expect("mkdir");
+    let (roots, users) = (temp(&top, "f", 5), temp(&top.join("a"), "g", 5));
+    std::os::unix::fs::chown(&users, Some(1500), None).expect("chown");
+    fs::create_dir(top.join(name_of("h", 5))).expect("mkdir");
+    let key = JobKey::new(&[7; 16]);
+    let journal = top.join(format!(".haul~{}", key.as_str()));
+    let clean = |uid, mode| {
+        let mut bytes = Vec::new();
+        let mut log = haul_core::journal::Log::start(&mut bytes);
+        log.append(&haul_core::journal::Record::Head { job: [7; 16], root_ino: 1 }, &mut bytes);
+        fs::write(&journal, bytes).expect("write");
+        fs::set_permissions(&journal, fs::Permissions::from_mode(mode)).expect("chmod");
+        std::os::unix::fs::chown(&journal, Some(uid), None).expect("chown");
+        let claim = Claim::new(&rustix::fs::stat(&journal).expect("stat"), &[5]).expect("a file");
+        let jobs = find_debris(&top).expect("found");
+        let debris = Debris { claim, spared: Vec::new() };
+        remove_debris(&top, &top, &jobs[0], (&debris, &[]), &Patience::default())
+    };
+    assert!(clean(0, 0o666).is_err() && journal.exists() && roots.exists());
+    assert_eq!(clean(1501, 0o600).expect("cleaned").files, 1, "the journal alone");
+    assert!(roots.exists() && users.exists());
+    assert_eq!(clean(1500, 0o600).expect("cleaned").files, 2);
+    assert!(roots.exists() && !users.exists());
+    assert_eq!(clean(0, 0o600).expect("cleaned").files, 2);
+    assert!(!roots.exists() && top.join(name_of("h", 5)).exists(), "no directory is a temporary");
+}
+
+fn name_of(text: &str, tag: u32) -> String {
+    String::from_utf8(temp_name(&name(text), tag, 1).as_bytes().to_vec()).expect("ASCII")
 }

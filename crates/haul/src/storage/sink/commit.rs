@@ -17,7 +17,6 @@ use rustix::fs::FileType;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::cache::drop_pages;
-use super::clean::remove_tagged_in;
 use super::engine::{Sink, Task, guard};
 use super::files::{data_len, descriptor, inode_of};
 use super::fold::{is_exact, is_listed};
@@ -327,9 +326,8 @@ impl Sink {
     pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<Change, Failure> {
         self.fence()?;
         let fd = self.tree.dirfd(id)?;
-        if !self.old_tags.is_empty() && !self.tree.was_created(id) {
-            // What cannot be removed is no failure of the directory; `haul clean` names it.
-            let _ = remove_tagged_in(self.tree.jail(), &fd, &self.old_tags);
+        if let Some(leftovers) = &self.leftovers {
+            leftovers.finish(&self.tree, id, &fd);
         }
         let fail = |stage, what, errno| fault::os_at(stage, what, &self.tree.path_of_dir(id), errno, &fd);
         // A setgid that the directory has from its parent is the destination's own: it keeps the group of

@@ -11,7 +11,6 @@
 //! within what its deadlines allow, and says what it left. Order between operations that run at once
 //! is the session's: it must not discard a file while writes of it are under way.
 
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -30,15 +29,16 @@ use super::files::Files;
 use super::gather::{Place, no_target, pair};
 use super::journal::Journal;
 use super::keeper::Keeper;
+use super::leftovers::{Left, Leftovers};
 use super::meta::NotKeptCounters;
 use super::mode::Choice;
-use super::names::tag_bits;
 use super::places::Places;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::widened::Asked;
 use super::{fault, lock};
+use crate::api::DEBRIS;
 use crate::buffer::Buffer;
 use crate::job::StorageOptions;
 use crate::meter::Meter;
@@ -62,8 +62,10 @@ pub struct EngineConfig {
     pub tree: Arc<SinkTree>,
     /// Stands in the names of this session's temporaries.
     pub tag: u32,
-    /// Tags of dead runs of this job, whose leftovers are removed.
+    /// Tags of dead runs of this job, whose leftovers are removed, oldest first.
     pub old_tags: Vec<u32>,
+    /// Where these may lie.
+    pub left: Left,
     /// What dead runs of this job left may be taken over.
     pub adopt: Adopt,
     /// The run before this one was not proven dead: at the end, look again at what was published.
@@ -92,7 +94,7 @@ pub struct EngineConfig {
 pub(super) struct Task(pub(super) Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 
 /// What an engine left when it ended, in words; empty if all its threads ended.
-pub type Left = Vec<String>;
+pub type Hanging = Vec<String>;
 
 /// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
 pub struct WriteEngine {
@@ -102,7 +104,7 @@ pub struct WriteEngine {
     /// Threads for a target at the start.
     started: usize,
     /// Once the threads were asked to end: what was left of them.
-    ended: Option<Left>,
+    ended: Option<Hanging>,
     pub(super) sink: Arc<Sink>,
 }
 
@@ -111,7 +113,10 @@ pub(super) struct Sink {
     pub(super) tree: Arc<SinkTree>,
     pub(super) files: Files,
     pub(super) data: Data,
-    pub(super) old_tags: HashSet<u32>,
+    /// `None`: no run came before that may have left something.
+    pub(super) leftovers: Option<Leftovers>,
+    /// How to remove what is left.
+    clean: String,
     pub(super) dir_owner: bool,
     pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
@@ -122,8 +127,8 @@ pub(super) struct Sink {
     crew: OnceLock<Weak<Crew<Task>>>,
     /// The session is over: nothing more is published by what hung until now.
     over: AtomicBool,
-    /// It has ended: it answers nothing any more.
-    ended: AtomicBool,
+    /// The engine is asked to end, or has ended: it answers nothing any more.
+    pub(super) ends: AtomicBool,
     pub(super) asked: Mutex<Asked>,
     pub(super) post: Post<SinkCompletion>,
 }
@@ -152,6 +157,7 @@ impl WriteEngine {
         let no_preallocate = config.storage.no_preallocate;
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
         let spaces = Spaces::new(no_preallocate);
+        let leftovers = Leftovers::new(&config.old_tags, config.tag, &config.left, &config.adopt);
         let files = Files::new(
             config.tree.clone(),
             (config.tag, config.adopt),
@@ -170,13 +176,8 @@ impl WriteEngine {
             files,
             data: Data::new(choice, knobs),
             tree: config.tree,
-            // Never the own tag: those are no leftovers.
-            old_tags: config
-                .old_tags
-                .into_iter()
-                .map(tag_bits)
-                .filter(|tag| *tag != tag_bits(config.tag))
-                .collect(),
+            leftovers,
+            clean: config.left.clean,
             dir_owner: config.dir_owner,
             still_owner: config.still_owner,
             published: config.confirm.then(Published::default),
@@ -184,7 +185,7 @@ impl WriteEngine {
             not_kept: Arc::default(),
             crew: OnceLock::new(),
             over: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
             asked: Mutex::default(),
             post,
         });
@@ -242,15 +243,15 @@ impl WriteEngine {
     }
 
     /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left.
-    pub fn join(mut self) -> Left {
+    pub fn join(mut self) -> Hanging {
         self.end()
     }
 
-    fn end(&mut self) -> Left {
+    fn end(&mut self) -> Hanging {
         if let Some(left) = &self.ended {
             return left.clone();
         }
-        self.sink.ended.store(true, Ordering::Relaxed);
+        self.sink.ends.store(true, Ordering::Relaxed);
         // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
         // last write has completed.
         let mut left = self.sink.data.drain();
@@ -316,7 +317,9 @@ impl SinkEngine for WriteEngine {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        self.sink.data.report(&self.sink.files.spaces)
+        let mut report = self.sink.data.report(&self.sink.files.spaces);
+        report.extend(self.sink.left().map(|left| (DEBRIS.to_owned(), left)));
+        report
     }
 }
 
@@ -330,6 +333,15 @@ impl Sink {
             true => self.check_owner(),
             false => (self.still_owner)(),
         }
+    }
+
+    /// What this run or those before it left, as far as it is known, and how to remove it.
+    pub(super) fn left(&self) -> Option<String> {
+        let why = match self.files.left_any() {
+            true => Some("a temporary of this copy could not be removed".to_owned()),
+            false => self.leftovers.as_ref().and_then(Leftovers::left),
+        }?;
+        Some(format!("{why}; its journal stays: {}", self.clean))
     }
 
     /// Whether the job is still ours, as of at most [`OWNER_FRESH`] ago.
@@ -354,7 +366,15 @@ impl Sink {
 
     /// The engine has ended, or is about to: nobody is there to be asked.
     pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed) || self.over.load(Ordering::Relaxed)
+        self.ends.load(Ordering::Relaxed) || self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engine was asked to end, by a session that waits for nothing more.
+    pub(super) fn check_ends(&self) -> Result<(), Failure> {
+        match self.ends.load(Ordering::Relaxed) && !haul_mutant::removed("a-stop-ends-the-sweep") {
+            true => Err(fault::failure(Stage::Write, 0, "stopped while leftovers were looked for")),
+            false => Ok(()),
+        }
     }
 
     /// Begins one operation; never waits for storage.

@@ -75,6 +75,7 @@ impl Bench {
             tree: tree.clone(),
             tag: TAG,
             old_tags: vec![],
+            left: Left::default(),
             adopt: Adopt::new(Ours::learn(tree.jail(), tree.root(), &name("probe")).ok(), &[5, 6], &[6]),
             confirm: false,
             threads: 4,

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{FallocateFlags, FileType};
+use rustix::fs::{FallocateFlags, FileType, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::fault;
@@ -43,22 +43,22 @@ impl JobDir {
     /// # Errors
     /// It cannot be read, is another user's, or something else than a file stands there (a symbolic link is not followed).
     pub fn load(&self, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        self.read(true, feed)
+        self.read(true, feed).map(|stat| stat.is_some())
     }
 
-    /// As [`JobDir::load`], whoever made it: for `haul clean`, which only lists what is not ours.
+    /// As [`JobDir::load`], whoever made it: for `haul clean`, which believes it in what is its owner's. Says what file was read.
     ///
     /// # Errors
     /// It cannot be read, or is no file.
-    pub fn load_any(&self, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+    pub fn load_any(&self, feed: &mut dyn FnMut(&[u8])) -> Result<Option<Stat>, Failure> {
         self.read(false, feed)
     }
 
-    fn read(&self, ours: bool, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+    fn read(&self, ours: bool, feed: &mut dyn FnMut(&[u8])) -> Result<Option<Stat>, Failure> {
         let name = self.key().journal();
         let path = self.path_of(&name);
         let fd = match self.jail().open_file(self.fd(), &name, false) {
-            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOENT) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) if ours => {
                 let stat = self.jail().stat(self.fd(), &name);
                 let foreign = stat.ok().and_then(|stat| self.check_ours(&name, &stat).err());
@@ -82,7 +82,7 @@ impl JobDir {
         let mut piece = vec![0; READ_LEN];
         loop {
             match retry_on_intr(|| rustix::io::read(&fd, &mut piece[..])).map_err(fail)? {
-                0 => return Ok(true),
+                0 => return Ok(Some(stat)),
                 len => feed(&piece[..len]),
             }
         }

@@ -12,7 +12,6 @@ use haul_core::ids::DirId;
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::wire::{Failure, Stage};
 
-use super::clean::remove_tagged_in;
 use super::engine::{Sink, guard};
 use super::journal::Journal;
 use super::{fault, lock, tree};
@@ -110,9 +109,13 @@ fn keep_journal(
                 result: guard(Stage::Write, || {
                     sink.check_over()?;
                     (sink.still_owner)()?;
-                    if !sink.old_tags.is_empty() {
-                        // As in finished directories; the root is never finished.
-                        let _ = remove_tagged_in(sink.tree.jail(), sink.tree.root(), &sink.old_tags);
+                    if let Some(leftovers) = &sink.leftovers {
+                        // It may take long: it does not hang as long as it goes on, and nobody who ends waits for it.
+                        let goes_on = || {
+                            *lock(begun) = Some(Instant::now());
+                            sink.check_ends()
+                        };
+                        leftovers.sweep(&sink.tree, &goes_on, &*sink.still_owner)?;
                     }
                     // An epoch syncs the parents of files and links; of an empty directory at the top nothing
                     // but this puts the name on media. The journal's own sync may be elsewhere.
@@ -132,8 +135,8 @@ fn keep_journal(
                         published.confirm(&sink.tree)?;
                     }
                     match &mut store {
-                        // Only the journal knows the tag of what could not be removed; the next run will.
-                        Some(_) if sink.files.left_any() => Ok(()),
+                        // Only the journal knows the tag of what could not be removed; the next run and `haul clean` will.
+                        Some(_) if sink.left().is_some() => Ok(()),
                         Some(store) => store.remove(),
                         None => Ok(()),
                     }

@@ -57,6 +57,12 @@ impl Files {
         }
         let me = self.adopt.ours.filter(|ours| !ours.faked).map(|ours| ours.uid);
         let mut existing = existing_of(&stat, me, |mtime| self.grain_for(&dir, stat.st_dev, mtime));
+        if let (Existing::File { size, .. }, Some(tag), false) = (&existing, item.adopt, adopted)
+            && *size == file.size
+        {
+            // It had its name before the journal said so: its temporary is nowhere to be looked for.
+            self.adopt.met(tag, file.number);
+        }
         if let Existing::File { size, mtime, grain, .. } = &mut existing
             && *size == file.size
             && !same_time(item.mtime, *mtime, *grain)

@@ -71,13 +71,22 @@ pub fn temp_name(name: &Name, tag: u32, number: u64) -> Name {
 /// The tag in the name of a temporary; `None` if it cannot be one. A user's own name may look like a
 /// temporary, so nothing is removed or left out for its form alone.
 pub fn tag_of(name: &[u8]) -> Option<u32> {
+    tag_and_number(name).map(|(tag, _)| tag)
+}
+
+/// Tag and number in the name of a temporary, as [`tag_of`].
+pub(super) fn tag_and_number(name: &[u8]) -> Option<(u32, u64)> {
     if name.len() <= 1 + SUFFIX_LEN || name[0] != b'.' {
         return None;
     }
     let tail = name[name.len() - SUFFIX_LEN..].strip_prefix(MARK)?;
     let (tag, number) = tail.split_at(TAG_LEN);
-    value(number)?;
-    u32::try_from(value(tag)?).ok()
+    Some((u32::try_from(value(tag)?).ok()?, value(number)?))
+}
+
+/// The low 40 bits, which are what a name can say of a number.
+pub(super) fn number_bits(number: u64) -> u64 {
+    number & ((1 << (5 * NUMBER_LEN)) - 1)
 }
 
 /// Whether a job may own a file of this name: all names that haul gives have one of these forms.

@@ -371,6 +371,12 @@ impl SinkTree {
         names
     }
 
+    /// The directory above, and the name in it. `None`: the root, or one that is over.
+    pub(super) fn place_of(&self, dir: DirId) -> Option<(DirId, Name)> {
+        let node = self.node(dir).ok().filter(|_| dir != DirId::ROOT)?;
+        Some((node.parent, node.name.clone()))
+    }
+
     fn shown_path(&self, dir: DirId, name: Option<&Name>) -> String {
         let mut parts: Vec<String> = name.iter().map(|name| fault::show(name.as_bytes())).collect();
         let mut at = dir;

@@ -1,0 +1,175 @@
+//! What killed runs leave where the next one does not come, and what `haul clean` believes of a journal.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+use crate::support::compare::{assert_no_debris, debris};
+use crate::support::run::{Haul, Outcome};
+use crate::support::way::contents;
+use crate::support::{Room, procs, read, set_mode, tree};
+
+/// So slow that a run is still there when it is killed.
+const SLOW: &str = "--rate=16MB/s";
+
+fn named(dir: &Path, is: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let all = debris(dir).into_iter();
+    all.filter(|path| path.file_name().and_then(OsStr::to_str).is_some_and(&is)).collect()
+}
+
+fn journals(dir: &Path) -> Vec<PathBuf> {
+    named(dir, |name| name.len() == 22 && name.starts_with(".haul~"))
+}
+
+fn temporaries(dir: &Path) -> Vec<PathBuf> {
+    named(dir, |name| !name.starts_with(".haul~"))
+}
+
+/// Starts the copy and kills it when its journal speaks of a part.
+fn kill(cp: Haul, sink: &Path) {
+    let mut run = cp.start();
+    let speaks = || journals(sink).iter().any(|path| fs::metadata(path).is_ok_and(|stat| stat.len() > 300));
+    assert!(run.until(|_| speaks()), "it was over too early");
+    let mark = run.mark.clone();
+    run.signal(Signal::KILL);
+    drop(run);
+    procs::wait_gone(&mark);
+    assert_eq!(temporaries(sink).len(), 1, "a killed copy left nothing, so this shows nothing");
+}
+
+/// A source with one large file far down, and a directory beside it.
+fn source(room: &Room) -> PathBuf {
+    let data = room.dir("data");
+    tree::plain(&room.dir("data/sub/deep"), 91, 0, 48 << 20);
+    room.dir("data/keep");
+    data
+}
+
+/// Goal: a run that ends complete or partial leaves no temporary of the runs before, wherever in the destination it lies.
+/// Method: a copy killed at a large file far down; then its directory vanishes from the source, at the top and below, is a file
+/// there, is moved at the destination, within the copy and out of it; and the same of a directory's contents.
+#[test]
+fn temporaries_go_wherever_they_lie() {
+    type Change = fn(&Path, &Path);
+    let changes: [(&str, i32, Change); 5] = [
+        ("vanished", 0, |data, _| fs::remove_dir_all(data.join("sub")).expect("rm")),
+        ("vanished below", 0, |data, _| fs::remove_dir_all(data.join("sub/deep")).expect("rm")),
+        ("replaced", 3, |data, _| {
+            fs::remove_dir_all(data.join("sub/deep")).expect("rm");
+            fs::write(data.join("sub/deep"), "a file").expect("write");
+        }),
+        ("moved within", 0, |_, copy| fs::rename(copy.join("sub/deep"), copy.join("moved")).expect("mv")),
+        ("moved away", 0, |_, copy| {
+            fs::create_dir_all(copy.join("../elsewhere/a")).expect("mkdir");
+            fs::rename(copy.join("sub/deep"), copy.join("../elsewhere/a/b")).expect("mv");
+        }),
+    ];
+    for (what, code, change) in changes {
+        for whole in [true, false] {
+            let room = Room::new();
+            let (data, sink) = (source(&room), room.dir("sink/copies"));
+            let from = if whole { data.clone().into_os_string() } else { contents(&data) };
+            let cp = || Haul::cp(["-r"]).args([&from]).args([&sink]);
+            kill(cp().args([SLOW]), &sink);
+            change(&data, &if whole { sink.join("data") } else { sink.join("") });
+            let ended = cp().run().sane().exits(code);
+            assert_eq!(debris(&room.at("sink")).len(), usize::from(!whole && what == "moved away"), "{what}");
+            assert!(!ended.describe().contains("haul clean"), "{what}: {}", ended.describe());
+            assert_no_debris(&sink);
+        }
+    }
+}
+
+/// Goal: where what is left cannot be looked at, the journal stays, the run names it with the command that removes it, and that command
+/// does, once it can.
+/// Method: a user's copy, killed; the directory vanishes from the source and is closed at the destination; then it is opened again.
+#[test]
+fn what_cannot_be_looked_at_keeps_its_journal() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (source(&room), room.dir("sink"));
+    set_mode(&sink, 0o777);
+    let cp = || Haul::cp(["-r"]).args([&data, &sink]).run_by_nobody(&room);
+    let clean = || Haul::new(["clean"]).args([&sink]).run_by_nobody(&room).run().sane();
+    kill(cp().args([SLOW]), &sink);
+    fs::remove_dir_all(data.join("sub")).expect("rm");
+    let closed = sink.join("data/sub");
+    set_mode(&closed, 0);
+    for _ in 0..2 {
+        let told = cp().run().sane().exits(0).describe();
+        let command = format!("haul clean -- '{}'", sink.display());
+        assert!(told.contains(&command) && told.contains("data/sub: "), "{told}");
+        assert_eq!(journals(&sink).len(), 1);
+    }
+    let told = clean().describe();
+    assert!(told.contains("its journal stays"), "{told}");
+    set_mode(&closed, 0o755);
+    clean().exits(0);
+    assert_no_debris(&sink);
+}
+
+/// A journal in `dir` that names a run's tag, as anybody can write one.
+fn forge(dir: &Path, like: &Path, tag: &str, root_ino: u64) -> PathBuf {
+    let magic = read(like)[..16].to_vec();
+    let tag = tag
+        .bytes()
+        .fold(0u32, |tag, c| tag << 5 | u32::from(if c < b'a' { c - b'2' + 26 } else { c - b'a' }));
+    let head = [&[1][..], &[0; 16], &root_ino.to_le_bytes()].concat();
+    let session = [&[2][..], &1u32.to_le_bytes(), &tag.to_le_bytes(), &[0; 16], &[1]].concat();
+    let (mut chain, mut bytes) = (magic.clone(), magic);
+    for body in [head, session] {
+        chain = blake3::hash(&[&chain[..], &body].concat()).as_bytes()[..16].to_vec();
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&[&body[..], &chain].concat());
+    }
+    let path = dir.join(".haul~aaaaaaaaaaaaaaaa");
+    fs::write(&path, bytes).expect("write");
+    set_mode(&path, 0o600);
+    path
+}
+
+/// Goal: `haul clean` takes nobody's word but of his own files: a journal that was planted removes nothing of a running copy.
+/// Method: a user's copy into a directory that all may write, running; journals that name its tag, of another user, of the same
+/// user, and of root for another directory, each cleaned by root; then the first of these when the copy was killed.
+#[test]
+fn planted_journals_remove_nothing_of_others() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 93, 0, 64 << 20);
+    set_mode(&sink, 0o1777);
+    let ino = fs::metadata(&sink).expect("stat").ino();
+    let start = || {
+        let cp = Haul::cp(["-r", "--rate=8MB/s"]).args([contents(&data), sink.clone().into()]);
+        let mut run = cp.run_by_nobody(&room).start();
+        assert!(run.until(|_| !temporaries(&sink).is_empty()), "it was over too early");
+        let name = temporaries(&sink)[0].file_name().and_then(OsStr::to_str).expect("ASCII").to_owned();
+        let tag = name[name.len() - 14..name.len() - 8].to_owned();
+        (run, tag, journals(&sink).remove(0))
+    };
+    let clean = || -> Outcome { Haul::new(["clean"]).args([&sink]).run().sane().exits(0) };
+    let (run, tag, journal) = start();
+    for (uid, of, stays) in [(12345, ino, false), (65534, ino, false), (0, ino + 1, true)] {
+        let forged = forge(&sink, &journal, &tag, of);
+        chown(&forged, Some(uid), None).expect("chown");
+        let told = clean().describe();
+        assert_eq!(temporaries(&sink).len(), 1, "{told}");
+        assert_eq!(forged.exists(), stays, "{told}");
+        assert_eq!(told.contains("of another directory: left"), stays, "{told}");
+        let _ = fs::remove_file(&forged);
+    }
+    run.wait().sane().exits(0);
+    assert_no_debris(&sink);
+    fs::remove_file(sink.join("big")).expect("rm");
+    let (run, tag, journal) = start();
+    let mark = run.mark.clone();
+    run.signal(Signal::KILL);
+    drop(run);
+    procs::wait_gone(&mark);
+    chown(forge(&sink, &journal, &tag, ino), Some(12345), None).expect("chown");
+    let told = clean().describe();
+    assert_eq!(temporaries(&sink).len(), 1, "{told}");
+}
