@@ -543,3 +543,28 @@ fn special_files_at_the_destination_stay() {
         eprintln!("skipped: devices need root");
     }
 }
+
+/// Goal: a destination that cannot be used is named with what to do, not by a file of haul's own, and a dry run says the same.
+/// Method: a directory that is not there above a single file's name; one that this user may not write to; a state directory that is
+/// not there.
+#[test]
+fn an_unfit_destination_is_named() {
+    need!("setpriv");
+    let room = Room::new();
+    let (file, data) = (room.file("f", "x"), room.dir("data"));
+    let closed = room.dir("closed");
+    for options in [&["-n"][..], &[]] {
+        let run = |args: &[&str], from: &Path, to: &Path| {
+            let haul = Haul::new(["cp", "-r"]).args(options).args(args).args([from, to]);
+            haul.run_by_nobody(&room).run().sane().exits(1)
+        };
+        run(&[], &file, &room.at("no/deep"))
+            .says(&format!("make it, or write {}/", room.at("no/deep").display()));
+        let denied = run(&[], &data, &closed).says("nothing can be written in the destination");
+        assert!(!denied.stderr.contains(".haul~"), "{}", denied.describe());
+    }
+    let state = format!("--state={}", room.at("missing").display());
+    let run = Haul::new(["cp", "-r", &state]).args([&data, &room.dir("sink")]).run().sane().exits(1);
+    run.says("--state").says("has to be a directory");
+    assert_eq!(fs::read_dir(&closed).expect("list").count(), 0);
+}

@@ -18,11 +18,12 @@ use haul_core::ids::{DirId, Generation};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, other_end};
 use haul_core::wire::{
-    Announced, DoneItem, Failure, FileState, Hello, Message, Outcome, Policy, ROOTS_MAX, SourceRoot,
+    Announced, DoneItem, Failure, FileState, Hello, Message, Outcome, Policy, ROOTS_MAX, SourceRoot, Stage,
 };
+use rustix::io::Errno;
 
 use super::choices::{Choices, InWords};
-use super::sink::{SinkRequest, destination, path_of, was_asked};
+use super::sink::{SinkRequest, destination, no_files, no_root, path_of, was_asked};
 use super::streams::Lines;
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Pulse, Report, SETUP_MAX, TICK, Tally, Watch, agree, exchange_reports,
@@ -251,11 +252,14 @@ impl<'a> Dry<'a> {
                 let (root, rename) =
                     destination(&request.destination.0, &self.roots, request.home.as_deref())?;
                 let looker = Looker::open(&root)?;
-                // As a copy has it: only the last component of a new destination is made for a single file.
+                let failed = |errno| Failure { stage: Stage::Open, errno, text: String::new().into() };
+                // As a copy has it: only the last component of a new destination is made for a single file, and one in which
+                // nothing can be written is told at the start.
                 if rename.is_some() && looker.is_nothing() {
-                    let text = format!("open directory {}: No such file or directory", root.display());
-                    let stage = haul_core::wire::Stage::Open;
-                    return Err(Failure { stage, errno: 2, text: text.into() });
+                    return Err(no_root(&root, &rename, failed(Errno::NOENT.raw_os_error())));
+                }
+                if let Some(errno) = looker.denies_files().filter(|_| request.state_dir.is_none()) {
+                    return Err(no_files(&root, None, failed(errno.raw_os_error())));
                 }
                 (looker, rename)
             }

@@ -42,7 +42,7 @@ use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataR
 
 use engine::Engine;
 use setup::set_up;
-pub(crate) use setup::{destination, was_asked};
+pub(crate) use setup::{destination, no_files, no_root, was_asked};
 
 mod engine;
 mod setup;

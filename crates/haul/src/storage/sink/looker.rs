@@ -12,7 +12,7 @@ use haul_core::entry::{Name, Timestamp};
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{Existing, Rights};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{FileType, FsWord, Stat, fstatfs};
+use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstatfs};
 use rustix::io::Errno;
 
 use super::fault;
@@ -54,6 +54,13 @@ impl Looker {
     /// The root is not there.
     pub fn is_nothing(&self) -> bool {
         self.tree.is_none()
+    }
+
+    /// Why nothing can be made in the root, as far as that can be told without doing it.
+    pub fn denies_files(&self) -> Option<Errno> {
+        let root = self.tree.as_ref()?.root();
+        let access = accessat(root, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        access.err().filter(|errno| matches!(*errno, Errno::ACCESS | Errno::PERM | Errno::ROFS))
     }
 
     /// Makes a directory known, as it was announced.
