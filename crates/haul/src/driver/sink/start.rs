@@ -66,7 +66,7 @@ impl Session {
                     tag: setup.tag,
                     old_tags: setup.resume.replayed.tags.clone(),
                     adopt: setup.adopt,
-                    confirm: owner.follows_unproven(),
+                    confirm: owner.follows_unproven() || setup.resume.replayed.may_be_overtaken(),
                     threads: usize::from(request.writers),
                     dir_owner: setup.policy.owner,
                     still_owner,
