@@ -83,7 +83,7 @@ mutants: ## show that the test of each protection fails without it (ONLY=NAME fo
 # Without end in sight of a failure it takes as long as it is told: SEEDS=1000000 is about four minutes a core.
 SEEDS ?= 1000000
 FIRST ?= 1000000
-sim: ## run the session simulator for SEEDS seeds from FIRST on
+sim: ## run the session simulator for SEEDS seeds from FIRST on, of each kind of world
 	HAUL_SIM_FIRST=$(FIRST) HAUL_SIM_SEEDS=$(SEEDS) cargo test --release --locked -p haul-core --test sim -- --nocapture
 
 sim-targets: ## simulate 1,008 storage targets at both ends under every scheduling policy, and measure what a decision costs

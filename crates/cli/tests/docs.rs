@@ -189,7 +189,7 @@ fn protections_have_their_tests() {
         .flat_map(|dir| rust_files(&dir))
         .map(read)
         .collect();
-    let mut listed = BTreeSet::new();
+    let (mut listed, mut lines) = (BTreeSet::new(), BTreeSet::new());
     let mut wrong = Vec::new();
     for line in read("crates/mutant/protections.txt").lines().filter(|line| !line.starts_with('#')) {
         let [name, package, test] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
@@ -203,8 +203,9 @@ fn protections_have_their_tests() {
         {
             wrong.push(format!("{name}: no test {package} {test}"));
         }
-        if !listed.insert(name.to_owned()) {
-            wrong.push(format!("{name} stands twice"));
+        listed.insert(name.to_owned());
+        if !lines.insert(line.to_owned()) {
+            wrong.push(format!("{line} stands twice"));
         }
     }
     wrong.extend(used.symmetric_difference(&listed).map(|name| format!("{name}: in code or list alone")));

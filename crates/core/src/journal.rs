@@ -15,7 +15,7 @@
 //! body   := type u8, fields
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Name, Timestamp};
@@ -196,6 +196,50 @@ pub struct Replayed {
     pub good_len: u64,
     /// Something follows the last whole record: a torn write or a broken file.
     pub damaged: bool,
+}
+
+impl Replayed {
+    /// The session follows a run that was not seen to die: what that one has open it may still write, and what it was about to
+    /// publish it may still publish.
+    pub fn follow_unproven(&mut self) {
+        // It began the journal, or never made anything.
+        if let Some(last) = self.tags.last().copied() {
+            self.unproven.retain(|tag| *tag != last);
+            self.unproven.push(last);
+        }
+    }
+
+    /// Whether a former run may still give names, so that those which this session gives have to be looked at again. That the run
+    /// directly before is dead says nothing of those before it.
+    pub fn may_be_overtaken(&self) -> bool {
+        !self.unproven.is_empty() && !haul_mutant::removed("unproven-runs-are-remembered")
+    }
+}
+
+/// The earlier runs of a job, and which of them can write nothing any more.
+#[derive(Clone, Debug, Default)]
+pub struct Former {
+    known: HashSet<u32>,
+    unproven: HashSet<u32>,
+}
+
+impl Former {
+    /// `tags` are all that are known, `unproven` those of runs that were not seen to die.
+    pub fn new<'a>(
+        tags: impl IntoIterator<Item = &'a u32>,
+        unproven: impl IntoIterator<Item = &'a u32>,
+    ) -> Former {
+        Former {
+            known: tags.into_iter().copied().collect(),
+            unproven: unproven.into_iter().copied().collect(),
+        }
+    }
+
+    /// The run of this tag can write nothing any more. Of one that is not known nobody can say that.
+    pub fn is_dead(&self, tag: u32) -> bool {
+        let dead = self.known.contains(&tag) && !self.unproven.contains(&tag);
+        dead || haul_mutant::removed("unproven-inodes-are-copied")
+    }
 }
 
 /// Why a file is not read as a journal. A journal that is only torn or broken is no error.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use crate::support::compare::{ALL, assert_no_debris, assert_same, debris};
-use crate::support::run::Haul;
-use crate::support::sshd::Sshd;
+use crate::support::run::{self, Haul};
+use crate::support::sshd::{FarHaul, Sshd};
 use crate::support::way::{Way, contents};
 use crate::support::{Room, procs, read, set_mode, tree};
 
@@ -21,6 +21,10 @@ const SLOW: &str = "--rate=16MB/s";
 fn files(dir: &Path, is: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let all = debris(dir).into_iter();
     all.filter(|path| path.file_name().and_then(OsStr::to_str).is_some_and(&is)).collect()
+}
+
+fn read_if_there(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 fn temporary(dir: &Path) -> PathBuf {
@@ -61,36 +65,46 @@ fn a_fenced_run_writes_into_nothing_that_was_published() {
     assert_eq!(copy.metadata().expect("stat").mtime(), changed);
 }
 
-/// Goal: a run that was frozen and taken over publishes nothing any more: no old file over a new one.
-/// Method: many small files; stopped when some have their names; the sources change; another run completes; the first goes on.
+/// Goal: a run that was frozen and taken over publishes nothing any more: no old file over a new one, also none that it was about
+/// to publish when it was frozen.
+/// Method: many small files, and a large one, so that the next run lasts. A run whose syncs take long is stopped when threads of it
+/// are in the sync that comes before a file's name; the sources change; another run publishes all small files anew, and the first
+/// one goes on while that one is still there, before it removes what the first one left.
 #[test]
 fn a_fenced_run_publishes_nothing_old() {
-    need!("unshare");
+    need!("unshare", "strace");
+    const FILES: usize = 600;
     let room = Room::new();
     let (data, sink) = (room.dir("data"), room.dir("sink"));
+    tree::plain(&data, 90, 0, 128 << 20);
     let write = |version: &str| {
-        for i in 0..600 {
+        for i in 0..FILES {
             fs::write(data.join(format!("f{i}")), format!("{version} of {i}")).expect("write");
         }
     };
     write("version 1");
-    let published = || {
-        fs::read_dir(&sink).map_or(0, |dir| {
-            dir.flatten().filter(|e| !e.file_name().to_string_lossy().starts_with('.')).count()
-        })
+    let published = |version: &str| {
+        (0..FILES).filter(|i| read_if_there(&sink.join(format!("f{i}"))).starts_with(version)).count()
     };
-    let mut first = Haul::cp(["-r"]).args([contents(&data), sink.clone().into()]).start();
-    assert!(first.until(|_| published() >= 20), "it was over too early");
+    let cp = || Haul::cp(["-r", SLOW]).args([contents(&data), sink.clone().into()]);
+    // The first syncs of each thread are as fast as ever, so that some files have their names.
+    let slow = ["fsync:delay_enter=3s:when=4+", "fdatasync:delay_enter=3s:when=4+"].map(String::from);
+    let mut first = cp().injected(&slow).start();
+    let at_it = first.until(|run| procs::in_syncs(&run.near()) >= 4 && published("version 1") >= 4);
+    assert!(at_it, "it was over too early");
     first.signal(Signal::STOP);
-    assert!(published() < 600, "it was over when it was stopped");
+    assert!(published("version 1") < FILES, "it was over when it was stopped");
     write("another version 2");
-    Haul::cp(["-r"]).args([contents(&data), sink.clone().into()]).in_its_own_pids().run().sane().exits(0);
+    let mut second = cp().in_its_own_pids().start();
+    let all = second.until(|_| published("another version 2") == FILES);
+    assert!(all, "the next run was over before the first could go on\n{}", second.stderr());
     first.signal(Signal::CONT);
     first.wait().sane().exits(1);
-    for i in 0..600 {
-        let text = String::from_utf8(read(sink.join(format!("f{i}")))).expect("text");
-        assert_eq!(text, format!("another version 2 of {i}"));
-    }
+    assert!(!second.ended(), "the next run was over before the first had done what it had begun");
+    assert_eq!(published("another version 2"), FILES, "the frozen run published old files");
+    second.wait().sane().exits(0);
+    assert_eq!(published("another version 2"), FILES);
+    assert!(read(sink.join("big")) == read(data.join("big")));
 }
 
 /// Goal: a run that lives keeps its job where `/proc` speaks of other processes than ours.
@@ -137,29 +151,42 @@ fn a_stop_is_heeded_while_another_run_is_watched() {
     assert_same(&data, &sink.join("data"), ALL);
 }
 
-/// Goal: the same command right after its near end was killed waits for the far end that is left, and completes.
-/// Method: a push, killed at its near end half-way, and again at once.
+/// Goal: the same command right after its near end was killed waits for the far end that is left, says so, and completes.
+/// Method: a push, killed at its near end half-way, and again at once. The syncs of the first far end take long, so that it cannot
+/// be gone by then: it ends when what it has begun is on media.
 #[test]
 fn a_rerun_waits_for_the_dying_far_end() {
-    need!("sshd");
+    need!("sshd", "strace");
+    let slow = ["fsync:delay_enter=3s", "fdatasync:delay_enter=3s"].map(String::from);
+    let under: Vec<String> = run::strace_args(&slow).iter().map(|word| format!("'{word}'")).collect();
     let room = Room::new();
-    let (data, way) = (room.dir("data"), Way::Push(Sshd::start()));
+    let is_slow = room.file("is-slow", "");
+    let script = format!(
+        "[ ! -e {} ] || exec {} \"$HAUL\" \"$@\"\nexec \"$HAUL\" \"$@\"",
+        is_slow.display(),
+        under.join(" ")
+    );
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let way = Way::Push(Sshd::start_as(FarHaul::Script(script), None));
     tree::plain(&data, 83, 100, 64 << 20);
-    for round in 0..3 {
-        let sink = room.dir(&format!("sink{round}"));
-        let mut first = way.cp(&["-r"], &[&data], &sink).start();
-        let Way::Push(sshd) = &way else { unreachable!() };
-        assert!(
-            first.until(|_| procs::written(&procs::marked(&sshd.mark)) >= 24 << 20),
-            "it was over too early"
-        );
-        first.signal(Signal::KILL);
-        way.cp(&["-r"], &[&data], &sink).run().sane().exits(0);
-        assert_same(&data, &sink.join("data"), ALL);
-        drop(first);
-        procs::wait_gone(&sshd.mark);
-        assert_no_debris(&sink);
-    }
+    let Way::Push(sshd) = &way else { unreachable!() };
+    let mut first = way.cp(&["-r"], &[&data], &sink).start();
+    let far = || procs::marked(&sshd.mark);
+    let begun = first.until(|_| procs::written(&far()) >= 24 << 20 && procs::in_syncs(&far()) > 0);
+    assert!(begun, "it was over too early");
+    fs::remove_file(is_slow).expect("rm");
+    first.signal(Signal::KILL);
+    let ended = way.cp(&["-r"], &[&data], &sink).run().sane().exits(0);
+    let told = ["another run of this job is there", "waiting for the run before to end"];
+    assert!(
+        told.iter().any(|told| ended.stderr.contains(told)),
+        "it does not say what it waits for\n{}",
+        ended.stderr
+    );
+    assert_same(&data, &sink.join("data"), ALL);
+    drop(first);
+    procs::wait_gone(&sshd.mark);
+    assert_no_debris(&sink);
 }
 
 /// Goal: files whose names look like haul's are copied like all others, and by a second run left alone.

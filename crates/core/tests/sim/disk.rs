@@ -121,6 +121,21 @@ impl Disk {
         self.change(dir, Change::Rename(from, to));
     }
 
+    /// What stands at a name.
+    pub fn at(&self, dir: DirKey, name: Name) -> Option<Node> {
+        self.dirs.get(&dir)?.live.get(&name).copied()
+    }
+
+    /// A copy of a file in an inode of its own, on media.
+    pub fn copy_file(&mut self, dir: DirKey, name: Name, from: usize) -> usize {
+        let blocks = self.files[from].blocks.iter();
+        let blocks = blocks.map(|b| Block { live: b.live, durable: b.live, dirty: false }).collect();
+        let len = self.files[from].len;
+        let made = self.make_file(dir, name);
+        self.files[made] = File { blocks, len, len_durable: len, ..File::default() };
+        made
+    }
+
     pub fn remove(&mut self, dir: DirKey, name: Name) {
         if self.dir(dir).live.contains_key(&name) {
             self.change(dir, Change::Remove(name));

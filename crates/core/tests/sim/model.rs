@@ -301,6 +301,19 @@ impl Tree {
         Some(i)
     }
 
+    /// Somebody puts an older version of a file back, as it was. Returns it, if there is one.
+    pub fn restore(&mut self, rng: &mut Rng, entry: usize) -> Option<Version> {
+        let entry = &mut self.entries[entry];
+        let Kind::File(versions) = &mut entry.kind else { return None };
+        if !entry.alive || versions.len() < 2 {
+            return None;
+        }
+        let ctime = versions.last().expect("at least one").ctime + 1;
+        let version = Version { ctime, ..versions[rng.usize(..versions.len() - 1)] };
+        versions.push(version);
+        Some(version)
+    }
+
     /// Something happens to a file at the source. Returns it and what happened; true: its content, length
     /// or mtime are not what they were.
     pub fn disturb(&mut self, rng: &mut Rng) -> Option<(usize, &'static str, bool)> {

@@ -1,14 +1,14 @@
 //! The sink's end: storage engine, journal and driver around `transfer::sink`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{BufferId, DirId, FileId, TargetId};
-use haul_core::journal::{Record, Replay, compact};
+use haul_core::ids::{BufferId, DirId, FileId, TargetId, Time};
+use haul_core::journal::{Former, Record, Replay, compact};
 use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
@@ -19,6 +19,7 @@ use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
+use super::frozen::Midway;
 use super::model::{BLOCK, GARBAGE, KEYS, NOTHING, ZERO, blocks_of, entry_of, mixed_node};
 use super::world::World;
 
@@ -40,7 +41,18 @@ struct Payload {
 pub struct SinkEnd {
     pub machine: Sink,
     pub tag: u32,
+    pub epoch: u32,
     old_tags: Vec<u32>,
+    /// Which of the runs before are dead, and whether names are looked at again at the end.
+    former: Former,
+    pub confirm: bool,
+    /// What was given to names, if they are looked at again.
+    pub given: BTreeMap<(DirKey, usize), Node>,
+    /// When the job was last seen to be ours.
+    pub seen_owner: Option<Time>,
+    /// How far commits were when the job was lost, and what became of those that landed since.
+    pub midway: BTreeMap<FileId, Midway>,
+    pub landed: HashMap<FileId, Result<(), Failure>>,
     dirs: HashMap<DirId, (DirId, usize)>,
     pub ops: Vec<SinkOp>,
     pub journal_ops: Vec<SinkOp>,
@@ -72,11 +84,18 @@ impl World {
             replay.finish(boot, self.durable).expect("a journal of ours")
         });
         let resumed = replayed.is_some();
-        let replayed = replayed.unwrap_or_default();
+        let mut replayed = replayed.unwrap_or_default();
         self.note(|| format!("sink starts with {replayed:?}"));
         self.epoch += 1;
         self.tags += 1;
         let tag = self.tags;
+        let unproven = self.take_job(self.epoch);
+        if unproven {
+            replayed.follow_unproven();
+        }
+        let confirm = unproven || replayed.may_be_overtaken();
+        self.s.follows = unproven || !replayed.unproven.is_empty();
+        let former = Former::new(&replayed.tags, &replayed.unproven);
         let head = Record::Head { job: [1; 16], root_ino: 1 };
         let session = Record::Session { epoch: self.epoch, tag, boot, durable: self.durable };
         let (bytes, log, _, next_slot) = compact(&replayed, head, session);
@@ -117,7 +136,14 @@ impl World {
         self.s.sink = Some(SinkEnd {
             machine: Sink::new(config, Resume { replayed, log, next_slot }),
             tag,
+            epoch: self.epoch,
             old_tags,
+            former,
+            confirm,
+            given: BTreeMap::new(),
+            seen_owner: None,
+            midway: BTreeMap::new(),
+            landed: HashMap::new(),
             dirs: HashMap::new(),
             ops: Vec::new(),
             journal_ops: Vec::new(),
@@ -198,6 +224,7 @@ impl World {
             self.fault(entry);
             return Err(failure(Stage::Write, 5));
         }
+        self.check_writer(temp);
         self.disk.write(temp, (offset / BLOCK) as usize, keys, offset + len);
         Ok(())
     }
@@ -235,6 +262,10 @@ impl World {
     pub fn sink_exec(&mut self) {
         let count = self.snk().ops.len();
         let at = self.rng.usize(..count);
+        self.sink_exec_at(at);
+    }
+
+    pub fn sink_exec_at(&mut self, at: usize) {
         let op = self.snk().ops.swap_remove(at);
         self.sink_do(op);
     }
@@ -251,7 +282,7 @@ impl World {
             self.note(|| format!("sink writes {} bytes of journal", bytes.len()));
             self.journal.bytes.as_mut().expect("the journal was begun").extend_from_slice(&bytes);
             self.snk().journal_ops.insert(0, op);
-            if !self.quiet && self.rng.u8(..16) == 0 {
+            if !self.quiet && !self.freezes.in_aside && self.rng.u8(..16) == 0 {
                 self.power_cut();
             }
             return;
@@ -337,6 +368,10 @@ impl World {
             SinkOp::MakeLinks { items } => {
                 let mut results = Vec::new();
                 for item in items {
+                    if !self.fence() {
+                        results.push((item.file.id, Err(failure(Stage::Publish, 0))));
+                        continue;
+                    }
                     let dir = self.enter(item.file.parent);
                     self.disk.make_link(dir, (entry_of(&item.file.name), None));
                     results.push((item.file.id, Ok(Change::NEW)));
@@ -374,6 +409,10 @@ impl World {
             SinkOp::FinishDirs { durable, dirs } => {
                 let mut results = Vec::new();
                 for (id, meta) in dirs {
+                    if !self.fence() {
+                        results.push((id, Err(failure(Stage::Publish, 0))));
+                        continue;
+                    }
                     let dir = self.enter(id);
                     self.sweep_tags(dir);
                     self.disk.set_dir_mtime(dir, meta.mtime.secs);
@@ -408,15 +447,25 @@ impl World {
                 SinkDone::Journal { result }
             }
             SinkOp::Note { .. } | SinkOp::RefuseNote { .. } => unreachable!("nothing is closed here"),
-            SinkOp::RemoveJournal => {
-                self.sweep_tags(None);
-                self.disk.sync_dir(None);
-                self.journal.bytes = None;
-                self.journal.durable = 0;
-                SinkDone::RemoveJournal { result: Ok(()) }
-            }
+            SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: self.remove_journal() },
         };
         self.snk().dones.push(done);
+    }
+
+    fn remove_journal(&mut self) -> Result<(), Failure> {
+        if !self.still_owner() {
+            return Err(failure(Stage::Publish, 0));
+        }
+        self.sweep_tags(None);
+        self.disk.sync_dir(None);
+        if !self.confirm() {
+            return Err(failure(Stage::Publish, 0));
+        }
+        self.journal.bytes = None;
+        self.journal.durable = 0;
+        self.freezes.owner = None;
+        self.promise();
+        Ok(())
     }
 
     /// Removes what dead runs left in a directory.
@@ -435,8 +484,19 @@ impl World {
             && let Some(Node::File(file)) =
                 self.disk.dir(dir).live.get(&(entry, Some((tag, number)))).copied()
         {
-            let ours = (self.snk().tag, number);
-            self.disk.rename(dir, (entry, Some((tag, number))), (entry, Some(ours)));
+            let (old, ours) = ((entry, Some((tag, number))), (self.snk().tag, number));
+            let file = match self.snk().former.is_dead(tag) {
+                true => {
+                    self.disk.rename(dir, old, (entry, Some(ours)));
+                    file
+                }
+                // Whoever has it open may go on writing.
+                false => {
+                    let copy = self.disk.copy_file(dir, (entry, Some(ours)), file);
+                    self.disk.remove(dir, old);
+                    copy
+                }
+            };
             self.snk().open.insert(item.file.id, OpenFile { dir, entry, number, file, failed: false });
             adopted = true;
             len = self.disk.files[file].len;
@@ -457,7 +517,11 @@ impl World {
                 Existing::File { size: file.len, mtime, grain: 1, rights }
             }
         };
-        let inode = (existing != Existing::Nothing).then_some(Inode { dev: 0, ino: entry as u64 });
+        let inode = self.inode_at(dir, entry);
+        let snk = self.s.sink.as_mut().expect("the sink runs");
+        if snk.confirm && !haul_mutant::removed("found-names-are-confirmed") {
+            snk.given.extend(self.disk.at(dir, (entry, None)).map(|node| ((dir, entry), node)));
+        }
         Found { existing, inode, adopted, len }
     }
 
@@ -479,7 +543,24 @@ impl World {
         }
     }
 
-    fn commit(&mut self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
+    /// What stands at a final name.
+    fn inode_at(&self, dir: DirKey, entry: usize) -> Option<Inode> {
+        Some(match self.disk.at(dir, (entry, None))? {
+            Node::File(file) => Inode { dev: 1, ino: file as u64 },
+            Node::Dir | Node::Link => Inode { dev: 0, ino: entry as u64 },
+        })
+    }
+
+    pub fn commit(&mut self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
+        if let Some(landed) = self.snk().landed.remove(&item.id) {
+            return landed;
+        }
+        if !self.snk().midway.contains_key(&item.id) && !self.check_owner() {
+            if let Some(open) = self.snk().open.get_mut(&item.id) {
+                open.failed = true;
+            }
+            return Err(failure(Stage::Publish, 0));
+        }
         let result = match &item.publish {
             None => self.commit_part(item.id, durable),
             Some(publish) => self.publish(publish, durable),
@@ -492,7 +573,10 @@ impl World {
             open.failed = true;
             let (dir, entry, number) = (open.dir, open.entry, open.number);
             let name = (entry, Some((self.snk().tag, number)));
-            self.disk.remove(dir, name);
+            // What a run has lost is not its own to remove.
+            if self.still_owner() {
+                self.disk.remove(dir, name);
+            }
         }
         result
     }
@@ -529,6 +613,7 @@ impl World {
             }
         }
         assert_eq!(self.disk.files[temp].len, file.size, "entry {entry}: length at publication");
+        self.check_writer(temp);
         self.disk.files[temp].mtime = publish.meta.mtime.secs;
         if durable {
             let good = !self.strikes(60);
@@ -545,8 +630,38 @@ impl World {
             "entry {entry} is published with what no version had: {:?}",
             self.disk.files[temp]
         );
-        let tag = (self.snk().tag, file.number);
-        self.disk.rename(dir, (entry, Some(tag)), (entry, None));
+        self.give_name(publish, dir, entry)
+    }
+
+    /// Gives a temporary its final name: over what was found there, or over nothing.
+    fn give_name(&mut self, publish: &Publish, dir: DirKey, entry: usize) -> Result<(), Failure> {
+        let midway = self.snk().midway.get(&publish.file.id).copied();
+        if midway != Some(Midway::Fenced) && !self.fence() {
+            return Err(failure(Stage::Publish, 0));
+        }
+        let temp = (entry, Some((self.snk().tag, publish.file.number)));
+        let Some(Node::File(file)) = self.disk.at(dir, temp) else {
+            // The next run took it over, or removed it.
+            assert!(!self.still_owner(), "the temporary of entry {entry} is gone");
+            return Err(failure(Stage::Publish, 2));
+        };
+        let stands = self.inode_at(dir, entry);
+        // Past its last look at the owner it has looked at the name, too; over nothing the kernel gives no name that is taken.
+        let looked = midway == Some(Midway::Fenced) && publish.found.is_some();
+        if stands.is_some() && stands != publish.found && !looked {
+            assert!(
+                self.s.follows || self.freezes.in_aside,
+                "entry {entry} is not what was found: {stands:?}"
+            );
+            self.fault(entry);
+            return Err(failure(Stage::Publish, 17));
+        }
+        self.disk.rename(dir, temp, (entry, None));
+        self.gave_name(entry, file, midway);
+        let snk = self.snk();
+        if snk.confirm {
+            snk.given.insert((dir, entry), Node::File(file));
+        }
         Ok(())
     }
 
@@ -648,7 +763,8 @@ impl World {
                 SinkAction::EntryEnded { .. } | SinkAction::Trouble { .. } | SinkAction::Notice(_) => {}
                 SinkAction::Finished(end) => {
                     self.note(|| format!("sink finished: {end:?}"));
-                    if end == SessionEnd::Complete {
+                    // Behind one that is aside the next may have begun.
+                    if end == SessionEnd::Complete && !self.freezes.in_aside {
                         self.judge_complete();
                     }
                     // The engine ends what it was given.

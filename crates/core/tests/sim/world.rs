@@ -15,6 +15,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{OnChange, Source, SourceConfig, SpillConfig};
 
 use super::disk::{Disk, JournalFile, Node};
+use super::frozen::Freezes;
 use super::link::{Control, Stream};
 use super::model::{BLOCK, Kind, OLD, Tree, Version, blocks_of};
 use super::sink::SinkEnd;
@@ -58,6 +59,7 @@ enum Fate {
     PowerCut,
     StopSource,
     StopSink,
+    Freeze,
 }
 
 /// One session and what connects its ends.
@@ -83,6 +85,12 @@ pub struct Session {
     pub held: Vec<usize>,
     pub copied: u64,
     pub unchanged: u64,
+    /// Entries that ended well at the source, those of them that were copied, and how many failed.
+    pub right: HashSet<usize>,
+    pub copies: HashSet<usize>,
+    pub failed: u64,
+    /// The run before may still publish something.
+    pub follows: bool,
     weights: [u8; EVENTS],
     /// Streams may join later, and control again.
     joins: bool,
@@ -129,6 +137,9 @@ pub struct World {
     /// Somebody alters temporaries between the sessions. Numbers of its own, too; and the entries that were struck.
     alters: Option<Rng>,
     pub altered: HashSet<usize>,
+    /// Inodes that have a final name, by the epoch that gave it.
+    pub published: HashMap<usize, u32>,
+    pub freezes: Freezes,
     pub s: Session,
 }
 
@@ -188,7 +199,7 @@ impl Event {
     }
 }
 
-fn no_session() -> Session {
+pub fn no_session() -> Session {
     Session {
         ids: Vec::new(),
         announced: HashMap::new(),
@@ -207,6 +218,10 @@ fn no_session() -> Session {
         held: Vec::new(),
         copied: 0,
         unchanged: 0,
+        right: HashSet::new(),
+        copies: HashSet::new(),
+        failed: 0,
+        follows: false,
         weights: [1; EVENTS],
         joins: false,
         dark: false,
@@ -215,43 +230,7 @@ fn no_session() -> Session {
 
 /// Runs one seed to its end; panics where something is wrong. Returns the steps that it took.
 pub fn run(seed: u64) -> u64 {
-    let mut rng = Rng::with_seed(seed);
-    let tree = Tree::new(&mut rng);
-    let durable = rng.u8(..5) != 0;
-    let mut world = World {
-        acks: vec![None; tree.entries.len()],
-        tree,
-        disk: Disk::new(),
-        journal: JournalFile::default(),
-        now: Time(0),
-        boot: 1,
-        tags: 0,
-        epoch: 0,
-        durable,
-        object_size: BLOCK as u32,
-        holes: rng.u8(..5) != 0,
-        quiet: false,
-        knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
-        spill: matches!(seed % 8, 1 | 2 | 5).then(|| Rng::with_seed(!seed)),
-        targets: None,
-        sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
-        layouts: !seed.is_multiple_of(3),
-        changed: match seed % 10 {
-            1 | 4 => OnChange::Prefix,
-            9 => OnChange::Fail,
-            _ => OnChange::Retry,
-        },
-        grows: matches!(seed % 10, 1 | 4).then(|| Rng::with_seed(!seed)),
-        young: Rng::with_seed(!seed),
-        hides: true,
-        looked_at: HashSet::new(),
-        hidden: Vec::new(),
-        alters: (seed % 5 < 2).then(|| Rng::with_seed(!seed)),
-        altered: HashSet::new(),
-        s: no_session(),
-        rng,
-    };
-    world.stand_already();
+    let mut world = World::new(seed);
     let mut steps = 0;
     let mut targets = (seed % 8 >= 4).then(|| Rng::with_seed(!seed));
     for _ in 0..world.rng.u8(..8) {
@@ -260,22 +239,71 @@ pub fn run(seed: u64) -> u64 {
     }
     world.quiet = true;
     world.note(|| "quiet from here".into());
-    steps += world.session();
-    assert_eq!(world.s.source_end, Some(SessionEnd::Complete), "a quiet session ends complete");
-    assert_eq!(world.s.sink_end, Some(SessionEnd::Complete), "a quiet session ends complete");
-    world.judge_copy();
-    steps += world.session();
-    assert_eq!(world.s.source_end, Some(SessionEnd::Complete));
-    assert_eq!(world.s.sink_end, Some(SessionEnd::Complete));
-    world.judge_copy();
-    let files = (0..world.tree.entries.len())
-        .filter(|e| world.tree.entries[*e].alive && world.tree.version(*e).is_some())
-        .count();
-    assert_eq!(world.s.unchanged, files as u64, "a second run finds all unchanged");
-    steps
+    steps + world.run_quiet()
 }
 
 impl World {
+    /// The world of a seed, before its first session.
+    pub fn new(seed: u64) -> World {
+        let mut rng = Rng::with_seed(seed);
+        let tree = Tree::new(&mut rng);
+        let durable = rng.u8(..5) != 0;
+        let mut world = World {
+            acks: vec![None; tree.entries.len()],
+            tree,
+            disk: Disk::new(),
+            journal: JournalFile::default(),
+            now: Time(0),
+            boot: 1,
+            tags: 0,
+            epoch: 0,
+            durable,
+            object_size: BLOCK as u32,
+            holes: rng.u8(..5) != 0,
+            quiet: false,
+            knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
+            spill: matches!(seed % 8, 1 | 2 | 5).then(|| Rng::with_seed(!seed)),
+            targets: None,
+            sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
+            layouts: !seed.is_multiple_of(3),
+            changed: match seed % 10 {
+                1 | 4 => OnChange::Prefix,
+                9 => OnChange::Fail,
+                _ => OnChange::Retry,
+            },
+            grows: matches!(seed % 10, 1 | 4).then(|| Rng::with_seed(!seed)),
+            young: Rng::with_seed(!seed),
+            hides: true,
+            looked_at: HashSet::new(),
+            hidden: Vec::new(),
+            alters: (seed % 5 < 2).then(|| Rng::with_seed(!seed)),
+            altered: HashSet::new(),
+            published: HashMap::new(),
+            freezes: Freezes::default(),
+            s: no_session(),
+            rng,
+        };
+        world.stand_already();
+        world
+    }
+
+    /// Nothing happens any more: one session completes, and another finds all unchanged. Returns the steps that they took.
+    pub fn run_quiet(&mut self) -> u64 {
+        let mut steps = self.session();
+        assert_eq!(self.s.source_end, Some(SessionEnd::Complete), "a quiet session ends complete");
+        assert_eq!(self.s.sink_end, Some(SessionEnd::Complete), "a quiet session ends complete");
+        self.judge_copy();
+        steps += self.session();
+        assert_eq!(self.s.source_end, Some(SessionEnd::Complete));
+        assert_eq!(self.s.sink_end, Some(SessionEnd::Complete));
+        self.judge_copy();
+        let files = (0..self.tree.entries.len())
+            .filter(|e| self.tree.entries[*e].alive && self.tree.version(*e).is_some())
+            .count();
+        assert_eq!(self.s.unchanged, files as u64, "a second run finds all unchanged");
+        steps
+    }
+
     pub fn note(&self, text: impl FnOnce() -> String) {
         TRACE.with_borrow_mut(|trace| {
             if let Some(trace) = trace {
@@ -359,8 +387,9 @@ impl World {
     }
 
     /// One session, from start to the end of both ends. Returns the steps that it took.
-    fn session(&mut self) -> u64 {
+    pub fn session(&mut self) -> u64 {
         self.s = no_session();
+        self.begin_apart();
         if !self.quiet {
             for _ in 0..self.rng.u8(..3) {
                 self.disturb();
@@ -427,6 +456,7 @@ impl World {
                 Fate::StopSink,
             ][self.rng.usize(..7)],
         };
+        let fate = if self.may_freeze() { Fate::Freeze } else { fate };
         let fate_at = if self.rng.bool() { self.rng.u32(..120) } else { self.rng.u32(..800) };
         self.note(|| {
             format!(
@@ -441,20 +471,32 @@ impl World {
         while self.s.source.is_some() || self.s.sink.is_some() {
             steps += 1;
             assert!(steps < STEPS_MAX, "a session without an end");
-            if steps == fate_at {
+            if steps == fate_at && fate != Fate::Freeze {
+                self.suffer(fate);
+            }
+            if steps >= fate_at && fate == Fate::Freeze && self.freezes_now() {
                 self.suffer(fate);
             }
             self.trouble();
             self.turn_knobs();
             self.step();
+            self.step_aside();
         }
+        self.give_word();
         u64::from(steps)
+    }
+
+    /// The next fate is a frost: where somebody freezes, every other session that none is aside of.
+    fn may_freeze(&mut self) -> bool {
+        let free = self.freezes.aside.is_none() && !self.quiet;
+        free && self.freezes.rng.as_mut().is_some_and(Rng::bool)
     }
 
     fn suffer(&mut self, fate: Fate) {
         self.note(|| format!("-- {fate:?}"));
         match fate {
             Fate::None => {}
+            Fate::Freeze => self.freeze(),
             Fate::KillSource => self.source_gone(false),
             Fate::KillSink => self.sink_gone(false),
             Fate::PowerCut => self.power_cut(),
@@ -489,6 +531,15 @@ impl World {
             self.acks.fill(None);
         }
         self.judge_names();
+        self.forget_aside();
+        // A name that was not on media may be a temporary's again.
+        let named = |file: &usize| {
+            self.disk.names().any(|(_, (_, tag), node)| tag.is_none() && node == Node::File(*file))
+        };
+        let unnamed: Vec<usize> = self.published.keys().copied().filter(|file| !named(file)).collect();
+        for file in unnamed {
+            self.published.remove(&file);
+        }
         self.sink_gone(false);
     }
 
@@ -524,6 +575,10 @@ impl World {
             })
             .collect();
         temporaries.sort_unstable();
+        if self.freezes.aside.is_some() {
+            // Somebody has them open.
+            return;
+        }
         let Some(rng) = &mut self.alters else { return };
         let mut told = Vec::new();
         for (entry, file) in temporaries {
@@ -668,7 +723,14 @@ impl World {
     }
 
     /// One thing happens.
-    fn step(&mut self) {
+    pub fn step(&mut self) {
+        if !self.step_unless(false, false) {
+            self.wait();
+        }
+    }
+
+    /// One thing happens that needs no frozen end. False: nothing does.
+    pub fn step_unless(&mut self, source_frozen: bool, sink_frozen: bool) -> bool {
         self.now = Time(self.now.0 + self.rng.u64(1..4_000_000));
         self.change_hidden();
         let mut events = Vec::with_capacity(24);
@@ -678,20 +740,21 @@ impl World {
                 events.push(event);
             }
         };
-        if let Some(src) = &self.s.source {
+        if let Some(src) = self.s.source.as_ref().filter(|_| !source_frozen) {
             push(self.some_source_op().is_some(), Event::SourceExec);
             push(!src.dones.is_empty(), Event::SourceDone);
             push(!src.spill_ops.is_empty(), Event::SpillExec);
             push(!self.s.down.is_empty() || (self.s.down.over && !self.s.down.told), Event::Down);
             push(walks, Event::Walk);
         }
-        if let Some(snk) = &self.s.sink {
+        if let Some(snk) = self.s.sink.as_ref().filter(|_| !sink_frozen) {
             push(!snk.ops.is_empty(), Event::SinkExec);
             push(!snk.journal_ops.is_empty(), Event::JournalExec);
             push(!snk.dones.is_empty(), Event::SinkDone);
             push(!self.s.up.is_empty() || (self.s.up.over && !self.s.up.told), Event::Up);
         }
-        let (has_source, has_sink) = (self.s.source.is_some(), self.s.sink.is_some());
+        let has_source = self.s.source.is_some() && !source_frozen;
+        let has_sink = self.s.sink.is_some() && !sink_frozen;
         push(self.s.dark && has_source && has_sink, Event::Rejoin);
         for (i, stream) in self.s.streams.iter().enumerate() {
             let (source, sink) = (has_source && stream.source_knows, has_sink && stream.sink_knows);
@@ -704,7 +767,7 @@ impl World {
         }
         let total: u32 = events.iter().map(|e| u32::from(self.s.weights[e.class()])).sum();
         if total == 0 {
-            return self.wait();
+            return false;
         }
         let mut pick = self.rng.u32(..total);
         let event = *events
@@ -717,18 +780,19 @@ impl World {
             })
             .expect("the weights' sum is the total");
         self.happen(event);
-        if let Some(src) = &mut self.s.source {
+        if let Some(src) = self.s.source.as_mut().filter(|_| !source_frozen) {
             src.machine.handle_tick(self.now);
         }
-        if let Some(snk) = &mut self.s.sink {
+        if let Some(snk) = self.s.sink.as_mut().filter(|_| !sink_frozen) {
             snk.machine.handle_tick(self.now);
         }
-        if self.rng.u8(..4) != 0 {
+        if self.rng.u8(..4) != 0 && !source_frozen {
             self.source_act();
         }
-        if self.rng.u8(..4) != 0 {
+        if self.rng.u8(..4) != 0 && !sink_frozen {
             self.sink_act();
         }
+        true
     }
 
     fn happen(&mut self, event: Event) {

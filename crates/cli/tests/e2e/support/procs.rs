@@ -61,6 +61,21 @@ fn written_by(pid: Pid) -> Option<u64> {
     Some(count("wchar: ")?.max(count("write_bytes: ").unwrap_or(0)))
 }
 
+/// The numbers of `fsync` and `fdatasync`.
+const SYNCS: [&str; 2] = if cfg!(target_arch = "x86_64") { ["74", "75"] } else { ["82", "83"] };
+
+/// Threads of these processes that are in a sync now.
+pub fn in_syncs(pids: &[Pid]) -> usize {
+    let syncs = |pid: &Pid| {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).ok()?;
+        let calls = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("syscall")).ok());
+        Some(
+            calls.filter(|call| call.split(' ').next().is_some_and(|number| SYNCS.contains(&number))).count(),
+        )
+    };
+    pids.iter().filter_map(syncs).sum()
+}
+
 /// Waits until no process carries the mark.
 ///
 /// # Panics

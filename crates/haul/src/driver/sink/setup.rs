@@ -156,11 +156,8 @@ pub(super) fn set_up(
         replayed.done.clear();
         replayed.widened.clear();
     }
-    if owner.follows_unproven()
-        && let Some(last) = replayed.tags.last().copied()
-    {
-        replayed.unproven.retain(|tag| *tag != last);
-        replayed.unproven.push(last);
+    if owner.follows_unproven() {
+        replayed.follow_unproven();
     }
     if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
         let text = format!(

@@ -71,7 +71,7 @@ impl Session {
                         clean: setup.clean,
                     },
                     adopt: setup.adopt,
-                    confirm: owner.follows_unproven(),
+                    confirm: owner.follows_unproven() || setup.resume.replayed.may_be_overtaken(),
                     threads: usize::from(request.writers),
                     dir_owner: setup.policy.owner,
                     still_owner,

@@ -9,11 +9,11 @@
 //! run keeps to this, so that to know a temporary's tag is enough.
 //! Left out: whether its content is right; nothing here makes it believed.
 
-use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_core::entry::Name;
+use haul_core::journal::Former;
 use haul_core::transfer::op::SinkFile;
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, SeekFrom, Stat};
@@ -34,29 +34,21 @@ const READ_LEN: usize = 1 << 20;
 pub struct Adopt {
     /// How our files look here. `None`: nothing is taken over, for nobody can tell whose a file is.
     pub ours: Option<Ours>,
-    /// Tags of all earlier runs that are known, and of those that were not seen to die.
-    pub tags: HashSet<u32>,
-    pub unproven: HashSet<u32>,
+    /// By what names say of their tags.
+    pub former: Former,
     /// What was taken over, or has its name.
     pub(super) taken: Taken,
 }
 
 impl Adopt {
     pub fn new(ours: Option<Ours>, tags: &[u32], unproven: &[u32]) -> Adopt {
-        let bits = |tags: &[u32]| tags.iter().copied().map(tag_bits).collect();
-        Adopt { ours, tags: bits(tags), unproven: bits(unproven), taken: Taken::default() }
+        let bits = |tags: &[u32]| tags.iter().copied().map(tag_bits).collect::<Vec<u32>>();
+        Adopt { ours, former: Former::new(&bits(tags), &bits(unproven)), taken: Taken::default() }
     }
 
     /// Nobody need look any more for this temporary, of which the journal speaks.
     pub(super) fn met(&self, tag: u32, number: u64) {
         lock(&self.taken).push((tag_bits(tag), number_bits(number)));
-    }
-
-    /// The run of this tag can write nothing any more. Of one that is not known nobody can say that.
-    fn is_dead(&self, tag: u32) -> bool {
-        let tag = tag_bits(tag);
-        let dead = self.tags.contains(&tag) && !self.unproven.contains(&tag);
-        dead || haul_mutant::removed("unproven-inodes-are-copied")
     }
 }
 
@@ -100,7 +92,7 @@ impl Files {
         if !ours.made(&stat) {
             return Ok(None);
         }
-        if !self.adopt.is_dead(tag) {
+        if !self.adopt.former.is_dead(tag_bits(tag)) {
             return self.copy_over(file, dir, (&old, &new), &fd).map_err(|errno| fail("copy", errno));
         }
         match jail.rename_new(dir, &old, &new) {

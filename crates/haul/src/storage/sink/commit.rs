@@ -159,7 +159,7 @@ impl Sink {
         }
         renamed.map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
         match &self.published {
-            Some(published) => published.add(&self.tree, file.parent, &file.name, &given),
+            Some(published) => published.add(&self.tree, file.parent, &file.name, inode_of(&given)),
             None => Ok(()),
         }
     }

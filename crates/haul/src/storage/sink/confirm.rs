@@ -1,9 +1,10 @@
-//! What a run published that followed one which may still publish, looked at before it is called complete.
+//! What a run published or found that followed one which may still publish, looked at before it is called complete.
 //!
-//! In: each name that was given, with the inode that it was given to. Out: whether all of them still stand.
+//! In: each name that was given, with the inode that it was given to, and each file that stood at a name already, for that may
+//! be all that the copy needs there. Out: whether all of them still stand.
 //! What must hold: a run that was frozen between its look at the owner file and its rename can put an old file over a new
 //! one when it goes on; a run that took its job over does not end with success over such a file.
-//! Assumed: nobody else replaces what was just copied. Where that happens the run fails too, and the next one looks again.
+//! Assumed: nobody else replaces what was just copied or found. Where that happens the run fails too, and the next one looks again.
 //! Left out: what happens after the look. A run that stays frozen until then can still rename the few files that it was about
 //! to, one for each of its threads.
 
@@ -14,13 +15,13 @@ use std::sync::{Arc, Mutex};
 
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
+use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::Stat;
 
 use super::tree::SinkTree;
 use super::{fault, lock};
 
-/// Most names that are remembered, about 100 bytes each. A run that publishes more is to be run again.
+/// Most names that are remembered, about 100 bytes each: in a run that follows one which was not seen to die.
 const NAMES_MAX: usize = 4 << 20;
 
 /// The names that a run gave.
@@ -36,19 +37,19 @@ struct Dir {
 }
 
 impl Published {
-    /// This name was given to this inode.
+    /// At this name stands this inode, which was given it or found there.
     ///
     /// # Errors
     /// There are too many.
-    pub(super) fn add(&self, tree: &SinkTree, dir: DirId, name: &Name, stat: &Stat) -> Result<(), Failure> {
+    pub(super) fn add(&self, tree: &SinkTree, dir: DirId, name: &Name, inode: Inode) -> Result<(), Failure> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= NAMES_MAX {
-            let text = "this run followed one that may still write, and published more files than it can look at again at its \
-                        end; run the same command once more";
+            let text = "this run follows one that may still write, and has more files than it can look at again at its end; see \
+                        that the former run is gone, remove what it left with `haul clean`, and run the same command again";
             return Err(fault::failure(Stage::Publish, 0, text));
         }
         let mut dirs = lock(&self.dirs);
         let known = dirs.entry(dir).or_insert_with(|| Dir { path: tree.names_of(dir), given: Vec::new() });
-        known.given.push((name.clone(), stat.st_dev, stat.st_ino));
+        known.given.push((name.clone(), inode.dev, inode.ino));
         Ok(())
     }
 
@@ -77,7 +78,7 @@ impl Published {
         }
         let Some(first) = first else { return Ok(()) };
         let text = format!(
-            "{lost} of the files that this run published were replaced meanwhile, {first} among them: perhaps by the run that it \
+            "{lost} of the files that this run published or found were replaced meanwhile, {first} among them: perhaps by the run that it \
              took over, which may still be there; run the same command again"
         );
         Err(fault::failure(Stage::Publish, 0, text))

@@ -188,6 +188,26 @@ fn published_names_are_confirmed() {
     }
 }
 
+/// Goal: nor does such a run end well over a file that it found right, and that was replaced after it was looked at.
+/// Method: a file that stands there is looked up, and replaced by a rename as a thawed run's, or not.
+#[test]
+fn found_names_are_confirmed() {
+    for replaced in [false, true] {
+        let mut bench = Bench::with(|config| config.confirm = true);
+        fs::write(bench.root.join("f"), "new").expect("write");
+        let found = bench.look(&file(1, DirId::ROOT, "f", 3), None);
+        assert!(matches!(found.existing, Existing::File { size: 3, .. }), "{found:?}");
+        if replaced {
+            fs::write(bench.root.join("late"), "old").expect("write");
+            fs::rename(bench.root.join("late"), bench.root.join("f")).expect("rename");
+        }
+        match bench.run(SinkOp::RemoveJournal, b"") {
+            SinkDone::RemoveJournal { result } => assert_eq!(result.is_err(), replaced, "{result:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Goal: an entry that takes the name of a file of a job here fails alone: of this job's temporaries, and of the journal,
 /// owner file or temporaries of another; the same names elsewhere are the user's.
 /// Method: files, links and directories of such names beside a live job, and beside none.
