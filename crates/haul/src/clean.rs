@@ -14,6 +14,7 @@ use crate::storage::jail::Jail;
 use crate::storage::sink::clean::{Job, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::{JobDir, Patience};
+use crate::users::name_of;
 
 /// What a job in a state directory has to do with a destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let mut line = CleanJob {
             key: job.key.as_str().to_owned(),
             state: state_of(&job),
+            what: job.owner.as_ref().map(|owner| owner.what.clone()).filter(|what| !what.is_empty()),
+            user: job.user.map(name_of),
+            age: job.age,
             files,
             bytes: bytes + job.journal.unwrap_or(0),
             removed: false,
@@ -56,11 +60,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             line.state += ", perhaps of another destination: left";
         } else if remove && job.life != Life::Alive {
             match remove_debris(root, place, &job, &replayed.tags, &Patience::default()) {
-                Ok(removed) => {
-                    line.files = removed.files;
-                    line.bytes = removed.bytes;
-                    line.removed = removed.failed == 0;
-                }
+                Ok(removed) => line.removed = removed.failed == 0,
                 Err(e) => line.state = e.to_string(),
             }
         }

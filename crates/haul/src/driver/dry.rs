@@ -59,6 +59,8 @@ struct Dry<'a> {
     /// Parent and name of each of them.
     places: HashMap<DirId, (DirId, Name)>,
     tally: Tally,
+    /// Files of which mode or owner alone would be brought up to date.
+    amended: u64,
 }
 
 /// Runs the sink end of a dry run.
@@ -80,6 +82,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         dirs: HashMap::new(),
         places: HashMap::new(),
         tally: Tally::default(),
+        amended: 0,
     };
     let mut pulse = Pulse::new();
     let begun = Instant::now();
@@ -115,7 +118,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
             break SessionEnd::Stopped;
         }
     };
-    let own = super::end_report(&Meter::default(), &links.strays, 0, 0);
+    let mut own = super::end_report(&Meter::default(), &links.strays, 0, 0);
+    own.amended = dry.amended;
     if let SessionEnd::Failed(failure) = &end {
         control.send(Message::Abort(failure.clone()));
     }
@@ -131,6 +135,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         far,
         processors: [None; 2],
         resumed: false,
+        kept: 0,
         chosen: Vec::new(),
         unwell: super::nobody_unwell(),
     }
@@ -237,6 +242,7 @@ impl Dry<'_> {
                 let planned = found.and_then(|found| plan(&found, fingerprint.size, &meta, policy));
                 let (end, change) = match planned {
                     Ok(state) => {
+                        self.amended += u64::from(matches!(state, FileState::Amended(_)));
                         let end = match state {
                             FileState::Planned(change) => (Ended::Copied, change),
                             FileState::Amended(change) => (Ended::Unchanged, change),
@@ -406,6 +412,7 @@ mod tests {
             dirs: HashMap::new(),
             places: HashMap::new(),
             tally: Tally::default(),
+            amended: 0,
         };
         let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
         let entry = |n: u64, parent| {
