@@ -3,7 +3,9 @@
 //! In: [`Progress`] as the engine sends it. Out: one line of text that fits a width. No clock and no
 //! terminal in here: time is `Progress::elapsed`.
 //! Invariants: what is shown never moves back; an ETA is shown only when the total is known (the walk has
-//! ended), there is data of at least [`ETA_AFTER`], and the copy neither waits nor is paused.
+//! ended), there is data of at least [`ETA_AFTER`], and the copy neither waits nor is paused; a rate is of data that was moved.
+//! The time that is left is that of bytes and files together: a file takes as long as so many bytes, and how many that
+//! are is learnt from samples that had more of the one or of the other.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -22,12 +24,24 @@ const SAMPLE_MIN: f64 = 0.05;
 /// An ETA beyond this is a guess that helps nobody.
 const ETA_MAX: f64 = 99.0 * 86400.0;
 
+/// What a file takes, in bytes that could be moved meanwhile, as long as nothing is known of it; and at most.
+const FILE_COSTS: f64 = 262_144.0;
+const FILE_COSTS_MAX: f64 = 16_777_216.0;
+/// What was learnt of it is forgotten in about this time, seconds.
+const FORGETS: f64 = 60.0;
+/// Where bytes and files came so nearly in step, nobody can tell which of them took the time.
+const IN_STEP: f64 = 0.9;
+
 /// Follows a run and renders its line.
 #[derive(Default)]
 pub struct Tracker {
     shown: Progress,
+    /// Data that was moved.
+    moved: Rate,
+    /// Bytes that were done without holes, and files.
     bytes: Rate,
     files: Rate,
+    costs: Costs,
     /// When data was seen to move for the first time.
     moving_since: Option<Duration>,
 }
@@ -60,6 +74,45 @@ impl Rate {
     }
 }
 
+/// How long a byte and a file take: the sums of a regression of time on bytes and files, without a constant.
+#[derive(Default)]
+struct Costs {
+    bytes_bytes: f64,
+    files_files: f64,
+    bytes_files: f64,
+    bytes_time: f64,
+    files_time: f64,
+}
+
+impl Costs {
+    fn add(&mut self, bytes: u64, files: u64, seconds: f64) {
+        let (bytes, files, keeps) = (bytes as f64, files as f64, (-seconds / FORGETS).exp());
+        for (sum, more) in [
+            (&mut self.bytes_bytes, bytes * bytes),
+            (&mut self.files_files, files * files),
+            (&mut self.bytes_files, bytes * files),
+            (&mut self.bytes_time, bytes * seconds),
+            (&mut self.files_time, files * seconds),
+        ] {
+            *sum = *sum * keeps + more;
+        }
+    }
+
+    /// So many bytes take as long as a file does beside its bytes.
+    fn of_file(&self) -> f64 {
+        let (both, mixed) = (self.bytes_bytes * self.files_files, self.bytes_files * self.bytes_files);
+        if both <= 0.0 || mixed >= IN_STEP * both {
+            return FILE_COSTS;
+        }
+        let byte = self.bytes_time * self.files_files - self.files_time * self.bytes_files;
+        let file = self.files_time * self.bytes_bytes - self.bytes_time * self.bytes_files;
+        match byte > 0.0 {
+            true => (file / byte).clamp(0.0, FILE_COSTS_MAX),
+            false => FILE_COSTS_MAX,
+        }
+    }
+}
+
 impl Tracker {
     /// Takes the next state. Values that went back (a resend, a late report) are held at their maximum.
     pub fn update(&mut self, new: &Progress) {
@@ -71,6 +124,7 @@ impl Tracker {
         now.unchanged = old.unchanged.max(new.unchanged);
         now.failed = old.failed.max(new.failed);
         now.bytes_sent = old.bytes_sent.max(new.bytes_sent);
+        now.holes = old.holes.max(new.holes);
         // A total may shrink when a file vanishes after the walk, but never below what is done.
         now.bytes_total = new.bytes_total.max(now.bytes_done);
         now.files_total = new.files_total.max(now.files_done);
@@ -84,18 +138,24 @@ impl Tracker {
             // Its bytes count in the next sample.
             now.bytes_done = old.bytes_done;
             now.files_done = old.files_done;
+            now.bytes_sent = old.bytes_sent;
+            now.holes = old.holes;
             return;
         }
         now.elapsed = new.elapsed;
         let (bytes, files) = (now.bytes_done - old.bytes_done, now.files_done - old.files_done);
-        if self.moving_since.is_none() && (bytes > 0 || files > 0) {
+        let bytes = bytes.saturating_sub(now.holes - old.holes);
+        let moved = now.bytes_sent - old.bytes_sent;
+        if self.moving_since.is_none() && (bytes > 0 || files > 0 || moved > 0) {
             // The end of the sample, for nobody knows when in it the data came.
             self.moving_since = Some(new.elapsed);
         }
         // A pause tells nothing of the rate.
         if self.moving_since.is_some() && !(old.paused && new.paused && bytes == 0 && files == 0) {
+            self.moved.add(moved, seconds);
             self.bytes.add(bytes, seconds);
             self.files.add(files, seconds);
+            self.costs.add(bytes, files, seconds);
         }
     }
 
@@ -104,13 +164,13 @@ impl Tracker {
         &self.shown
     }
 
-    /// Payload per second, over the last [`WINDOW`] seconds.
+    /// Data that was moved per second, over the last [`WINDOW`] seconds.
     pub fn bytes_per_second(&self) -> f64 {
-        self.bytes.per_second()
+        self.moved.per_second()
     }
 
-    /// Seconds until the end: the slower of what is left in bytes and what is left in files, for a tree of
-    /// small files ends with its files. `None` when that cannot be known honestly.
+    /// Seconds until the end, at the rate of the last seconds, for bytes and files together (see [`Costs::of_file`]).
+    /// `None` when that cannot be known honestly.
     pub fn eta(&self) -> Option<f64> {
         let p = &self.shown;
         if p.counting
@@ -120,15 +180,13 @@ impl Tracker {
         {
             return None;
         }
-        let left = |total: u64, done: u64, rate: f64| match total - done {
-            0 => 0.0,
-            left => left as f64 / rate,
+        let file = self.costs.of_file();
+        let work = |bytes: f64, files: f64| bytes + file * files;
+        let left = work((p.bytes_total - p.bytes_done) as f64, (p.files_total - p.files_done) as f64);
+        let eta = match left > 0.0 {
+            true => left / work(self.bytes.per_second(), self.files.per_second()),
+            false => 0.0,
         };
-        let bytes = left(p.bytes_total, p.bytes_done, self.bytes.per_second());
-        let per_second = self.files.per_second();
-        let files = left(p.files_total, p.files_done, per_second);
-        // While none ends, as during a large file, its bytes say when it does.
-        let eta = if per_second == 0.0 { bytes } else { bytes.max(files) };
         (eta.is_finite() && eta <= ETA_MAX).then_some(eta)
     }
 
@@ -248,6 +306,7 @@ mod tests {
     fn at(ms: u64, bytes_done: u64, counting: bool) -> Progress {
         Progress {
             bytes_done,
+            bytes_sent: bytes_done,
             bytes_total: 1_000_000_000,
             files_done: bytes_done / 1_000_000,
             files_total: 1000,
@@ -296,6 +355,7 @@ mod tests {
                     counting: random.bool(),
                     elapsed: Duration::from_millis(random.u64(..100_000)),
                     bytes_sent: random.u64(..),
+                    holes: random.u64(..) >> random.u32(..64),
                     checking: None,
                     waiting: None,
                     paused: false,
@@ -346,6 +406,7 @@ mod tests {
             let total = before + 2_400_000_000;
             let at = |ms: u64, done: u64| Progress {
                 bytes_done: done,
+                bytes_sent: done.saturating_sub(before),
                 bytes_total: total,
                 files_done: 1,
                 files_total: 2,
@@ -364,6 +425,63 @@ mod tests {
         }
     }
 
+    /// Goal: the time left falls with the bytes that are left, also when the last file is under way; a hole counts for no rate.
+    /// Method: 308 small files and a file of 315 MB of which nearly all is a hole, at once; then two of 300 and 200 MB, at 30
+    /// MB/s, one after the other.
+    #[test]
+    fn the_time_left_ends_with_the_last_file() {
+        let mut tracker = Tracker::default();
+        let (small, hole, total) = (2_000_000_u64, 315_000_000_u64, 817_000_000_u64);
+        let mut last = f64::MAX;
+        for ms in (200..=16_800_u64).step_by(200) {
+            let moved = (ms * 30_000).min(502_000_000);
+            let large = moved.saturating_sub(small);
+            let files = 309 + u64::from(large >= 300_000_000) + u64::from(large >= 500_000_000);
+            tracker.update(&Progress {
+                bytes_done: moved + hole,
+                bytes_sent: moved,
+                holes: hole,
+                bytes_total: total,
+                files_done: files,
+                files_total: 311,
+                elapsed: Duration::from_millis(ms),
+                ..Progress::default()
+            });
+            assert!(tracker.bytes_per_second() < 31e6, "{}", tracker.bytes_per_second());
+            let Some(eta) = tracker.eta() else { continue };
+            let truly = (502_000_000 - moved) as f64 / 30e6;
+            assert!((eta - truly).abs() < 0.1 * truly + 0.3, "{eta} at {ms} ms, truly {truly}");
+            assert!(eta <= last, "{eta} after {last} at {ms} ms");
+            last = eta;
+        }
+        assert!(last < 0.2, "{last}");
+    }
+
+    /// Goal: what small files took tells nothing of large ones, and the other way round.
+    /// Method: 1,000 files/s of 1 kB for four seconds, then 100 MB/s of large ones; the time left for each kind.
+    #[test]
+    fn small_and_large_files_have_their_own_costs() {
+        for (files_left, bytes_left, truly) in [(0, 5_000_000_000, 50.0), (50_000, 50_000_000, 50.0)] {
+            let mut tracker = Tracker::default();
+            for ms in (200..=9000_u64).step_by(200) {
+                let small = ms.min(4000);
+                let large = ms.saturating_sub(4000) * 100_000;
+                let (files, done) = (small + large / 250_000_000, small * 1000 + large);
+                tracker.update(&Progress {
+                    bytes_done: done,
+                    bytes_sent: done,
+                    bytes_total: 504_000_000 + bytes_left,
+                    files_done: files,
+                    files_total: 4002 + files_left,
+                    elapsed: Duration::from_millis(ms),
+                    ..Progress::default()
+                });
+            }
+            let eta = tracker.eta().unwrap();
+            assert!((eta - truly).abs() < 0.1 * truly, "{eta}, truly {truly}");
+        }
+    }
+
     /// Goal: of bytes and files the slower decides, also where files end more seldom than the window is long.
     /// Method: small files whose bytes are nearly done; and large files of 20 s each, seen in the middle of one.
     #[test]
@@ -373,6 +491,7 @@ mod tests {
             for ms in (200..=until).step_by(200) {
                 tracker.update(&Progress {
                     bytes_done: bytes(ms),
+                    bytes_sent: bytes(ms),
                     bytes_total: totals.0,
                     files_done: files(ms),
                     files_total: totals.1,

@@ -297,8 +297,8 @@ impl<O: Write, E: Write> Screen<O, E> {
         self.heard(wrote);
         match event {
             Event::Note(text) if !self.quiet => self.say(&crate::escape::text(text)),
-            Event::Plan { source, destination, bytes } => {
-                let wrote = self.list.mapping(source, destination, *bytes);
+            Event::Plan { source, destination, bytes, metadata_only } => {
+                let wrote = self.list.mapping(source, destination, (*bytes, *metadata_only));
                 self.heard(wrote);
             }
             Event::Entry { path, kind, end, change, .. } => {

@@ -74,6 +74,12 @@ impl Processors {
     }
 }
 
+/// The processors are used up, and less than half of that is haul's own doing. `own`: its share of them, 0 to 1.
+pub fn others_use_up(processors: Option<Processors>, own: Option<f64>) -> bool {
+    let used_up = processors.filter(Processors::are_used_up);
+    used_up.is_some_and(|all| own.is_some_and(|own| own < all.share() / 2.0))
+}
+
 /// A stage that is busy for so much of the time is what the others wait for, whatever the processors do.
 const STANDS_OUT: f64 = 0.8;
 /// A sink's storage that is the busiest stage, and busy for so much of the time, is what that end spends its processors on.
@@ -88,8 +94,14 @@ const AS_BUSY: u16 = 20;
 /// two thirds of its time: making, syncing and naming thousands of small files is work of that storage, though processors
 /// do it. A source's is not asked, for what is read from memory is busy with nothing but a processor. `None` if nothing was measured.
 ///
-/// `processors`: of source and sink; `None`: not known.
-pub fn verdict(stages: &[StageTime; 5], processors: [Option<Processors>; 2]) -> Option<Stage> {
+/// A storage that waits for processors which others use up is not what they are spent on.
+///
+/// `processors`: of source and sink; `own`: what haul itself used of them, 0 to 1. `None`: not known.
+pub fn verdict(
+    stages: &[StageTime; 5],
+    processors: [Option<Processors>; 2],
+    own: [Option<f64>; 2],
+) -> Option<Stage> {
     let mut best = None;
     let mut best_share = 0.0;
     for (stage, time) in Stage::ALL.iter().zip(stages) {
@@ -103,7 +115,8 @@ pub fn verdict(stages: &[StageTime; 5], processors: [Option<Processors>; 2]) -> 
         return best;
     }
     let used_up = processors.map(|end| end.filter(Processors::are_used_up).map(|end| end.busy));
-    if best == Some(Stage::SinkStorage) && used_up[1].is_some() && best_share >= MOSTLY {
+    let others = others_use_up(processors[1], own[1]);
+    if best == Some(Stage::SinkStorage) && used_up[1].is_some() && !others && best_share >= MOSTLY {
         return best;
     }
     let host = match used_up {
@@ -131,7 +144,7 @@ mod tests {
     /// Goal: the busiest stage is named, and nothing measured names nothing.
     #[test]
     fn verdict_names_the_busiest_stage() {
-        let verdict = |stages: &[StageTime; 5]| verdict(stages, [None; 2]);
+        let verdict = |stages: &[StageTime; 5]| verdict(stages, [None; 2], [None; 2]);
         assert_eq!(verdict(&[IDLE; 5]), None);
         assert_eq!(verdict(&[HALF, HALF, FULL, HALF, HALF]), Some(Stage::Network));
         assert_eq!(verdict(&[FULL, HALF, HALF, HALF, FULL]), Some(Stage::SinkStorage));
@@ -144,6 +157,7 @@ mod tests {
     fn small_files_are_the_work_of_storage() {
         let of = |busy| Some(Processors { count: 2, busy });
         let part = |busy| StageTime { busy, starved: 100 - busy, blocked: 0 };
+        let verdict = |stages: &[StageTime; 5], processors| verdict(stages, processors, [None; 2]);
         let small = [part(30), part(41), part(3), part(12), part(78)];
         assert_eq!(verdict(&small, [of(970), of(970)]), Some(Stage::SinkStorage));
         assert_eq!(verdict(&small, [None, of(950)]), Some(Stage::SinkStorage));
@@ -155,12 +169,34 @@ mod tests {
         assert_eq!(verdict(&reading, [of(970), of(970)]), Some(Stage::SourceHost));
     }
 
+    /// Goal: what others do with the processors is not taken for the work of haul, nor of its storage.
+    /// Method: a share of haul's own around the half of what is busy; the small files of above on such a host.
+    #[test]
+    fn other_programs_are_told_from_haul() {
+        let of = |busy| Some(Processors { count: 2, busy });
+        for (busy, own, others) in [
+            (1000, Some(0.12), true),
+            (1000, Some(0.49), true),
+            (1000, Some(0.5), false),
+            (890, Some(0.12), false),
+            (1000, None, false),
+        ] {
+            assert_eq!(others_use_up(of(busy), own), others, "{busy} {own:?}");
+        }
+        assert!(!others_use_up(None, Some(0.1)));
+        let part = |busy| StageTime { busy, starved: 100 - busy, blocked: 0 };
+        let small = [part(30), part(41), part(3), part(12), part(78)];
+        let at_sink = |own| verdict(&small, [of(100), of(970)], [Some(0.05), Some(own)]);
+        assert_eq!((at_sink(0.9), at_sink(0.1)), (Some(Stage::SinkStorage), Some(Stage::SinkHost)));
+    }
+
     /// Goal: where an end has no processor left and no stage stands out, that host is named; where one stands out, that one.
     /// Method: all pairs of ends that are idle, used up, or a little more.
     #[test]
     fn used_up_processors_are_the_limit_unless_a_stage_stands_out() {
         let of = |busy| Some(Processors { count: 2, busy });
         let more = StageTime { busy: 60, starved: 40, blocked: 0 };
+        let verdict = |stages: &[StageTime; 5], processors| verdict(stages, processors, [None; 2]);
         let network = [HALF, HALF, more, HALF, IDLE];
         let cases = [
             ([None, None], Stage::Network),

@@ -48,6 +48,23 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
+/// An amount of data in decimal units: `77 MB`, `1.3 TB`.
+pub fn show_amount(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut unit) = (bytes as f64, "");
+    for name in UNITS {
+        (value, unit) = (value / 1000.0, name);
+        if value < 999.5 {
+            break;
+        }
+    }
+    let digits = usize::from(value < 9.95);
+    format!("{value:.digits$} {unit}")
+}
+
 /// A rate in decimal units of bytes: `1.25 GB/s`, `47 MB/s`.
 pub fn show_rate(bytes: f64) -> String {
     if bytes >= 1e9 { format!("{:.2} GB/s", bytes / 1e9) } else { format!("{:.0} MB/s", bytes / 1e6) }
@@ -56,6 +73,24 @@ pub fn show_rate(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: amounts have a unit that fits, also at its edges.
+    #[test]
+    fn amounts_have_a_unit_that_fits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (9_949, "9.9 kB"),
+            (9_950, "10 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.0 MB"),
+            (77_170_350, "77 MB"),
+            (u64::MAX, "18 EB"),
+        ] {
+            assert_eq!(show_amount(bytes), text, "{bytes}");
+        }
+    }
 
     /// Goal: quantities read as people write them.
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub use haul_core::change::Change;
 pub use haul_core::layout::{Component, Layout};
 pub use haul_core::schedule::Health;
-pub use haul_core::stage::{Processors, Stage, StageTime};
+pub use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
 pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
@@ -84,8 +84,8 @@ pub trait Observer: Send + Sync {
 pub enum Event {
     /// One line for people: push, firewall, what was chosen and why.
     Note(String),
-    /// Dry run: one of the first mappings.
-    Plan { source: Vec<u8>, destination: Vec<u8>, bytes: Option<u64> },
+    /// Dry run: one of the first mappings. `metadata_only`: of a file whose content would not be copied.
+    Plan { source: Vec<u8>, destination: Vec<u8>, bytes: Option<u64>, metadata_only: bool },
     /// About every 200 ms.
     Progress(Progress),
     /// Only if [`CopyRequest::targets`]: how the storage targets of one end stand, about twice a second for each end that tells.
@@ -103,6 +103,8 @@ pub enum Event {
 /// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
 /// the source, and what a dry run could not look at.
 pub const DEBRIS: &str = "debris";
+/// The destination is of this file system, which keeps files in memory alone.
+pub const IN_MEMORY: &str = "destination in memory";
 pub const LEFT_OUT: &str = "left out";
 pub const UNSEEN: &str = "not looked at";
 /// What an entry is.
@@ -124,6 +126,7 @@ pub enum EntryEnd {
 /// How far a copy is. Counts are since the start of this run.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
+    /// Sizes of the files that are done, and of the parts of others that are: holes and what was unchanged included.
     pub bytes_done: u64,
     /// What the walk has found so far; final once `counting` is false.
     pub bytes_total: u64,
@@ -134,8 +137,10 @@ pub struct Progress {
     /// The walk still runs.
     pub counting: bool,
     pub elapsed: Duration,
-    /// Payload on the wire, what was sent again included.
+    /// Data that was moved, also within one host: no holes, nothing unchanged; what was sent again is included.
     pub bytes_sent: u64,
+    /// Of `bytes_done`, holes of copied files.
+    pub holes: u64,
     /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's write of
     /// big.dat"), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
@@ -201,9 +206,9 @@ pub struct Summary {
     pub vanished: u64,
     /// The command makes no sense as it stands, and nothing was done.
     pub usage: bool,
-    /// Content of the files that were copied, bytes.
+    /// Sizes of the files that were copied, bytes: holes and what an earlier run left included.
     pub bytes: u64,
-    /// Payload on the wire, what was sent again included.
+    /// Data that was moved, also within one host: no holes; what was sent again is included.
     pub bytes_sent: u64,
     pub objects_resent: u64,
     pub seconds: f64,
@@ -231,6 +236,8 @@ pub struct Summary {
     pub stages: [StageTime; 5],
     /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
     pub processors: [Option<Processors>; 2],
+    /// What haul itself used of these processors over the whole run, 0 to 1.
+    pub own_shares: [Option<f64>; 2],
     pub limited_by: Option<Stage>,
     /// What the copy does not carry over, with the number of entries concerned.
     pub not_kept: Vec<(String, u64)>,
@@ -238,6 +245,8 @@ pub struct Summary {
     pub strays: u64,
     /// An earlier run of this job had left a journal.
     pub resumed: bool,
+    /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the destination.
+    pub kept: u64,
     /// Why the run as a whole ended, if not well.
     pub error: Option<String>,
     /// The user's own limit held the rate down.
@@ -249,6 +258,23 @@ pub struct Summary {
     /// Storage targets that were congested or hung for a noticeable time, the worst of each end; and how many more.
     pub slow_targets: Vec<SlowTarget>,
     pub slow_others: u64,
+}
+
+impl Summary {
+    /// The file system of the destination, if it keeps files in memory alone.
+    pub fn in_memory(&self) -> Option<&str> {
+        self.chosen.iter().find(|(name, _)| name == IN_MEMORY).map(|(_, kind)| kind.as_str())
+    }
+
+    /// The host that limited the rate had no processor left, and it was other programs that had them: what haul itself used.
+    pub fn others_busy(&self) -> Option<f64> {
+        let end = match self.limited_by? {
+            Stage::SourceHost => 0,
+            Stage::SinkHost => 1,
+            Stage::SourceStorage | Stage::Network | Stage::SinkStorage => return None,
+        };
+        self.own_shares[end].filter(|own| others_use_up(self.processors[end], Some(*own)))
+    }
 }
 
 impl Default for Summary {
@@ -286,10 +312,12 @@ impl Default for Summary {
             durability: Some(Durability::Disk),
             stages: [StageTime::default(); 5],
             processors: [None; 2],
+            own_shares: [None; 2],
             limited_by: None,
             not_kept: Vec::new(),
             strays: 0,
             resumed: false,
+            kept: 0,
             error: None,
             rate_limited: false,
             memory_limited: false,
@@ -343,9 +371,28 @@ pub struct CleanJob {
     pub key: String,
     /// `dead`, or who runs it.
     pub state: String,
+    /// From what to where, as its last owner said; `None`: not known.
+    pub what: Option<String>,
+    /// Whose journal it is, by name if that is known.
+    pub user: Option<String>,
+    /// Since it was last written.
+    pub age: Option<Duration>,
+    /// Its temporaries, and their bytes with those of its journal; the same whether they were removed or not.
     pub files: u64,
     pub bytes: u64,
     pub removed: bool,
+}
+
+/// How long ago something was, roughly: `5 minutes`, `3 hours`, `2 days`.
+pub fn age_in_words(age: Duration) -> String {
+    let minutes = age.as_secs() / 60;
+    let of = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    match minutes {
+        0 => "less than a minute".into(),
+        1..60 => of(minutes, "minute"),
+        60..2880 => of(minutes / 60, "hour"),
+        _ => of(minutes / 1440, "day"),
+    }
 }
 
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the

@@ -16,6 +16,7 @@ use crate::storage::sink::claim::{Claim, Debris};
 use crate::storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::{JobDir, Patience};
+use crate::users::name_of;
 
 /// What a job has to do with a destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,6 +72,9 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let mut line = CleanJob {
             key: job.key.as_str().to_owned(),
             state: state_of(job),
+            what: job.owner.as_ref().map(|owner| owner.what.clone()).filter(|what| !what.is_empty()),
+            user: job.user.map(name_of),
+            age: job.age,
             files,
             bytes: bytes + job.journal.unwrap_or(0),
             removed: false,
@@ -86,8 +90,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         } else if remove && job.life != Life::Alive {
             match remove_debris(root, place, job, (&debris, &replayed.widened), &Patience::default()) {
                 Ok(removed) => {
-                    line.files = removed.files;
-                    line.bytes = removed.bytes;
+                    // What it was is told as a list without removal tells it.
                     line.removed = removed.failed == 0;
                     if !line.removed {
                         line.state += &format!(

@@ -155,6 +155,8 @@ pub(crate) struct Report {
     /// Of this end and of the other, as far as they are known.
     pub(crate) processors: [Option<Processors>; 2],
     pub(crate) resumed: bool,
+    /// Bytes of unfinished files that a resume finds, as this end knows.
+    pub(crate) kept: u64,
     pub(crate) chosen: Vec<(String, String)>,
     /// Storage targets that were unwell, of this end and of the other.
     pub(crate) unwell: [(Role, UnwellTargets); 2],
@@ -172,6 +174,7 @@ impl Report {
             far: None,
             processors: [None; 2],
             resumed: false,
+            kept: 0,
             chosen: Vec::new(),
             unwell: nobody_unwell(),
         }
@@ -208,13 +211,14 @@ pub(crate) struct Tally {
 }
 
 impl Mapping {
-    fn show(&self, path: &[u8], renamed: bool, bytes: Option<u64>) -> Event {
+    fn show(&self, path: &[u8], renamed: bool, (bytes, metadata_only): (Option<u64>, bool)) -> Event {
         if renamed {
-            return Event::Plan { source: self.source.clone(), destination: self.destination.clone(), bytes };
+            let (source, destination) = (self.source.clone(), self.destination.clone());
+            return Event::Plan { source, destination, bytes, metadata_only };
         }
         let slash: &[u8] = if self.destination.ends_with(b"/") { b"" } else { b"/" };
         let destination = [&self.destination[..], slash, path].concat();
-        Event::Plan { source: path.to_vec(), destination, bytes }
+        Event::Plan { source: path.to_vec(), destination, bytes, metadata_only }
     }
 }
 
@@ -257,17 +261,17 @@ impl Tally {
                 return;
             }
         };
-        let changes = *end == Ended::Copied || (*end == Ended::Unchanged && !change.is_none());
-        let maps = watch.plan.as_ref().filter(|_| changes && self.mapped < MAPPINGS_MAX);
+        let amended = *end == Ended::Unchanged && kind == Kind::File && !change.is_none();
+        let shows = *end == Ended::Copied || amended;
+        let maps = watch.plan.as_ref().filter(|_| shows && self.mapped < MAPPINGS_MAX);
         if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some() || maps.is_some()) {
             return;
         }
         let path = path();
         if let Some(mapping) = maps {
             self.mapped += 1;
-            // Metadata alone moves nothing.
-            let moved = kind == Kind::File && *end == Ended::Copied;
-            watch.tell(mapping.show(&path, self.renamed, moved.then_some(bytes)));
+            let size = (kind == Kind::File && !amended).then_some(bytes);
+            watch.tell(mapping.show(&path, self.renamed, (size, amended)));
         }
         if watch.verbose {
             watch.tell(Event::Entry { path: path.clone(), kind, end: entry_end, change, bytes });

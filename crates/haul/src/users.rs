@@ -65,6 +65,28 @@ fn home_of(name: &[u8]) -> Option<PathBuf> {
     home_in(&table, name)
 }
 
+/// The name of the user with this number, else the number in words.
+pub(crate) fn name_of(uid: u32) -> String {
+    let asked =
+        Command::new("getent").args(["passwd", "--", &uid.to_string()]).stderr(Stdio::null()).output();
+    let table = match asked {
+        Ok(asked) => asked.stdout,
+        Err(_) => fs::read("/etc/passwd").unwrap_or_default(),
+    };
+    name_in(&table, uid).unwrap_or_else(|| format!("user {uid}"))
+}
+
+/// The name of the user `uid` in such lines.
+fn name_in(table: &[u8], uid: u32) -> Option<String> {
+    let uid = uid.to_string();
+    let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let name = lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)? == uid.as_bytes()).then_some(name)
+    })?;
+    String::from_utf8(name.to_vec()).ok().filter(|name| !name.is_empty())
+}
+
 /// The home of the user `name` in lines as `/etc/passwd` has them. (`getent` finds numbers as well; a shell does not.)
 fn home_in(table: &[u8], name: &[u8]) -> Option<PathBuf> {
     let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
@@ -89,6 +111,15 @@ mod tests {
         for odd in [&b"-h"[..], b"a:b", b"a\nroot", &[b'a'; NAME_LEN_MAX + 1]] {
             assert_eq!(home_of(odd), None);
         }
+    }
+
+    /// Goal: a user is named by the whole number alone.
+    #[test]
+    fn names_are_found_by_exact_numbers() {
+        let table = b"root:x:0:0:root:/root:/bin/sh\nw:x:70:7::/home/w:/bin/sh\nshort:x\n:x:9:9::/:/\n";
+        let name = |uid| name_in(table, uid);
+        assert_eq!((name(0).as_deref(), name(70).as_deref()), (Some("root"), Some("w")));
+        assert_eq!((name(7), name(9)), (None, None));
     }
 
     /// Goal: one's own tilde and another's are expanded, with what follows as it was typed; nothing else is.

@@ -6,13 +6,13 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use haul::api::CleanReport;
+use haul::api::{CleanReport, age_in_words};
 use serde::Serialize;
 
 use super::{FAILED, USAGE, complain};
 use crate::args::Clean;
 use crate::escape;
-use crate::progress::{bytes, count};
+use crate::progress::{bytes, plural};
 use crate::report::json::PathFields;
 
 #[derive(Serialize)]
@@ -26,6 +26,9 @@ struct Report<'a> {
 struct Job<'a> {
     key: &'a str,
     state: &'a str,
+    what: Option<&'a str>,
+    user: Option<&'a str>,
+    age_seconds: Option<u64>,
     files: u64,
     bytes: u64,
     removed: bool,
@@ -55,6 +58,9 @@ fn json(root: &[u8], report: &CleanReport) -> String {
     let jobs = report.jobs.iter().map(|job| Job {
         key: &job.key,
         state: &job.state,
+        what: job.what.as_deref(),
+        user: job.user.as_deref(),
+        age_seconds: job.age.map(|age| age.as_secs()),
         files: job.files,
         bytes: job.bytes,
         removed: job.removed,
@@ -69,10 +75,14 @@ fn table(report: &CleanReport, remove: bool) -> String {
     }
     let mut out = String::new();
     for job in &report.jobs {
-        let (files, size) = (count(job.files), bytes(job.bytes));
+        let (files, size) = (plural(job.files, "file", "files"), bytes(job.bytes));
         let end = if job.removed { ", removed" } else { "" };
         let (key, state) = (escape::name(job.key.as_bytes()), escape::text(&job.state));
-        let _ = writeln!(out, "{key}  {state}  {files} files, {size}{end}");
+        let by = job.user.as_ref().map(|user| format!("by {user}"));
+        let age = job.age.map(|age| format!("{} ago", age_in_words(age)));
+        let known: Vec<String> = [job.what.clone(), by, age].into_iter().flatten().collect();
+        let known = if known.is_empty() { "not known whose".into() } else { escape::text(&known.join(", ")) };
+        let _ = writeln!(out, "{key}  {state}  {known}  {files}, {size}{end}");
     }
     if !remove {
         out += "nothing was removed; without --dry-run what dead jobs left is deleted, and they cannot be resumed\n";
@@ -84,20 +94,41 @@ fn table(report: &CleanReport, remove: bool) -> String {
 mod tests {
     use super::*;
     use haul::api::CleanJob;
+    use serde_json::Value;
+    use std::time::Duration;
 
     fn report() -> CleanReport {
-        let job =
-            CleanJob { key: "ab12".into(), state: "dead\x1b".into(), files: 3, bytes: 4096, removed: true };
-        CleanReport { jobs: vec![job] }
+        let known = CleanJob {
+            key: "ab12".into(),
+            state: "dead\x1b".into(),
+            what: Some("copy of data to /w".into()),
+            user: Some("alice".into()),
+            age: Some(Duration::from_secs(3 * 3600 + 7)),
+            files: 3,
+            bytes: 4096,
+            removed: true,
+        };
+        let unknown =
+            CleanJob { what: None, user: None, age: None, files: 1, removed: false, ..known.clone() };
+        CleanReport { jobs: vec![known, unknown] }
     }
 
     /// Goal: both forms carry all that was found, made safe to show.
     #[test]
     fn reports_carry_what_was_found() {
-        assert_eq!(table(&report(), true), "ab12  dead\\x1b  3 files, 4.10 kB, removed\n");
+        assert_eq!(
+            table(&report(), true),
+            "ab12  dead\\x1b  copy of data to /w, by alice, 3 hours ago  3 files, 4.10 kB, removed\n\
+             ab12  dead\\x1b  not known whose  1 file, 4.10 kB\n"
+        );
         assert!(table(&CleanReport::default(), false).starts_with("nothing"));
-        let value: serde_json::Value = serde_json::from_str(&json(b"/x\xff", &report())).unwrap();
+        let value: Value = serde_json::from_str(&json(b"/x\xff", &report())).unwrap();
         assert_eq!(value["jobs"][0]["bytes"], 4096);
+        assert_eq!(value["jobs"][0]["user"], "alice");
+        assert_eq!(
+            (&value["jobs"][0]["age_seconds"], &value["jobs"][1]["what"]),
+            (&10_807.into(), &Value::Null)
+        );
         assert_eq!(value["path_b64"], "L3j/");
     }
 

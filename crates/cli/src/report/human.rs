@@ -52,9 +52,13 @@ pub fn entry(path: &[u8], kind: EntryEnd, verbose: u8) -> Option<String> {
 }
 
 /// A mapping of a dry run.
-pub fn plan(source: &[u8], destination: &[u8], size: Option<u64>) -> String {
-    let size = size.map_or(String::new(), |size| format!(" ({})", bytes(size)));
-    format!("{} -> {}{size}", escape::name(source), escape::name(destination))
+pub fn plan(source: &[u8], destination: &[u8], (size, metadata_only): (Option<u64>, bool)) -> String {
+    let what = match (size, metadata_only) {
+        (_, true) => " (metadata only)".into(),
+        (Some(size), _) => format!(" ({})", bytes(size)),
+        (None, _) => String::new(),
+    };
+    format!("{} -> {}{what}", escape::name(source), escape::name(destination))
 }
 
 /// An entry that failed.
@@ -82,6 +86,8 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
         lines.push(manner.error("the copy failed"));
     }
     match s.status {
+        // `null://` keeps nothing.
+        Status::Interrupted if s.durability.is_none() => lines.push("interrupted".into()),
         Status::Interrupted => {
             lines.push(
                 "interrupted; to resume, run the same command again: what is finished is not moved again"
@@ -123,7 +129,15 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     }
     read_back(&mut out, s);
     held(&mut out, s);
+    if let (Some(kind), Some(_)) = (s.in_memory(), s.durability) {
+        let kind = escape::text(kind);
+        let _ = writeln!(
+            out,
+            "  NOT durable: the destination is memory ({kind}): what was copied is gone with the next boot"
+        );
+    }
     out += match s.durability {
+        Some(_) if s.in_memory().is_some() => "",
         Some(Durability::Disk) if s.status == Status::Complete => {
             "  durable: everything is on media under its name\n"
         }
@@ -161,6 +175,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         let _ = writeln!(out, "  {lines} not shown: the reader was too slow");
     }
     for (name, value) in s.chosen.iter().filter(|(name, _)| name == DEBRIS || name == LEFT_OUT) {
+        // What can be resumed is no rubbish.
+        let name = if name == DEBRIS { "left here" } else { name };
         let _ = writeln!(out, "  {name}: {}", escape::text(value));
     }
     if manner.verbose > 0 {
@@ -188,18 +204,28 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     if manner.dry_run {
         let _ = writeln!(out, "dry run {word}: would copy {what}, {}; nothing was changed", bytes(s.bytes));
     } else {
-        let rate = if s.seconds > 0.0 { s.bytes as f64 / s.seconds } else { 0.0 };
-        let (all, took, rate) = (bytes(s.bytes), time(s.seconds), bytes(rate as u64));
+        // Holes and what an earlier run left are part of the files, and were not moved by this run.
+        let rate = if s.seconds > 0.0 { s.bytes_sent as f64 / s.seconds } else { 0.0 };
+        let (all, moved, rate) = (bytes(s.bytes), bytes(s.bytes_sent), bytes(rate as u64));
+        let rate = match all == moved {
+            true => format!(", {rate}/s"),
+            false => format!("; moved {moved}, {rate}/s"),
+        };
         let resumed = if s.resumed { " (resumed)" } else { "" };
-        let _ = writeln!(out, "{word}{resumed}: copied {what}, {all} in {took}, {rate}/s");
+        let _ = writeln!(out, "{word}{resumed}: copied {what}, {all} in {}{rate}", time(s.seconds));
     }
-    let others: Vec<String> = [(s.unchanged, "unchanged"), (s.skipped, "skipped"), (s.failed, "failed")]
+    // Of what was unchanged, metadata alone has a line of its own.
+    let unchanged = s.unchanged.saturating_sub(s.amended);
+    let others: Vec<String> = [(unchanged, "unchanged"), (s.skipped, "skipped"), (s.failed, "failed")]
         .iter()
         .filter(|(n, _)| *n > 0)
         .map(|(n, name)| format!("{} {name}", count(*n)))
         .collect();
     if !others.is_empty() {
         let _ = writeln!(out, "  {}", others.join(", "));
+    }
+    if s.kept > 0 && matches!(s.status, Status::Interrupted | Status::Failed) {
+        let _ = writeln!(out, "  kept for the resume: {} of unfinished files", bytes(s.kept));
     }
     if s.amended > 0 {
         let _ = writeln!(out, "  {}: metadata only", plural(s.amended, "file", "files"));
@@ -300,9 +326,11 @@ fn costs(out: &mut String, s: &Summary) {
     out.push('\n');
 }
 
-/// The stage in words.
-fn stage_name(stage: Stage) -> &'static str {
+/// The stage in words. Within one process there is neither a network nor a second host.
+fn stage_name(stage: Stage, is_local: bool) -> &'static str {
     match stage {
+        Stage::SourceHost if is_local => "hashing",
+        Stage::SinkHost if is_local => "checking",
         Stage::SourceStorage => "source storage",
         Stage::SourceHost => "source host",
         Stage::Network => "network",
@@ -319,8 +347,22 @@ fn stages(out: &mut String, s: &Summary, all: bool) {
     }
     if s.rate_limited {
         let _ = writeln!(out, "  limited by the rate limit (--rate)");
+    } else if let (Some(stage), Some(own)) = (s.limited_by, s.others_busy()) {
+        let host = match (s.protect.as_str(), stage) {
+            ("local", _) => "this host",
+            (_, Stage::SourceHost) => "the source host",
+            _ => "the sink host",
+        };
+        let own = own * 100.0;
+        let _ = writeln!(
+            out,
+            "  limited by the processors of {host}, used up by other programs (haul itself: {own:.0} %)"
+        );
     } else if let Some(stage) = s.limited_by {
         let words = match stage {
+            Stage::SourceHost | Stage::SinkHost if s.protect == "local" => {
+                "the processors of this host (hashing, checking)"
+            }
             Stage::SourceStorage => "reading from the source's storage",
             Stage::SourceHost => "the source host (hashing, sealing, sending)",
             Stage::Network => "the network between the hosts",
@@ -334,9 +376,13 @@ fn stages(out: &mut String, s: &Summary, all: bool) {
 fn stage_table(out: &mut String, s: &Summary) {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let _ = writeln!(out, "  {:<16}{:>8}{:>9}{:>9}", "stage", "busy", "starved", "blocked");
+    let is_local = s.protect == "local";
     for (stage, spent) in Stage::ALL.iter().zip(&s.stages) {
+        if is_local && *stage == Stage::Network {
+            continue;
+        }
         let (busy, starved, blocked) = spent.shares();
-        let name = stage_name(*stage);
+        let name = stage_name(*stage, is_local);
         let _ =
             writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
     }
@@ -344,8 +390,12 @@ fn stage_table(out: &mut String, s: &Summary) {
 
 /// How busy they were, by whomever.
 fn processors(out: &mut String, s: &Summary) {
-    let busy = |of: Processors| format!("{:.0} % of {} busy", of.share() * 100.0, of.count);
-    let [source, sink] = s.processors.map(|of| of.map(busy));
+    let busy = |of: Processors, own: Option<f64>| {
+        let own = own.map(|own| format!(" (haul itself: {:.0} %)", own * 100.0)).unwrap_or_default();
+        format!("{:.0} % of {} busy{own}", of.share() * 100.0, of.count)
+    };
+    let told = |end: usize| s.processors[end].map(|of| busy(of, s.own_shares[end]));
+    let (source, sink) = (told(0), told(1));
     let hosts = match s.protect.as_str() {
         "local" => [(None, source), (None, None)],
         _ => [(Some("source host "), source), (Some("sink host "), sink)],

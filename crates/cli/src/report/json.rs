@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Status, TargetTable};
+use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Status, Summary, TargetTable};
 use haul::job::{Changed, Durability, Resume, Verify};
 use serde::Serialize;
 
@@ -78,6 +78,7 @@ struct NearFar<T> {
 struct ProcessorShare {
     count: u16,
     busy: f64,
+    own: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -138,6 +139,7 @@ enum Line<'a> {
         source: PathFields,
         destination: PathFields,
         bytes: Option<u64>,
+        metadata_only: bool,
     },
     Progress {
         seconds: f64,
@@ -192,6 +194,7 @@ struct SummaryLine<'a> {
     exit_code: i32,
     error: Option<&'a str>,
     resumed: bool,
+    kept: u64,
     dry_run: bool,
     files: u64,
     dirs: u64,
@@ -220,6 +223,7 @@ struct SummaryLine<'a> {
     path: &'a str,
     strays: u64,
     durability: &'static str,
+    in_memory: Option<&'a str>,
     stages: Vec<StageShares>,
     processors: SourceSink<Option<ProcessorShare>>,
     limited_by: Option<&'static str>,
@@ -272,10 +276,11 @@ impl<W: Write> Events<W> {
     pub fn event(&mut self, event: &Event, tracker: &Tracker) -> io::Result<()> {
         let line = match event {
             Event::Note(text) => Line::Note { text },
-            Event::Plan { source, destination, bytes } => Line::Plan {
+            Event::Plan { source, destination, bytes, metadata_only } => Line::Plan {
                 source: PathFields::new(source),
                 destination: PathFields::new(destination),
                 bytes: *bytes,
+                metadata_only: *metadata_only,
             },
             Event::Progress(_) => progress(tracker),
             // A lone target is no choice, and none is less.
@@ -360,8 +365,19 @@ fn slow_target(target: &haul::api::SlowTarget) -> SlowTarget<'_> {
     }
 }
 
-fn processors(of: Option<Processors>) -> Option<ProcessorShare> {
-    of.map(|of| ProcessorShare { count: of.count, busy: of.share() })
+fn processors(of: Option<Processors>, own: Option<f64>) -> Option<ProcessorShare> {
+    of.map(|of| ProcessorShare { count: of.count, busy: of.share(), own })
+}
+
+/// What limited the rate, in one word.
+fn limited_by(s: &Summary) -> Option<&'static str> {
+    if s.rate_limited {
+        return Some("rate_limit");
+    }
+    if s.others_busy().is_some() {
+        return Some("other_programs");
+    }
+    s.limited_by.map(Stage::name)
 }
 
 fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
@@ -371,6 +387,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         exit_code: ending.exit_code,
         error: s.error.as_deref(),
         resumed: s.resumed,
+        kept: s.kept,
         dry_run,
         files: s.files,
         dirs: s.dirs,
@@ -418,6 +435,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
             Some(Durability::None) => "none",
             None => "discarded",
         },
+        in_memory: s.in_memory(),
         stages: Stage::ALL
             .iter()
             .zip(&s.stages)
@@ -426,8 +444,11 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
                 StageShares { name: stage.name(), busy, starved, blocked }
             })
             .collect(),
-        processors: SourceSink { source: processors(s.processors[0]), sink: processors(s.processors[1]) },
-        limited_by: if s.rate_limited { Some("rate_limit") } else { s.limited_by.map(Stage::name) },
+        processors: SourceSink {
+            source: processors(s.processors[0], s.own_shares[0]),
+            sink: processors(s.processors[1], s.own_shares[1]),
+        },
+        limited_by: limited_by(s),
         memory_limited: s.memory_limited,
         not_kept: s.not_kept.iter().map(|(what, count)| NotKept { what, count: *count }).collect(),
         chosen: s.chosen.iter().map(|(name, value)| Chosen { name, value }).collect(),

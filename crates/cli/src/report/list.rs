@@ -83,18 +83,23 @@ impl<W: Write> List<W> {
     }
 
     /// One of the first mappings of a dry run.
-    pub fn mapping(&mut self, source: &[u8], destination: &[u8], size: Option<u64>) -> io::Result<()> {
+    pub fn mapping(
+        &mut self,
+        source: &[u8],
+        destination: &[u8],
+        what: (Option<u64>, bool),
+    ) -> io::Result<()> {
         if self.form() != Form::Short {
             return Ok(());
         }
         self.mapped += 1;
-        self.line(human::plan(source, destination, size).into_bytes())
+        self.line(human::plan(source, destination, what).into_bytes())
     }
 
     /// Ends the list.
     pub fn end(&mut self, summary: &Summary) -> io::Result<()> {
-        let listed = summary.files + summary.dirs + summary.symlinks + summary.amended;
-        let more = listed.saturating_sub(self.mapped);
+        let all = summary.files + summary.dirs + summary.symlinks + summary.amended;
+        let more = all.saturating_sub(self.mapped);
         if self.form() == Form::Short && more > 0 {
             self.line(format!("and {} more (-i lists them all)", count(more)).into_bytes())?;
         }
@@ -220,13 +225,13 @@ mod tests {
     fn the_short_form_says_how_many_more() {
         let mut out = Vec::new();
         let mut list = List::new(Some(&mut out), Manner { dry_run: true, ..Manner::default() });
-        list.mapping(b"a", b"h:dst/a", Some(1000)).unwrap();
+        list.mapping(b"a", b"h:dst/a", (Some(1000), false)).unwrap();
+        list.mapping(b"m", b"h:dst/m", (None, true)).unwrap();
         assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW)).unwrap());
-        list.mapping(b"m", b"h:dst/m", None).unwrap();
-        list.end(&Summary { files: 1200, dirs: 1, amended: 2, ..Summary::default() }).unwrap();
+        list.end(&Summary { files: 1200, dirs: 1, amended: 3, unchanged: 9, ..Summary::default() }).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "a -> h:dst/a (1.00 kB)\nm -> h:dst/m\nand 1,201 more (-i lists them all)\n"
+            "a -> h:dst/a (1.00 kB)\nm -> h:dst/m (metadata only)\nand 1,202 more (-i lists them all)\n"
         );
         let mut out = Vec::new();
         let mut list = List::new(Some(&mut out), Manner { verbose: 2, ..Manner::default() });

@@ -118,8 +118,18 @@ fn script() -> Vec<Event> {
     };
     vec![
         Event::Note("pushing haul to h".into()),
-        Event::Plan { source: b"a\xff".to_vec(), destination: b"b".to_vec(), bytes: None },
-        Event::Plan { source: b"a".to_vec(), destination: b"b".to_vec(), bytes: Some(1234) },
+        Event::Plan {
+            source: b"a\xff".to_vec(),
+            destination: b"b".to_vec(),
+            bytes: None,
+            metadata_only: true,
+        },
+        Event::Plan {
+            source: b"a".to_vec(),
+            destination: b"b".to_vec(),
+            bytes: Some(1234),
+            metadata_only: false,
+        },
         progress(200, true),
         entry(EntryEnd::Copied, b"new\x1b[2J"),
         entry(EntryEnd::Unchanged, b"same\x80"),
@@ -332,7 +342,7 @@ fn people_see_what_they_asked_for() {
     assert!(!err.contains("/s,"), "no progress line in the first minute without a terminal: {err}");
     for part in [
         "complete (resumed): copied 1,000 files, 12 directories, 1 symlink, 1.00 GB in 10 s, 100 MB/s\n",
-        "  5 unchanged, 1 failed\n  3 files: metadata only\n",
+        "  2 unchanged, 1 failed\n  3 files: metadata only\n",
         "  sent 1.00 GB in 4 TLS 1.3 streams, to 10.0.0.2 port 7000; 1 object was sent again\n",
         "  verified: each file that was copied was read back from the destination's storage; 2 times a file came back wrong",
         "  NOT verified: 5 unchanged files were not read back",

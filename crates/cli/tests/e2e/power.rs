@@ -351,7 +351,7 @@ fn what_fitted_of_a_big_file_is_not_sent_again() {
     tree::settle(&data);
     let options = ["-r", "--object-size=1MiB", "--no-preallocate"];
     let full = way.cp(&options, &[contents(&data)], &sink).run().sane().exits(1);
-    let full = full.says("out of blocks").says("more bytes are needed").says("run the same command again");
+    let full = full.says("out of blocks").says("more are needed").says("run the same command again");
     assert!(full.stderr.matches("out of blocks").count() <= 2, "{}", full.describe());
     procs::wait_gone(&sshd_mark(&way));
     tmpfs.remount("size=100m");

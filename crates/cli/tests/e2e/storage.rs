@@ -196,7 +196,11 @@ fn used_up_processors_are_named() {
         assert_eq!(processors["count"], 1, "{summary:?}");
         assert!(processors["busy"].as_f64().is_some_and(|busy| busy >= 0.9), "{summary:?}");
     }
-    assert!(["source_host", "sink_host"].contains(&summary.text("limited_by")), "{summary:?}");
+    // On a busy machine it may be others who have that processor, and then they are named.
+    let [own, busy] = ["own", "busy"].map(|field| summary.0["processors"]["source"][field].as_f64());
+    let others = own.expect("known") < busy.expect("known") / 2.0;
+    let limits: &[&str] = if others { &["other_programs"] } else { &["source_host", "sink_host"] };
+    assert!(limits.contains(&summary.text("limited_by")), "{summary:?}");
     let all = std::thread::available_parallelism().expect("processors").get();
     for way in Way::all() {
         let room = Room::new();

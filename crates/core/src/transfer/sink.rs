@@ -125,6 +125,8 @@ pub struct SinkCounts {
     pub bytes: u64,
     pub files_done: u64,
     pub bytes_done: u64,
+    /// Of these, holes of copied files, which nothing was moved for.
+    pub holes: u64,
     pub unchanged: u64,
     /// Unchanged files whose mode or owner was brought up to date.
     pub amended: u64,
@@ -204,6 +206,8 @@ pub struct Sink {
     states: Vec<(FileId, Generation, FileState)>,
     end: Option<Totals>,
     stop: Option<SessionEnd>,
+    /// There was no room: so much was still to be written. Until it is said.
+    lacks: Option<u64>,
     /// A stop was asked for; it begins then.
     stop_at: Option<Time>,
     removing_journal: bool,
@@ -256,6 +260,7 @@ impl Sink {
             states: Vec::new(),
             end: None,
             stop: None,
+            lacks: None,
             stop_at: None,
             removing_journal: false,
             swept: false,

@@ -141,6 +141,8 @@ pub struct SourceCounts {
     pub bytes: u64,
     pub files_done: u64,
     pub bytes_done: u64,
+    /// Of these, holes of copied files, which nothing was moved for.
+    pub holes: u64,
     pub unchanged: u64,
     /// Payload handed to streams, re-sends included.
     pub payload: u64,

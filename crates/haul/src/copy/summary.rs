@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use haul_core::schedule::table::{Unwell, UnwellTargets};
-use haul_core::stage::verdict;
+use haul_core::stage::{Processors, StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
@@ -14,6 +14,12 @@ use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
 use crate::storage::null;
+
+/// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took was mostly the
+/// start and the end.
+const JUDGED_AFTER: f64 = 1.0;
+const JUDGED_BYTES: u64 = 1_000_000;
+const JUDGED_FILES: u64 = 1000;
 
 /// A session that is over.
 pub(super) struct Joined {
@@ -55,14 +61,19 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (None, Some(far)) => far,
         (None, None) => EndReport::default(),
     };
-    let stages = merge_stages(&near.own.stages, &far.stages);
+    let mut stages = merge_stages(&near.own.stages, &far.stages);
+    if local.is_some() {
+        // There is no network, and handing buffers over is work of neither end.
+        stages[haul_core::stage::Stage::Network as usize] = StageTime::default();
+    }
     let not_kept = NotKept::ALL.iter().map(|what| {
         let count = near.own.not_kept[*what as usize] + far.not_kept[*what as usize];
         (what.name().to_owned(), count)
     });
     let tally = near.tally;
-    // What moved nothing was limited by nothing.
-    let moved = tally.files + tally.dirs + tally.symlinks + near.own.payload + far.payload > 0;
+    let (seconds, payload) = (start.elapsed().as_secs_f64(), near.own.payload.max(far.payload));
+    // What moved next to nothing was limited by nothing.
+    let is_trifle = seconds < JUDGED_AFTER || (payload < JUDGED_BYTES && tally.files < JUDGED_FILES);
     let slow_targets = near.unwell.iter().flat_map(|(end, unwell)| slow_targets(*end, unwell)).collect();
     let slow_others = near.unwell.iter().map(|(_, unwell)| u64::from(unwell.others)).sum();
     let end = match (&near.end, local.as_ref().map(|far| &far.end)) {
@@ -70,7 +81,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (end, _) => end.clone(),
     };
     let usage = matches!(&end, SessionEnd::Failed(failure) if failure.stage == Stage::Usage);
-    let (status, error) = match end {
+    let (status, error) = match end.clone() {
         SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
         SessionEnd::Complete => (Status::Complete, None),
         SessionEnd::Stopped => (Status::Interrupted, None),
@@ -83,6 +94,20 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (false, _) => [here; 2],
         (true, Endpoint::Remote { .. }) => [here, there],
         (true, Endpoint::Local(_)) => [there, here],
+    };
+    let cpu_near = cpu_time().as_secs_f64();
+    let cpu_far = near.far.filter(|_| is_remote).map(|far| far.cpu as f64 / 1e9);
+    let cpu = match (is_remote, &request.destination) {
+        (false, _) => [Some(cpu_near); 2],
+        (true, Endpoint::Remote { .. }) => [Some(cpu_near), cpu_far],
+        (true, Endpoint::Local(_)) => [cpu_far, Some(cpu_near)],
+    };
+    let own_shares = [own_share(cpu[0], processors[0], seconds), own_share(cpu[1], processors[1], seconds)];
+    let kept = match (&end, path_of(&request.destination) == null::SINK) {
+        (SessionEnd::Stopped | SessionEnd::Failed(_), false) => {
+            local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))
+        }
+        _ => 0,
     };
     let mut chosen = with_far(near.chosen, local.map(|far| far.chosen).unwrap_or_default());
     let Choice { value: streams, why } = streams;
@@ -103,11 +128,11 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         vanished: tally.vanished,
         usage,
         bytes: tally.bytes,
-        bytes_sent: near.own.payload.max(far.payload),
+        bytes_sent: payload,
         objects_resent: near.own.objects_resent.max(far.objects_resent),
-        seconds: start.elapsed().as_secs_f64(),
-        cpu_seconds_near: cpu_time().as_secs_f64(),
-        cpu_seconds_far: near.far.filter(|_| is_remote).map(|far| far.cpu as f64 / 1e9),
+        seconds,
+        cpu_seconds_near: cpu_near,
+        cpu_seconds_far: cpu_far,
         rss_near: rss_max(),
         rss_far: near.far.filter(|_| is_remote).map(|far| far.rss_max),
         streams,
@@ -120,11 +145,13 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         path,
         durability: (path_of(&request.destination) != null::SINK).then_some(request.options.durability),
         stages,
-        limited_by: verdict(&stages, processors).filter(|_| moved),
+        limited_by: verdict(&stages, processors, own_shares).filter(|_| !is_trifle),
         processors,
+        own_shares,
         not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
         strays: near.own.strays + far.strays,
         resumed: near.resumed,
+        kept,
         error,
         rate_limited,
         memory_limited: memory_limited(&chosen) && !rate_limited,
@@ -132,6 +159,12 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         slow_targets,
         slow_others,
     }
+}
+
+/// The share of a host's processors that so many seconds of one are.
+fn own_share(cpu: Option<f64>, processors: Option<Processors>, seconds: f64) -> Option<f64> {
+    let all = seconds * f64::from(processors?.count.max(1));
+    Some((cpu? / all.max(1e-9)).clamp(0.0, 1.0))
 }
 
 fn held(HeldReport { checked, wrong, trusted, time }: HeldReport) -> Held {

@@ -141,6 +141,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         far,
         processors: [None; 2],
         resumed: false,
+        kept: 0,
         chosen: dry.choices.both(chosen, watch),
         unwell: super::nobody_unwell(),
     }

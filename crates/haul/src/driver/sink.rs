@@ -33,7 +33,7 @@ use crate::buffer::{Buffer, Pool};
 use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
-use crate::storage::sink::{Owner, SinkTree};
+use crate::storage::sink::{Owner, SinkTree, fault};
 use crate::storage::targets::Targets;
 use crate::storage::{Payload, Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
@@ -212,7 +212,8 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
         place.owner.release();
     }
-    Report { end, tally: session.tally, own, far, processors, resumed: session.resumed, chosen, unwell }
+    let (tally, resumed, kept) = (session.tally, session.resumed, session.machine.kept());
+    Report { end, tally, own, far, processors, resumed, kept, chosen, unwell }
 }
 
 /// Where the data goes, if it is kept at all.
@@ -384,7 +385,7 @@ impl Session {
     fn progress(&self, clock: &Clock) -> Progress {
         let counts = self.machine.counts();
         Progress {
-            bytes_done: counts.written.max(counts.bytes_done).min(counts.bytes),
+            bytes_done: counts.written.saturating_add(counts.holes).max(counts.bytes_done).min(counts.bytes),
             bytes_total: counts.bytes,
             files_done: counts.files_done,
             files_total: counts.files,
@@ -393,6 +394,7 @@ impl Session {
             counting: !counts.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
+            holes: counts.holes,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             checking: held::at_sink(&self.machine),
             paused: false,
@@ -468,7 +470,11 @@ impl Session {
             event.taken(control);
         }
         match event {
-            Event::Done(SinkCompletion { done }) => self.machine.handle_done(done, now),
+            Event::Done(SinkCompletion { done }) => {
+                self.machine.handle_done(done, now);
+                let place = self.place.as_ref();
+                self.machine.tell_room(|| place.and_then(|place| fault::free(&**place.tree.root())));
+            }
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(*report),
             Event::Control(ControlEvent::Message(message)) => {
                 pulse.heard();

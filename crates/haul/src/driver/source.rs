@@ -182,7 +182,9 @@ pub(crate) fn run(links: Links, request: &SourceRequest, watch: &Watch) -> Repor
     let unwell = session.view.both(unwell);
     let chosen = session.choices.both(chosen, watch);
     let processors = [processors, session.load.far()];
-    Report { end, tally: session.tally, own, far, processors, resumed: setup.resumed, chosen, unwell }
+    let (tally, resumed) = (session.tally, setup.resumed);
+    let kept = counts.durable.saturating_add(counts.held_open);
+    Report { end, tally, own, far, processors, resumed, kept, chosen, unwell }
 }
 
 struct Session {
@@ -399,6 +401,7 @@ impl Session {
             counting: !self.walked,
             elapsed: clock.elapsed(),
             bytes_sent: counts.payload,
+            holes: counts.holes,
             waiting: self.lines.waiting().or_else(|| self.notices.waiting(&self.engine.stuck())),
             checking: self.checking.look(&counts, clock.elapsed()).filter(|_| !self.trusts),
             paused: false,

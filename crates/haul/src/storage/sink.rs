@@ -24,7 +24,7 @@ mod commit;
 mod confirm;
 mod data;
 pub mod engine;
-mod fault;
+pub(crate) mod fault;
 mod files;
 mod fold;
 mod gate;

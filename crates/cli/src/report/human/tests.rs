@@ -52,3 +52,93 @@ fn one_is_told_in_the_singular() {
     }
     assert!(summary_of(Summary::default()).contains("copied 0 files, "));
 }
+
+/// Goal: the rate is that of data which was moved: holes and what an earlier run left are told apart, and what is not finished
+/// counts too.
+#[test]
+fn rates_are_of_what_was_moved() {
+    let of =
+        |bytes, bytes_sent| summary_of(Summary { bytes, bytes_sent, seconds: 10.0, ..Summary::default() });
+    let sparse = of(517_000_000, 202_000_000);
+    assert!(sparse.contains("517 MB in 10 s; moved 202 MB, 20.2 MB/s\n"), "{sparse}");
+    let plain = of(517_000_000, 517_000_100);
+    assert!(plain.contains("517 MB in 10 s, 51.7 MB/s\n"), "{plain}");
+    let unfinished = of(0, 1_520_000_000);
+    assert!(unfinished.contains("0 B in 10 s; moved 1.52 GB, 152 MB/s\n"), "{unfinished}");
+}
+
+/// Goal: a run that did not come to its end says what of it a resume finds; one that did has nothing to resume.
+#[test]
+fn what_is_kept_for_a_resume_is_told() {
+    let of = |status| told(Summary { status, kept: 176_000_000, ..Summary::default() }, Manner::default());
+    for status in [Status::Interrupted, Status::Failed] {
+        let text = of(status);
+        assert!(text.contains("\n  kept for the resume: 176 MB of unfinished files\n"), "{text}");
+    }
+    assert!(!of(Status::Complete).contains("kept"));
+    assert!(!told(Summary::default(), Manner::default()).contains("kept for"), "nothing is kept");
+    let null = Summary { status: Status::Interrupted, durability: None, ..Summary::default() };
+    let ending = Ending { summary: null, exit_code: 130, lists: Lists::default(), dropped: 0 };
+    assert_eq!(verdict(&ending, Manner::default()), ["interrupted"]);
+}
+
+/// A copy that spent time in each stage, limited by `stage`.
+fn limited(stage: Stage, protect: &str) -> Summary {
+    let half = haul::api::StageTime { busy: 50, starved: 50, blocked: 0 };
+    Summary { stages: [half; 5], limited_by: Some(stage), protect: protect.into(), ..Summary::default() }
+}
+
+/// Goal: a copy within one host is told without a network and without a second host.
+#[test]
+fn a_local_copy_has_one_host_and_no_network() {
+    let manner = Manner { verbose: 1, ..Manner::default() };
+    for stage in Stage::ALL.into_iter().filter(|stage| *stage != Stage::Network) {
+        let text = told(limited(stage, "local"), manner);
+        for word in ["network", "source host", "sink host", "sealing"] {
+            assert!(!text.contains(word), "{word} is in {text}");
+        }
+        assert!(text.contains("\n  hashing  ") && text.contains("\n  checking  "), "{text}");
+    }
+    let far = told(limited(Stage::SinkHost, "tls"), manner);
+    assert!(far.contains("\n  network  ") && far.contains("limited by the sink host"), "{far}");
+}
+
+/// Goal: where other programs have the processors, haul does not blame itself.
+#[test]
+fn other_programs_are_named() {
+    let busy = |count| Some(Processors { count, busy: 1000 });
+    let of = |stage, protect: &str, own| {
+        let shares = [Some(own), Some(0.02)];
+        summary_of(Summary { processors: [busy(2); 2], own_shares: shares, ..limited(stage, protect) })
+    };
+    let text = of(Stage::SourceHost, "tls", 0.12);
+    let want =
+        "  limited by the processors of the source host, used up by other programs (haul itself: 12 %)\n";
+    assert!(text.contains(want), "{text}");
+    assert!(of(Stage::SinkHost, "tls", 0.9).contains("of the sink host, used up by other programs"));
+    assert!(of(Stage::SourceHost, "local", 0.12).contains("of this host, used up by other programs"));
+    assert!(of(Stage::SourceHost, "tls", 0.8).contains("limited by the source host (hashing"));
+    assert!(of(Stage::SourceStorage, "tls", 0.12).contains("limited by reading"));
+}
+
+/// Goal: what is in memory alone is not called durable.
+#[test]
+fn memory_is_not_durable() {
+    let chosen = vec![(haul::api::IN_MEMORY.to_owned(), "tmpfs".to_owned())];
+    let text = summary_of(Summary { chosen: chosen.clone(), ..Summary::default() });
+    assert!(text.contains("  NOT durable: the destination is memory (tmpfs): "), "{text}");
+    assert!(!text.contains("on media"), "{text}");
+    let null = summary_of(Summary { chosen, durability: None, ..Summary::default() });
+    assert!(null.contains("NOT kept") && !null.contains("NOT durable"), "{null}");
+    assert!(summary_of(Summary::default()).contains("  durable: everything is on media"));
+}
+
+/// Goal: what another copy left is offered to be resumed first.
+#[test]
+fn what_can_be_resumed_is_not_called_rubbish() {
+    let value =
+        "an interrupted copy (of a to /b) can be resumed by its command, or removed with haul clean -- '/b'";
+    let chosen = vec![(DEBRIS.to_owned(), value.to_owned())];
+    let text = summary_of(Summary { chosen, ..Summary::default() });
+    assert!(text.contains(&format!("  left here: {value}\n")) && !text.contains("debris"), "{text}");
+}

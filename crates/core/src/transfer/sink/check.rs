@@ -69,6 +69,14 @@ impl Sink {
         (self.checks.report(self.now), self.checks.left)
     }
 
+    /// Bytes of unfinished files that the journal promises: where a resume begins.
+    pub fn kept(&self) -> u64 {
+        let promised = self.files.values().filter(|file| file.journaled);
+        promised.fold(0, |sum, file| {
+            sum.saturating_add(file.durable.covered()).saturating_add(file.expected.covered())
+        })
+    }
+
     /// The temporary of an earlier run is ours, `len` bytes long: what of it counts as held, as the source is told.
     pub(super) fn take_held(&mut self, id: FileId, partial: Option<Partial>, len: u64) -> Vec<Subtree> {
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };

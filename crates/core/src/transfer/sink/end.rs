@@ -11,6 +11,7 @@ use super::{Sink, SinkAction};
 use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
 use crate::transfer::{Ended, SessionEnd, other_end};
+use crate::tune::show_amount;
 use crate::wire::{DoneItem, Failure, Outcome};
 
 impl Sink {
@@ -52,6 +53,8 @@ impl Sink {
     pub(super) fn end_file(&mut self, id: FileId, end: Ended, root: Option<[u8; 32]>) {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
+        let map = self.files.get(&id).and_then(|file| file.digest.map()).filter(|_| end == Ended::Copied);
+        let holes = map.map_or(0, |map| map.size() - map.data_len());
         self.drop_map(id);
         self.leave_targets(id);
         self.expect_nothing(id);
@@ -61,6 +64,7 @@ impl Sink {
         }
         self.counts.files_done += 1;
         self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
+        self.counts.holes = self.counts.holes.saturating_add(holes);
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }
@@ -112,14 +116,23 @@ impl Sink {
         if self.stop.is_none() {
             let missing = self.counts.bytes.saturating_sub(self.counts.bytes_done.max(self.counts.written));
             let missing = missing.saturating_sub(self.holes);
-            let text = match failure.errno {
-                EROFS => failure.text.clone(),
-                _ => format!("{}; at least {missing} more bytes are needed", failure.text).into(),
-            };
-            let failure = Failure { text, ..failure.clone() };
-            self.begin_stop(SessionEnd::Failed(failure));
+            self.lacks = (failure.errno != EROFS).then_some(missing);
+            self.begin_stop(SessionEnd::Failed(failure.clone()));
         }
         true
+    }
+
+    /// What is written has no room: what the run still needs is said with its end, once. `free`: bytes that the file system
+    /// has left for us, if they are what limits.
+    pub fn tell_room(&mut self, free: impl FnOnce() -> Option<u64>) {
+        let Some(needed) = self.lacks.take() else { return };
+        let Some(SessionEnd::Failed(failure)) = &mut self.stop else { return };
+        let missing = free().and_then(|free| needed.checked_sub(free)).filter(|missing| *missing > 0);
+        let more = match missing {
+            Some(missing) => format!("at least {} more are needed", show_amount(missing)),
+            None => format!("{} are still to be written", show_amount(needed)),
+        };
+        failure.text = format!("{}; {more}", failure.text).into();
     }
 
     pub(super) fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {

@@ -196,6 +196,8 @@ impl Source {
     fn end_file(&mut self, id: FileId, end: Ended, (root, change): (Option<[u8; 32]>, Change)) {
         // A sparse root is no hash of the content.
         let root = root.filter(|_| self.files.get(&id).is_some_and(|f| f.digest.map().is_none()));
+        let map = self.files.get(&id).and_then(|file| file.digest.map()).filter(|_| end == Ended::Copied);
+        let holes = map.map_or(0, |map| map.size() - map.data_len());
         self.drop_map(id);
         self.drop_objects(id);
         self.drop_held(id);
@@ -211,6 +213,7 @@ impl Source {
         self.counts.durable = self.counts.durable.saturating_sub(file.durable);
         self.counts.files_done += 1;
         self.counts.bytes_done = self.counts.bytes_done.saturating_add(file.size());
+        self.counts.holes = self.counts.holes.saturating_add(holes);
         match end {
             Ended::Unchanged => self.counts.unchanged += 1,
             Ended::Copied if file.grown_to > file.size() => {

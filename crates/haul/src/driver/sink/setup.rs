@@ -6,10 +6,12 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
@@ -23,17 +25,18 @@ use rustix::io::Errno;
 
 use super::super::{Protection, Watch, agree, expect, hello, protocol};
 use super::{Event, SinkRequest, line_of};
-use crate::api::DEBRIS;
+use crate::api::{DEBRIS, IN_MEMORY, age_in_words};
 use crate::job::PathBytes;
 use crate::storage::null::{self, Made};
-use crate::storage::sink::clean::find_debris;
+use crate::storage::sink::clean::{Job, find_debris};
+use crate::storage::sink::fault;
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::widened::restore;
 use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
 use crate::storage::source::failure::{printable, strerror};
 use crate::storage::volume::identity;
 use crate::transport::stream::ControlHandle;
-use crate::users::{self, Unexpanded};
+use crate::users::{self, Unexpanded, name_of};
 
 /// What was agreed and found before the first entry.
 pub(super) struct Setup {
@@ -140,11 +143,11 @@ pub(super) fn set_up(
         }
         near.stopped()
     };
-    let owner =
-        place.acquire_unless(floor, &request.what, &Patience::default(), &mut stop).map_err(|e| match e {
-            AcquireError::Failed(failure) => no_files(&root, state, failure),
-            held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
-        })?;
+    let what = described(&roots, request.what.trim_start_matches("copy "));
+    let owner = place.acquire_unless(floor, &what, &Patience::default(), &mut stop).map_err(|e| match e {
+        AcquireError::Failed(failure) => no_files(&root, state, failure),
+        held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
+    })?;
     let owner = Arc::new(owner);
     let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| near.say(control, text))?;
     let replayed = replay(&place, policy.durable)?;
@@ -182,7 +185,8 @@ pub(super) fn set_up(
     journal.replace(&bytes)?;
     owner.settle();
     let adopt = Adopt::new(ours, &replayed.tags, &replayed.unproven);
-    let found = debris_of_others(&place, &root, request.state_dir.is_some());
+    let mut found = debris_of_others(&place, &root, request.state_dir.is_some());
+    found.extend(in_memory(tree.root()).map(|kind| (IN_MEMORY.to_owned(), kind.to_owned())));
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
@@ -275,11 +279,25 @@ fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Vec<(String
         return Vec::new();
     }
     let jobs = find_debris(root).unwrap_or_default();
-    let dead = jobs.iter().filter(|job| job.life == Life::Dead && job.key != *place.key()).count();
-    if dead == 0 {
+    let dead: Vec<&Job> =
+        jobs.iter().filter(|job| job.life == Life::Dead && job.key != *place.key()).collect();
+    let clean = clean_command(root, None);
+    // The youngest is the one that somebody may want to go on with.
+    let Some(last) = dead.iter().min_by_key(|job| job.age.unwrap_or(Duration::MAX)) else {
         return Vec::new();
-    }
-    let text = format!("{dead} other interrupted copies left files here: {}", clean_command(root, None));
+    };
+    let what = last.owner.as_ref().map(|owner| owner.what.trim_start_matches("copy ").to_owned());
+    let by = last.user.map(|user| format!("by {}", name_of(user)));
+    let age = last.age.map(|age| format!("{} ago", age_in_words(age)));
+    let known: Vec<String> = [what.filter(|what| !what.is_empty()), by, age].into_iter().flatten().collect();
+    let known = known.join(", ");
+    let text = match dead.len() {
+        1 => format!("an interrupted copy ({known}) can be resumed by its command, or removed with {clean}"),
+        n => format!(
+            "{n} interrupted copies (the last {known}) can be resumed by their commands, or removed with \
+             {clean}"
+        ),
+    };
     vec![(DEBRIS.to_owned(), text)]
 }
 
@@ -292,6 +310,35 @@ fn clean_command(root: &Path, state: Option<&Path>) -> String {
     match state {
         None => format!("haul clean -- {}", quoted(root)),
         Some(state) => format!("haul clean --state {} -- {}", quoted(state), quoted(root)),
+    }
+}
+
+/// The name of the file system, if it is one that keeps files in memory alone.
+fn in_memory(root: impl AsFd) -> Option<&'static str> {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    match rustix::fs::fstatfs(root).ok()?.f_type as u64 & 0xffff_ffff {
+        TMPFS => Some("tmpfs"),
+        RAMFS => Some("ramfs"),
+        _ => None,
+    }
+}
+
+/// What a job says of itself: what comes from the source, and where it goes.
+fn described(roots: &[SourceRoot], to: &str) -> String {
+    let names: Vec<String> = roots
+        .iter()
+        .map(|root| match root {
+            SourceRoot::Named { name, .. } => fault::show(name.as_bytes()),
+            SourceRoot::Contents { of } => {
+                fault::show(of.as_ref().map_or(b"".as_slice(), |of| of.as_bytes())) + "/"
+            }
+        })
+        .collect();
+    match &names[..] {
+        [] => format!("copy {to}"),
+        [one] => format!("copy of {one} {to}"),
+        [first, more @ ..] => format!("copy of {first} and {} more {to}", more.len()),
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Job {
     pub key: JobKey,
     /// Length of its journal, bytes, if there is one. Its content says the tags of its temporaries.
     pub journal: Option<u64>,
+    /// The user who made that, and how long ago it was written last.
+    pub user: Option<u32>,
+    pub age: Option<Duration>,
     /// Its last owner, if the file can be read.
     pub owner: Option<OwnerInfo>,
     /// `Dead` if nobody owns it; `Unknown` if only watching could tell.
@@ -82,7 +85,7 @@ pub(super) fn each_name(dir: impl AsFd, mut each: impl FnMut(&[u8], FileType)) -
 pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     let place = |key: JobKey| JobDir::open(root, key);
     let dir = place(JobKey::new(&[0; 16]))?;
-    let mut found: BTreeMap<JobKey, Option<u64>> = BTreeMap::new();
+    let mut found: BTreeMap<JobKey, Option<(u64, u32, Duration)>> = BTreeMap::new();
     let mut journals = Vec::new();
     let mut named = Vec::new();
     each_name(dir.fd(), |name, _| {
@@ -105,7 +108,8 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     }
     for key in journals {
         if let Ok(stat) = dir.jail().stat(dir.fd(), &key.journal()) {
-            found.insert(key, Some(stat.st_size as u64));
+            let age = SystemTime::now().duration_since(changed(&stat)).unwrap_or_default();
+            found.insert(key, Some((stat.st_size as u64, stat.st_uid, age)));
         }
     }
     let mut jobs = Vec::with_capacity(found.len());
@@ -128,7 +132,9 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
             },
             Err(_) => unknown,
         };
-        jobs.push(Job { key, journal, owner, life });
+        let (user, age) = (journal.map(|(_, user, _)| user), journal.map(|(_, _, age)| age));
+        let journal = journal.map(|(len, _, _)| len);
+        jobs.push(Job { key, journal, user, age, owner, life });
     }
     Ok(jobs)
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use haul_core::tune::show_amount;
 use haul_core::wire::{Failure, Stage, TEXT_LEN_MAX};
 use rustix::io::Errno;
 
@@ -28,6 +29,13 @@ pub(super) fn os_at(stage: Stage, what: &str, path: &str, errno: Errno, fd: impl
     }
 }
 
+/// Bytes that the file system that holds `fd` has for us; `None`: nobody can say, or they are not what is short.
+pub(crate) fn free(fd: impl AsFd) -> Option<u64> {
+    let room = rustix::fs::fstatvfs(fd).ok()?;
+    let inodes = room.f_files == 0 || room.f_favail > 0;
+    inodes.then(|| room.f_bavail.saturating_mul(room.f_frsize))
+}
+
 fn cause(errno: Errno) -> String {
     std::io::Error::from_raw_os_error(errno.raw_os_error()).to_string()
 }
@@ -41,7 +49,7 @@ fn space(errno: Errno, fd: impl AsFd) -> Option<String> {
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     // Some file systems keep no count of inodes and say 0 of 0.
     let no_inodes = room.f_files > 0 && room.f_favail == 0;
-    let left = format!("{free} bytes and {} inodes are free to us", room.f_favail);
+    let left = format!("{} and {} inodes are free to us", show_amount(free), room.f_favail);
     Some(match errno {
         Errno::DQUOT => format!("the quota is used up; on the file system {left}"),
         _ if no_inodes => format!("the file system is out of inodes: {left}; remove files, then run again"),
@@ -50,7 +58,7 @@ fn space(errno: Errno, fd: impl AsFd) -> Option<String> {
 }
 
 /// Bytes of a name or path for a message: control bytes escaped, other than UTF-8 replaced.
-pub(super) fn show(bytes: &[u8]) -> String {
+pub(crate) fn show(bytes: &[u8]) -> String {
     let mut shown = String::new();
     for c in String::from_utf8_lossy(bytes).chars() {
         if c.is_control() {
