@@ -69,7 +69,7 @@ fn a_fenced_run_writes_into_nothing_that_was_published() {
 /// to publish when it was frozen.
 /// Method: many small files, and a large one, so that the next run lasts. A run whose syncs take long is stopped when threads of it
 /// are in the sync that comes before a file's name; the sources change; another run publishes all small files anew, and the first
-/// one goes on while that one is still there, before it removes what the first one left.
+/// one goes on while that one is stopped, before it removes what the first one left.
 #[test]
 fn a_fenced_run_publishes_nothing_old() {
     need!("unshare", "strace");
@@ -98,10 +98,12 @@ fn a_fenced_run_publishes_nothing_old() {
     let mut second = cp().in_its_own_pids().start();
     let all = second.until(|_| published("another version 2") == FILES);
     assert!(all, "the next run was over before the first could go on\n{}", second.stderr());
+    // Until the first one has done what it had begun.
+    second.signal(Signal::STOP);
     first.signal(Signal::CONT);
     first.wait().sane().exits(1);
-    assert!(!second.ended(), "the next run was over before the first had done what it had begun");
     assert_eq!(published("another version 2"), FILES, "the frozen run published old files");
+    second.signal(Signal::CONT);
     second.wait().sane().exits(0);
     assert_eq!(published("another version 2"), FILES);
     assert!(read(sink.join("big")) == read(data.join("big")));
@@ -157,7 +159,7 @@ fn a_stop_is_heeded_while_another_run_is_watched() {
 #[test]
 fn a_rerun_waits_for_the_dying_far_end() {
     need!("sshd", "strace");
-    let slow = ["fsync:delay_enter=3s", "fdatasync:delay_enter=3s"].map(String::from);
+    let slow = ["fsync:delay_enter=2s", "fdatasync:delay_enter=2s"].map(String::from);
     let under: Vec<String> = run::strace_args(&slow).iter().map(|word| format!("'{word}'")).collect();
     let room = Room::new();
     let is_slow = room.file("is-slow", "");
@@ -168,7 +170,7 @@ fn a_rerun_waits_for_the_dying_far_end() {
     );
     let (data, sink) = (room.dir("data"), room.dir("sink"));
     let way = Way::Push(Sshd::start_as(FarHaul::Script(script), None));
-    tree::plain(&data, 83, 100, 64 << 20);
+    tree::plain(&data, 83, 4, 64 << 20);
     let Way::Push(sshd) = &way else { unreachable!() };
     let mut first = way.cp(&["-r"], &[&data], &sink).start();
     let far = || procs::marked(&sshd.mark);

@@ -17,6 +17,10 @@
 //! - what a run copied, that ended complete with every entry, is of a version that its source had during that run, and it stays
 //!   at the destination as it was, whatever the former run does afterwards.
 //!
+//! Each protection that is removed was seen to fail (seeds that fail of the first 8,000): no look at the owner directly before a
+//! name (359), inodes of an unproven run taken over (54), names not looked at again (16), or only those that were given (14), or
+//! only by the run directly after the frozen one (1).
+//!
 //! Left out: more than one run aside at a time, an end that freezes while it takes the job or removes the journal, names of links,
 //! metadata of files that were right already, and temporaries of the former run that cannot be removed: of those, what was past
 //! its last look can still get its name after the next run's end.
@@ -128,7 +132,7 @@ impl World {
         }
         let (source_frozen, sink_frozen) =
             [(true, true), (false, true), (false, true), (true, false)][rng.usize(..4)];
-        let (pace, thaw) = ([2, 20, 100][rng.usize(..3)], [20, 100, 400][rng.usize(..3)]);
+        let (pace, thaw) = ([2, 20, 100, 400][rng.usize(..4)], [20, 100, 400, 2000][rng.usize(..4)]);
         self.note(|| format!("-- frozen: source {source_frozen}, sink {sink_frozen}"));
         let (object_size, targets) = (self.object_size, self.targets.take());
         let s = std::mem::replace(&mut self.s, no_session());

@@ -457,7 +457,11 @@ impl World {
             ][self.rng.usize(..7)],
         };
         let fate = if self.may_freeze() { Fate::Freeze } else { fate };
+        // Who follows a frozen run dies young now and then, so that another follows both.
+        let young = self.dies_young();
+        let fate = if young.is_some() { Fate::KillSink } else { fate };
         let fate_at = if self.rng.bool() { self.rng.u32(..120) } else { self.rng.u32(..800) };
+        let fate_at = young.unwrap_or(fate_at);
         self.note(|| {
             format!(
                 "session {}: {fate:?} at {fate_at}, wait {wait}, durable {}, objects {}, {streams} streams, \
@@ -484,6 +488,13 @@ impl World {
         }
         self.give_word();
         u64::from(steps)
+    }
+
+    /// When a session dies that follows one that is still aside, if it is to.
+    fn dies_young(&mut self) -> Option<u32> {
+        let follows = self.freezes.aside.is_some() && !self.quiet;
+        let rng = self.freezes.rng.as_mut().filter(|_| follows)?;
+        rng.bool().then(|| rng.u32(..60))
     }
 
     /// The next fate is a frost: where somebody freezes, every other session that none is aside of.

@@ -194,12 +194,15 @@ fn published_names_are_confirmed() {
 fn found_names_are_confirmed() {
     for replaced in [false, true] {
         let mut bench = Bench::with(|config| config.confirm = true);
-        fs::write(bench.root.join("f"), "new").expect("write");
-        let found = bench.look(&file(1, DirId::ROOT, "f", 3), None);
+        // The root was made by this run, so look into a directory that was not.
+        fs::create_dir(bench.root.join("old")).expect("mkdir");
+        fs::write(bench.root.join("old/f"), "new").expect("write");
+        let old = bench.dir(50, DirId::ROOT, "old");
+        let found = bench.look(&file(1, old, "f", 3), None);
         assert!(matches!(found.existing, Existing::File { size: 3, .. }), "{found:?}");
         if replaced {
             fs::write(bench.root.join("late"), "old").expect("write");
-            fs::rename(bench.root.join("late"), bench.root.join("f")).expect("rename");
+            fs::rename(bench.root.join("late"), bench.root.join("old/f")).expect("rename");
         }
         match bench.run(SinkOp::RemoveJournal, b"") {
             SinkDone::RemoveJournal { result } => assert_eq!(result.is_err(), replaced, "{result:?}"),
