@@ -44,6 +44,7 @@ use setup::set_up;
 pub(crate) use setup::{destination, was_asked};
 
 mod engine;
+mod place;
 mod setup;
 mod start;
 

@@ -21,6 +21,7 @@ use haul_core::wire::{
 };
 
 use super::super::{Protection, Watch, agree, expect, hello, protocol};
+use super::place::{no_state, unopened, unwritable};
 use super::{Event, SinkRequest, line_of};
 use crate::api::DEBRIS;
 use crate::job::PathBytes;
@@ -103,12 +104,17 @@ pub(super) fn set_up(
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
-    let tree = SinkTree::open_root(&root, rename.is_none())?;
+    let tree = SinkTree::open_root(&root, rename.is_none())
+        .map_err(|failure| unopened(failure, &request.destination.0, &root, rename.is_some()))?;
     if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
         refuse_special(&tree, name)?;
     }
     let job = job_of((&identity(tree.root()), tree.root_ino()), &roots, rename.as_ref());
-    let place = JobDir::open(request.state_dir.as_deref().unwrap_or(&root), JobKey::new(&job))?;
+    let state = request.state_dir.as_deref();
+    let place = JobDir::open(state.unwrap_or(&root), JobKey::new(&job)).map_err(|failure| match state {
+        Some(dir) => no_state(failure, dir),
+        None => failure,
+    })?;
     let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
     let mut said = String::new();
     let mut stop = |waits: &str| {
@@ -120,7 +126,7 @@ pub(super) fn set_up(
     };
     let owner =
         place.acquire_unless(floor, &request.what, &Patience::default(), &mut stop).map_err(|e| match e {
-            AcquireError::Failed(failure) => failure,
+            AcquireError::Failed(failure) => unwritable(failure, &root, state),
             held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
         })?;
     let owner = Arc::new(owner);
