@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use haul::api::SSH_CHANNELS_MAX;
 use haul::job::{LayoutChoice, Policy};
 
@@ -76,13 +76,8 @@ pub enum Command {
 #[derive(ClapArgs, Debug)]
 #[command(override_usage = "haul cp [OPTIONS] SRC... DST", after_help = CP_AFTER)]
 pub struct Cp {
-    /// SRC... DST: what to copy, and last where to; each PATH, HOST:PATH or USER@HOST:PATH
-    ///
-    /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
-    /// address; ./NAME for a local file with a colon in its name. `data` gives DST/data, `data/` gives its
-    /// contents in DST, whether or not DST exists.
-    #[arg(value_name = "PATH", required = true, num_args = 2..)]
-    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub paths: Paths,
 
     /// Copy directories with all that is in them
     ///
@@ -92,7 +87,8 @@ pub struct Cp {
 
     /// Like -r, and keep owner and group where that is allowed
     ///
-    /// Mode, times and symlinks are always kept. Default: files belong to whoever writes them.
+    /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync -a keeps none of them
+    /// either. Default: files belong to whoever writes them.
     #[arg(short, long)]
     pub archive: bool,
 
@@ -308,8 +304,32 @@ pub struct Cp {
     pub storage: storage::Storage,
 }
 
+/// The sources and the destination. Options may stand anywhere between them: clap counts the words of each stretch by itself, so
+/// that "at least two" must be two arguments.
+#[derive(ClapArgs, Debug)]
+pub struct Paths {
+    /// What to copy: PATH, HOST:PATH or USER@HOST:PATH
+    ///
+    /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
+    /// address; ./NAME for a local file with a colon in its name. `data` gives DST/data, `data/` gives its
+    /// contents in DST, whether or not DST exists.
+    #[arg(value_name = "SRC", required = true, value_hint = ValueHint::AnyPath)]
+    first: OsString,
+
+    /// Further sources, all on the same side, and last where to
+    #[arg(value_name = "DST", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
+    others: Vec<OsString>,
+}
+
+impl Paths {
+    /// In the order in which they were typed; at least two.
+    pub fn all(&self) -> Vec<OsString> {
+        [&self.first].into_iter().chain(&self.others).cloned().collect()
+    }
+}
+
 const CP_AFTER: &str = "\
-Exit codes: 0 complete; 1 failed; 2 wrong usage; 3 some entries failed, the others are complete;
+Exit codes: 0 complete; 1 failed; 2 wrong usage; 3 some entries failed, the others are complete; \
 4 the same, and all of them had vanished from the source; 130 or 143 interrupted. After any of them, running the same command again moves only what is missing.";
 
 #[derive(ClapArgs, Debug)]
@@ -509,7 +529,7 @@ mod tests {
         assert_eq!(got.far.ssh.0, ["ssh", "-p", "2"]);
         assert_eq!(got.stop_after, Some(Duration::from_secs(3 * 3600 + 50 * 60)));
         assert_eq!(got.far.port, Some(far::Ports(1, 2)));
-        assert_eq!(got.paths, ["a", "b", "h:c"]);
+        assert_eq!(got.paths.all(), ["a", "b", "h:c"]);
         assert_eq!(cp(&["--rsh=x y", "a", "b"]).unwrap().far.ssh.0, ["x", "y"]);
         for line in [
             &["a"][..],
@@ -534,6 +554,30 @@ mod tests {
         ] {
             assert_eq!(cp(line).expect_err(&format!("{line:?}")).exit_code(), 2);
         }
+    }
+
+    /// Goal: options may stand between the paths and behind them, as for cp, scp and rsync; two paths are needed wherever they
+    /// stand.
+    /// Method: one command in every order; commands that lack a path.
+    #[test]
+    fn options_stand_anywhere() {
+        for line in [
+            "-r -e x a b h:c",
+            "-r a b -e x h:c",
+            "a -r b -e x h:c",
+            "a -e x b h:c -r",
+            "a b h:c -r -e x",
+            "a -e x b -r -- h:c",
+        ] {
+            let got = cp(&line.split(' ').collect::<Vec<_>>()).expect(line);
+            assert_eq!(got.paths.all(), ["a", "b", "h:c"], "{line}");
+            assert!(got.recursive && got.far.ssh.0 == ["x"], "{line}");
+        }
+        for line in [&["-r"][..], &["-r", "a", "-e", "x"], &["a", "-r", "--"]] {
+            let error = cp(line).expect_err(&format!("{line:?}"));
+            assert!(error.exit_code() == 2 && error.to_string().contains("<DST>..."), "{error}");
+        }
+        assert_eq!(cp(&["a", "--", "-b", "-c"]).expect("paths").paths.all(), ["a", "-b", "-c"]);
     }
 
     const BEGIN: &str = "<!-- help: ";

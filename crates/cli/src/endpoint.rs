@@ -125,6 +125,9 @@ fn parse(word: &OsStr, exists: impl Fn(&OsStr) -> bool) -> Result<Endpoint, Stri
     if host.is_empty() {
         return Err(format!("'{shown}' has no host before its colon; for a local file write ./{shown}"));
     }
+    if path.starts_with(b":") {
+        return Err(daemon_form(host, path, word));
+    }
     let host = check_host(host).map_err(|why| format!("'{shown}': {why}"))?;
     let path = match made_up(path) {
         Some(made) => made?,
@@ -132,6 +135,15 @@ fn parse(word: &OsStr, exists: impl Fn(&OsStr) -> bool) -> Result<Endpoint, Stri
         None => path.to_vec(),
     };
     Ok(Endpoint::Remote { host, path })
+}
+
+/// `host::module` is how rsync names what its daemon serves; nobody means a file whose name begins with a colon.
+fn daemon_form(host: &[u8], path: &[u8], word: &OsStr) -> String {
+    let (host, path, shown) = (escape::name(host), escape::name(path), escape::name(word.as_bytes()));
+    format!(
+        "'{shown}' is how rsync names a module of its daemon, which haul does not speak with: write {host}:PATH, which goes through \
+         ssh. For the file '{path}' at that host write {host}:./{path}, for a local file ./{shown}, for an IPv6 address [ADDRESS]:PATH"
+    )
 }
 
 /// `null://`, `null://SIZE` and `zero://SIZE`: no storage, or made-up content, to measure everything else. The
@@ -235,6 +247,8 @@ mod tests {
             (b"h:\xff\xfe\n", "h", b"\xff\xfe\n"),
             (b"h://x", "", b""),
             (b"h:-p", "h", b"-p"),
+            (b"h:./:p", "h", b"./:p"),
+            (b"h:/:p", "h", b"/:p"),
             (b"h:[x]:y", "h", b"[x]:y"),
         ] {
             if host.is_empty() {
@@ -253,6 +267,10 @@ mod tests {
             (&b""[..], "empty path"),
             (b":p", "no host"),
             (b"old:file", "write ./old:file"),
+            (b"h::mod", "write h:./:mod"),
+            (b"u@h::mod/x", "daemon"),
+            (b"h::", "daemon"),
+            (b"fe80::1:/p", "[ADDRESS]:PATH"),
             (b"http://x/y", "http:// is not supported yet"),
             (b"s3://bucket", "not supported yet"),
             (b"-oProxyCommand=x:p", "begin with '-'"),

@@ -25,12 +25,13 @@ static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let argv = args::rsync::without_human(std::env::args_os());
-    let args = args::Args::try_parse_from(argv).unwrap_or_else(|error| {
-        if let Some(hint) = args::rsync::hint(&error) {
+    let args = args::Args::try_parse_from(&argv).unwrap_or_else(|error| {
+        if let Some(hint) = args::rsync::hint(&error, &argv) {
             let _ = writeln!(std::io::stderr(), "haul: {hint}");
             std::process::exit(error.exit_code());
         }
-        error.exit()
+        let exists = |word: &str| std::path::Path::new(word).symlink_metadata().is_ok();
+        args::rsync::without_noise(error, exists).exit()
     });
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();

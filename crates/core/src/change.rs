@@ -75,7 +75,7 @@ impl Change {
         }
         let given_away =
             self.has(Change::OWNER.with(Change::GROUP, true)) || (owner && meta.mode & SETUID_SETGID != 0);
-        !found.linked && !(found.foreign && given_away)
+        !(found.linked || found.foreign && given_away)
     }
 
     fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {

@@ -40,6 +40,7 @@ pub(crate) mod lists;
 mod manifest;
 mod passport;
 mod policy;
+mod same;
 mod summary;
 pub(crate) mod trial;
 
@@ -172,7 +173,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
         (None, Some(host)) => {
             let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
             if let Some(name) = &request.options.congestion {
-                tcp::usable(name).map_err(|e| e.to_string())?;
+                tcp::usable(name).map_err(|e| Refused::usage(e.to_string()))?;
             }
             let (links, remote) = connect(request, host, &ask, observer)?;
             let from = from_here(&links);
@@ -457,7 +458,7 @@ fn shown(endpoint: &Endpoint) -> Vec<u8> {
     }
 }
 
-/// Refuses a local destination that lies inside a local source: such a copy would never end.
+/// Refuses a local destination that lies inside a local source, for such a copy would never end, and one that is the source.
 fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), Refused> {
     let options = &request.options;
     let paths: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
@@ -467,6 +468,7 @@ fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), Refuse
     let recursive = options.recursive || options.archive;
     let refused = |e: SourceError| Refused { usage: e.is_usage(), text: e.to_string() };
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
+    same::refuse_itself(&specs, destination)?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {
         // Never opened for reading: a FIFO would wait for its other end for ever.

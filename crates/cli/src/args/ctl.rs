@@ -30,37 +30,44 @@ nothing new; what is on its way lands and becomes durable; Ctrl-C ends it as eve
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// Show how far the copy is and how its knobs stand
+    #[command(override_usage = "haul ctl JOB show [--json]")]
     Show,
     /// Read and send nothing new until `resume`
+    #[command(override_usage = "haul ctl JOB pause")]
     Pause,
     /// Go on
+    #[command(override_usage = "haul ctl JOB resume")]
     Resume,
     /// Change a knob of the running copy
-    #[command(subcommand)]
+    #[command(subcommand, override_usage = "haul ctl JOB set rate|streams|readers|writers VALUE")]
     Set(Set),
 }
 
 #[derive(Subcommand, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
     /// Most payload bytes a second, over all streams
+    #[command(override_usage = "haul ctl JOB set rate RATE")]
     Rate {
         /// With its unit, as 80MB/s, 100MiB/s or 1Gbit/s; `none`: no limit
         #[arg(value_name = "RATE", value_parser = parse_rate)]
         value: u64,
     },
     /// Data connections that carry new data: more are opened where they can join, what is too many is left idle
+    #[command(override_usage = "haul ctl JOB set streams N")]
     Streams {
         /// 1 to 64
         #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=STREAMS_MAX as u64))]
         value: u64,
     },
     /// Threads that read at the source, and with them, in proportion, its requests in flight
+    #[command(override_usage = "haul ctl JOB set readers N")]
     Readers {
         /// 1 to 256
         #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX as u64))]
         value: u64,
     },
     /// Threads that write at the destination, and with them, in proportion, its requests in flight
+    #[command(override_usage = "haul ctl JOB set writers N")]
     Writers {
         /// 1 to 256
         #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX as u64))]
@@ -116,6 +123,28 @@ mod tests {
             assert_eq!(set(line), None, "{line}");
         }
         assert!(ctl("").is_err() && ctl("data explode").is_err());
+    }
+
+    /// Goal: what a help shows as usage can be typed so: the job comes first.
+    /// Method: the usage of every verb and knob, both ways to ask for it.
+    #[test]
+    fn usages_begin_with_the_job() {
+        let usage = |line: &[&str]| {
+            let error = Args::try_parse_from(["haul"].iter().chain(line)).expect_err("help");
+            let text = error.to_string();
+            let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).map(str::to_owned);
+            usage.unwrap_or_else(|| panic!("{text}"))
+        };
+        for words in [&["show"][..], &["pause"], &["resume"], &["set"], &["set", "rate"], &["set", "streams"]]
+        {
+            let want = format!("haul ctl JOB {}", words.join(" "));
+            let long = [&["help", "ctl"], words].concat();
+            let short = [&["ctl", "help"], words].concat();
+            let behind = [&["ctl", "data"], words, &["--help"]].concat();
+            for line in [long, short, behind] {
+                assert!(usage(&line).starts_with(&want), "{line:?}: {}", usage(&line));
+            }
+        }
     }
 
     /// Goal: a rate is what it is for `--rate`, or none.

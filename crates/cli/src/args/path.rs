@@ -60,5 +60,5 @@ pub struct Path {
 }
 
 const AFTER: &str = "\
-Exit codes: 0 complete; 1 failed, as when an end cannot be reached or written to; 2 wrong usage, or a network file system
+Exit codes: 0 complete; 1 failed, as when an end cannot be reached or written to; 2 wrong usage, or a network file system \
 without --yes; 130 or 143 interrupted. Scratch files are gone after each of them.";

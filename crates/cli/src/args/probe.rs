@@ -110,7 +110,7 @@ pub struct Storage {
 }
 
 const STORAGE_AFTER: &str = "\
-Exit codes: 0 complete; 1 failed; 2 wrong usage, or a network file system and nobody to ask; 130 or 143
+Exit codes: 0 complete; 1 failed; 2 wrong usage, or a network file system and nobody to ask; 130 or 143 \
 interrupted. The scratch file is removed after each of them.";
 
 /// In which forms a probe reports; as text where none is named.

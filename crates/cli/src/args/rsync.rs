@@ -1,6 +1,7 @@
-//! What people type who come from rsync: bundles with its `-h`, and a hint for each word that haul does not have.
+//! What people type who come from rsync, scp or rclone: bundles with rsync's `-h`, and a hint for each word that haul does not have.
 //!
-//! In: argv, or what clap did not understand of it. Out: argv as haul has it; one sentence for a word.
+//! In: argv, or what clap did not understand of it. Out: argv as haul has it; one sentence for a word, one for each that a bundle
+//! holds.
 //! Invariant: no word is taken and then ignored but `-h` in a bundle, which asks rsync for sizes as haul prints them anyway.
 //! Left out: words that mean the same in both.
 
@@ -12,9 +13,17 @@ use clap::{Command, CommandFactory};
 
 /// What haul says to each of rsync's words that it does not have: the words, and what stands in their place.
 const HINTS: &[(&[&str], &str)] = &[
-    (&["-z", "--compress", "--zc", "--compress-choice"], "haul does not compress yet; leave it out"),
     (
-        &["-P", "--partial", "--partial-dir", "--append", "--append-verify"],
+        &["-z", "--compress", "--zc", "--compress-choice", "--compress-level", "--zl"],
+        "haul does not compress yet; leave it out",
+    ),
+    (
+        &["-P"],
+        "haul resumes by itself: the same command again moves only what is missing; leave it out. For scp's -P PORT write \
+         -e 'ssh -p PORT'",
+    ),
+    (
+        &["--partial", "--partial-dir", "--append", "--append-verify"],
         "haul resumes by itself: the same command again moves only what is missing; leave it out",
     ),
     (
@@ -45,9 +54,10 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul has none yet: times and modes are always kept",
     ),
     (
-        &["-t", "--times", "-p", "--perms", "-l", "--links"],
+        &["-t", "--times", "-p", "--perms", "--links"],
         "haul always keeps times, modes and symbolic links; leave it out",
     ),
+    (&["-l"], "haul always keeps symbolic links; leave it out. For scp's -l LIMIT write --rate"),
     (
         &["-o", "--owner", "-g", "--group", "--numeric-ids"],
         "-a keeps owner and group, by number, where that is allowed",
@@ -71,9 +81,29 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul has none, on purpose: a file appears at the destination whole or not at all; leave it out",
     ),
     (
-        &["--size-only", "--ignore-times", "-I", "--modify-window"],
+        &["--size-only", "--ignore-times", "-I"],
         "haul has none yet: files of the same size and time count as unchanged; --force copies those too",
     ),
+    (
+        &["--modify-window", "-@"],
+        "haul has none yet: it compares times as finely as the destination keeps them. Where another program cut them to seconds \
+         (-n -i shows a t alone), files are copied once more and then count as unchanged",
+    ),
+    (
+        &["--mkpath"],
+        "haul makes a missing destination directory by itself (for one file: DST/ with a slash); leave it out",
+    ),
+    (
+        &["-4", "--ipv4", "-6", "--ipv6"],
+        "write --via ADDR for the data, and -e 'ssh -4' or 'ssh -6' for the login",
+    ),
+    (
+        &["--max-size", "--min-size"],
+        "haul has none yet: name the sources one by one, or their directories with -r",
+    ),
+    (&["-E", "--executability"], "haul always keeps modes; leave it out"),
+    (&["--list-only"], "write -n -i: what would be copied"),
+    (&["--delay-updates"], "haul has none: each file appears whole, as soon as it is there"),
     (&["--ignore-existing"], "write --no-clobber: no file at the destination is replaced"),
     (
         &["--existing", "--ignore-non-existing"],
@@ -141,6 +171,21 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// The same for words of other programs.
+const OTHERS: &[(&str, &[&str], &str)] = &[
+    (
+        "rclone's",
+        &["--transfers", "--multi-thread-streams"],
+        "haul chooses how much is under way by itself; --streams N sets the data connections",
+    ),
+    ("rclone's", &["--checkers"], "haul chooses by itself; --readers N sets the threads at the source"),
+    ("rclone's", &["--buffer-size"], "write --memory SIZE"),
+    ("GridFTP's", &["--parallel", "--concurrency"], "write --streams N: the data connections"),
+];
+
+/// Characters of a word for each that may be wrong in it, where another is meant.
+const TYPO_EACH: usize = 4;
+
 /// argv with the `h` of bundles left out, where the command is `cp`: `-avh` is `-av`. Alone `-h` stays help.
 pub fn without_human(argv: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut argv: Vec<OsString> = argv.into_iter().collect();
@@ -184,15 +229,110 @@ fn unbundled(word: &OsStr, takes_value: &[u8]) -> Option<OsString> {
     Some(OsString::from_vec(word))
 }
 
-/// What to do instead of a word of rsync's that clap did not know; `None`: it is none of those.
-pub fn hint(error: &clap::Error) -> Option<String> {
+/// What to do instead of a word of another program's that clap did not know, and of each that stands in one bundle with it; `None`:
+/// it is none of those.
+pub fn hint(error: &clap::Error, argv: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() == ErrorKind::ArgumentConflict && unknown.starts_with("--itemize-changes") {
+        return Some("-ii is rsync's: to list unchanged entries too, write -i -vv".into());
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let word = unknown.split('=').next().unwrap_or(unknown);
-    let (_, hint) = HINTS.iter().find(|(words, _)| words.contains(&word))?;
-    Some(format!("{word} is rsync's: {hint}"))
+    let foreign = foreign_letters(word, argv);
+    if foreign.len() < 2 {
+        let (whose, hint) = known(word)?;
+        return Some(format!("{word} is {whose}: {hint}"));
+    }
+    // In the order in which they stand, those of one hint together.
+    let mut lines: Vec<(String, &str)> = Vec::new();
+    for letter in &foreign {
+        let text = known(letter).map_or("haul has no such option", |(_, text)| text);
+        match lines.iter_mut().find(|(_, other)| *other == text) {
+            Some((letters, _)) => *letters += &format!(" {letter}"),
+            None => lines.push((letter.clone(), text)),
+        }
+    }
+    let lines = lines.iter().map(|(letters, text)| format!("\n  {letters}: {text}"));
+    Some(format!("{} are not haul's:{}", foreign.join(" "), lines.collect::<String>()))
+}
+
+/// Whose the word is, and what stands in its place.
+fn known(word: &str) -> Option<(&'static str, &'static str)> {
+    let rsync = HINTS.iter().find(|(words, _)| words.contains(&word)).map(|(_, hint)| ("rsync's", *hint));
+    rsync.or_else(|| {
+        OTHERS.iter().find(|(_, words, _)| words.contains(&word)).map(|(whose, _, hint)| (*whose, *hint))
+    })
+}
+
+/// The letters that haul does not have, of the bundle in which `word` is the first of them; each once.
+fn foreign_letters(word: &str, argv: &[OsString]) -> Vec<String> {
+    let Some(&[b'-', letter]) = word.as_bytes().first_chunk().filter(|_| word.len() == 2) else {
+        return Vec::new();
+    };
+    let mut command = super::Args::command();
+    command.build();
+    let Some(cp) = command.find_subcommand("cp").filter(|_| argv.get(1).is_some_and(|word| word == "cp"))
+    else {
+        return Vec::new();
+    };
+    let own = |letter: u8| {
+        cp.get_opts().chain(cp.get_arguments()).any(|arg| arg.get_short() == Some(letter.into()))
+    };
+    let takes_value = values();
+    let bundle = argv.iter().skip(2).filter_map(|word| {
+        let letters = word.as_bytes().strip_prefix(b"-").filter(|letters| !letters.starts_with(b"-"))?;
+        let flags = letters.split(|letter| takes_value.contains(letter)).next()?;
+        (flags.contains(&letter) && flags.iter().all(u8::is_ascii_alphanumeric)).then_some(flags)
+    });
+    let mut foreign: Vec<String> = Vec::new();
+    for letter in bundle.into_iter().next().unwrap_or_default() {
+        let word = format!("-{}", char::from(*letter));
+        // In a bundle `h` is rsync's, and means nothing here.
+        if *letter != b'h' && !own(*letter) && !foreign.contains(&word) {
+            foreign.push(word);
+        }
+    }
+    foreign
+}
+
+/// Takes out of clap's error what only sounds like advice: options that look like the word by a few letters, and that a word
+/// with dashes may be a path, unless there is one of that name.
+pub fn without_noise(mut error: clap::Error, exists: impl Fn(&str) -> bool) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let word = unknown.split('=').next().unwrap_or(unknown).to_owned();
+    let meant = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(meant)) => {
+            changes(&word, meant) <= word.trim_start_matches('-').len() / TYPO_EACH
+        }
+        _ => false,
+    };
+    if !meant {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    if !exists(&word) {
+        error.remove(ContextKind::Suggested);
+    }
+    error
+}
+
+/// Letters to put in, take out or replace to make one word of the other (Levenshtein's distance).
+fn changes(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let least = (diagonal + usize::from(a != *b)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], least);
+        }
+    }
+    row[other.len()]
 }
 
 #[cfg(test)]
@@ -201,8 +341,18 @@ mod tests {
     use crate::args::{Args, Command as Which, Cp};
     use clap::Parser;
 
+    fn argv(line: &[&str]) -> Vec<OsString> {
+        ["haul", "cp"].iter().chain(line).map(OsString::from).collect()
+    }
+
+    /// The hint for what is wrong with the line, and the exit code.
+    fn hint_for(line: &[&str]) -> Option<String> {
+        let argv = without_human(argv(line));
+        hint(&parse(line).expect_err("it is wrong"), &argv)
+    }
+
     fn parse(line: &[&str]) -> Result<Cp, clap::Error> {
-        let line = ["haul", "cp"].iter().chain(line).map(OsString::from);
+        let line = argv(line);
         match Args::try_parse_from(without_human(line))?.command {
             Which::Cp(cp) => Ok(*cp),
             other => panic!("not cp: {other:?}"),
@@ -218,7 +368,8 @@ mod tests {
                      --remove-source-files --delete --exclude=x --info=progress2 --stats";
         for word in asked.split_whitespace() {
             let error = parse(&["-r", word, "a", "b"]).expect_err(word);
-            let hint = hint(&error).unwrap_or_else(|| panic!("no hint for {word}: {error}"));
+            let hint =
+                hint_for(&["-r", word, "a", "b"]).unwrap_or_else(|| panic!("no hint for {word}: {error}"));
             assert!(hint.starts_with(word.split('=').next().unwrap_or(word)), "{hint}");
             assert_eq!(error.exit_code(), 2);
         }
@@ -226,16 +377,61 @@ mod tests {
             assert!(text.len() > 20 && !text.ends_with('.'), "{text}");
             for word in *words {
                 let error = parse(&[word, "a", "b"]).expect_err(word);
-                assert!(hint(&error).is_some_and(|hint| hint.contains(text)), "{word}: {error}");
+                let hint = hint_for(&[word, "a", "b"]);
+                assert!(hint.is_some_and(|hint| hint.contains(text)), "{word}: {error}");
             }
         }
-        let bundled = parse(&["-avzP", "a", "b"]).unwrap_err();
-        assert!(hint(&bundled).unwrap().contains("compress"));
-        assert!(
-            hint(&parse(&["--ignore-existing", "a", "b"]).unwrap_err()).unwrap().contains("--no-clobber")
+        assert!(hint_for(&["-avzP", "a", "b"]).unwrap().contains("compress"));
+        assert!(hint_for(&["--ignore-existing", "a", "b"]).unwrap().contains("--no-clobber"));
+        assert_eq!(hint_for(&["--no-such-thing", "a", "b"]), None);
+        assert_eq!(hint_for(&["--streams", "65", "a", "b"]), None);
+        for (whose, words, text) in OTHERS {
+            for word in *words {
+                let want = format!("{word} is {whose}: {text}");
+                assert_eq!(hint_for(&[&format!("{word}=4"), "a", "b"]), Some(want));
+            }
+        }
+        assert!(hint_for(&["-aii", "a", "b"]).unwrap().contains("-vv"));
+        // Those of scp that mean something else to rsync.
+        assert!(hint_for(&["-P", "22", "a", "b"]).unwrap().contains("ssh -p PORT"));
+        assert!(hint_for(&["-l", "100", "a", "b"]).unwrap().contains("--rate"));
+    }
+
+    /// Goal: one try tells of every letter of a bundle that haul does not have, those with one hint on one line.
+    /// Method: bundles that rsync users have in their fingers; a letter that nobody has; a value that looks like one.
+    #[test]
+    fn all_foreign_letters_of_a_bundle_are_told() {
+        let told = |bundle: &str| hint_for(&[bundle, "a", "b"]).unwrap();
+        let lines = |bundle: &str| {
+            let told = told(bundle);
+            told.lines().map(|line| line.split(": ").next().unwrap().trim().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o -D are not haul's:", "-l", "-p -t", "-g -o", "-D"]);
+        assert_eq!(lines("-avzP"), ["-z -P are not haul's:", "-z", "-P"]);
+        assert_eq!(lines("-aHAXh"), ["-H -A -X are not haul's:", "-H", "-A -X"]);
+        assert!(told("-zyz").contains("\n  -y: haul has no such option"));
+        assert!(told("-avz").starts_with("-z is rsync's: "));
+        assert!(told("-zelpt").starts_with("-z is rsync's: "), "what stands behind -e is its value");
+    }
+
+    /// Goal: an option that haul has is suggested for a slip of the finger, and not for any word that shares some letters; that a
+    /// word may be a path is said where there is one.
+    #[test]
+    fn only_slips_get_suggestions() {
+        let told = |word: &str, is_path: bool| {
+            without_noise(parse(&[word, "a", "b"]).unwrap_err(), |_| is_path).to_string()
+        };
+        assert!(told("--forse", false).contains("--force"));
+        assert!(told("--strems=4", false).contains("--streams"));
+        for word in ["--max-depths", "--no-such", "--ratelimit", "--memory-size=4"] {
+            assert!(!told(word, false).contains("tip"), "{}", told(word, false));
+            assert!(told(word, false).contains("unexpected argument"), "{}", told(word, false));
+        }
+        assert!(told("--xyzzy", true).contains("-- --xyzzy") && !told("--xyzzy", false).contains("tip"));
+        assert_eq!(
+            (changes("abc", "abc"), changes("abc", "axbc"), changes("", "ab"), changes("ab", "ba")),
+            (0, 1, 2, 2)
         );
-        assert_eq!(hint(&parse(&["--no-such-thing", "a", "b"]).unwrap_err()), None);
-        assert_eq!(hint(&parse(&["--streams", "65", "a", "b"]).unwrap_err()), None);
     }
 
     /// Goal: `-h` in a bundle is rsync's and changes nothing; alone it is help; values and names stay as they are.
@@ -250,7 +446,7 @@ mod tests {
         }
         let got = parse(&["-rhessh -h", "a", "b"]).unwrap();
         assert_eq!((got.recursive, got.far.ssh.0), (true, vec!["ssh".to_owned(), "-h".to_owned()]));
-        assert_eq!(parse(&["-r", "--", "-ah", "b"]).unwrap().paths, ["-ah", "b"]);
+        assert_eq!(parse(&["-r", "--", "-ah", "b"]).unwrap().paths.all(), ["-ah", "b"]);
         let elsewhere = ["haul", "clean", "-nh"].map(OsString::from);
         assert_eq!(without_human(elsewhere.clone()), elsewhere);
     }

@@ -37,7 +37,7 @@ struct Job<'a> {
 pub fn run(args: &Clean) -> i32 {
     let path = Path::new(&args.root);
     if path.symlink_metadata().is_err() && looks_remote(&args.root) {
-        return complain("clean works on local paths: log in to that host and run it there", USAGE);
+        return complain(&there(&args.root), USAGE);
     }
     let report = match haul::api::clean(path, args.state.as_deref(), !args.dry_run) {
         Ok(report) => report,
@@ -52,6 +52,17 @@ pub fn run(args: &Clean) -> i32 {
 
 fn looks_remote(root: &OsStr) -> bool {
     root.as_bytes().split(|b| *b == b'/').next().is_some_and(|head| head.contains(&b':'))
+}
+
+/// How to clean at another host, where haul may be no more than the program that a copy sent there.
+fn there(root: &OsStr) -> String {
+    let root = root.to_string_lossy();
+    let (host, path) = root.split_once(':').unwrap_or((&root, ""));
+    let (host, path) = (escape::text(host), escape::text(if path.is_empty() { "." } else { path }));
+    format!(
+        "clean works on the host that it runs on: ssh {host} haul clean -n -- {path}\n      Where haul is not in the PATH there, a copy \
+         has sent the program: ssh {host} '$(ls -t ~/.cache/haul/*/haul | head -n 1) clean -n -- {path}'"
+    )
 }
 
 fn json(root: &[u8], report: &CleanReport) -> String {
@@ -137,5 +148,11 @@ mod tests {
     fn hosts_are_noticed() {
         assert!(looks_remote(OsStr::new("host:/x")));
         assert!(!looks_remote(OsStr::new("./host:/x")));
+        let hint = there(OsStr::new("me@host:/x"));
+        assert!(hint.contains("ssh me@host haul clean -n -- /x\n"), "{hint}");
+        assert!(
+            hint.contains("ssh me@host '$(ls -t ~/.cache/haul/*/haul | head -n 1) clean -n -- /x'"),
+            "{hint}"
+        );
     }
 }

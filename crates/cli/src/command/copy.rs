@@ -105,7 +105,7 @@ fn job_name(source: &Endpoint) -> String {
 /// # Errors
 /// A sentence for people about wrong usage.
 fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
-    let (sources, destination) = endpoint::resolve(&args.paths)?;
+    let (sources, destination) = endpoint::resolve(&args.paths.all())?;
     let object_size = args.object_size.map_or(OBJECT_SIZE_DEFAULT, u64::from);
     // One object at rest and one in flight is the least that moves at all.
     if args.memory.is_some_and(|memory| memory < 2 * object_size) {

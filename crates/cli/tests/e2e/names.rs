@@ -181,6 +181,86 @@ fn host_to_host_is_refused() {
     assert!(!room.at("ran").exists());
 }
 
+/// Goal: a source never takes the place of itself, nor a link that of the file that it leads to: nothing is made, and the exit
+/// code is that of wrong usage, in a dry run too. A link among others fails alone.
+/// Method: `cp sl a`, `cp a a`, `cp d/a d`; a tree with a link to the file that stands at its name.
+#[test]
+fn no_source_is_copied_over_itself() {
+    let room = Room::new();
+    room.dir("d");
+    for file in ["a", "d/a"] {
+        room.file(file, "DATA");
+    }
+    std::os::unix::fs::symlink("a", room.at("sl")).expect("symlink");
+    let before = snapshot(&room.at(""));
+    for (line, says) in [
+        (&["sl", "a"][..], "the content would be lost"),
+        (&["--force", "sl", "a"], "the content would be lost"),
+        (&["-n", "sl", "a"], "the content would be lost"),
+        (&["a", "a"], "are the same"),
+        (&["d/a", "d"], "are the same"),
+        (&["-r", "d", "."], "are the same"),
+    ] {
+        let ended = Haul::cp(line).within(&room.at("")).run().sane().exits(2).says(says);
+        assert_eq!(snapshot(&room.at("")), before, "{}", ended.describe());
+    }
+    room.dir("sink");
+    room.dir("sink/d");
+    room.file("sink/d/kept", "DATA");
+    std::os::unix::fs::symlink(room.at("sink/d/kept"), room.at("d/kept")).expect("symlink");
+    Haul::cp(["-r", "d", "sink"])
+        .within(&room.at(""))
+        .run()
+        .sane()
+        .exits(3)
+        .says("leads to the file that stands there");
+    assert_eq!(
+        (read(room.at("sink/d/kept")), read(room.at("sink/d/a"))),
+        (b"DATA".to_vec(), b"DATA".to_vec())
+    );
+    assert!(!room.at("sink/d/kept").is_symlink());
+}
+
+/// Goal: what cannot be used is named as it was typed, with its side and its host, and says what to do; what is missing for an
+/// option is wrong usage.
+/// Method: a destination below nothing, one that may not be written to, a journal directory that is not there; the same and a
+/// missing source at a far host.
+#[test]
+fn what_cannot_be_used_is_named_as_typed() {
+    let room = Room::new();
+    let one = room.file("one", "one");
+    let here = |line: &[&str]| Haul::cp(line).within(&room.at(""));
+    here(&["one", "b/c/d"])
+        .run()
+        .sane()
+        .exits(1)
+        .says("destination b/c/d: there is no directory b/c; make it");
+    here(&["--state", "none", "one", "two"])
+        .run()
+        .sane()
+        .exits(2)
+        .says("--state none: there is no such directory");
+    here(&["--congestion", "none", "one", "h:two"]).run().sane().exits(2);
+    if rustix::process::geteuid().is_root() {
+        room.dir("closed");
+        let ended = here(&["one", "closed"]).run_by_nobody(&room).run().sane().exits(1);
+        let ended = ended.says("destination closed: no permission to write there");
+        assert!(!ended.stderr.contains(".haul~"), "{}", ended.describe());
+    }
+    need!("sshd");
+    let sshd = Sshd::start();
+    let far = |path: &str| sshd.path(std::path::Path::new(path));
+    let told = |side: &str, path: &str| format!("{side} {}", far(path).to_string_lossy());
+    Haul::cp([far("/no/such"), room.at("x").into()])
+        .by(&sshd)
+        .run()
+        .sane()
+        .exits(1)
+        .says(&told("source", "/no/such: "));
+    let below = Haul::cp([one.into(), far("/no/such/x")]).by(&sshd).run().sane().exits(1);
+    below.says(&told("destination", "/no/such/x: ")).says("make it first");
+}
+
 /// Goal: `~` expands at the far end; `$VAR` and globs there are taken as they are.
 /// Method: files in the far home, one of them called `$HOME *`.
 #[test]

@@ -559,12 +559,13 @@ fn an_unfit_destination_is_named() {
             haul.run_by_nobody(&room).run().sane().exits(1)
         };
         run(&[], &file, &room.at("no/deep"))
-            .says(&format!("make it, or write {}/", room.at("no/deep").display()));
-        let denied = run(&[], &data, &closed).says("nothing can be written in the destination");
+            .says("there is no directory")
+            .says("end the destination with a slash");
+        let denied = run(&[], &data, &closed).says("no permission to write there");
         assert!(!denied.stderr.contains(".haul~"), "{}", denied.describe());
     }
     let state = format!("--state={}", room.at("missing").display());
-    let run = Haul::new(["cp", "-r", &state]).args([&data, &room.dir("sink")]).run().sane().exits(1);
-    run.says("--state").says("has to be a directory");
+    let run = Haul::new(["cp", "-r", &state]).args([&data, &room.dir("sink")]).run().sane().exits(2);
+    run.says("--state").says("there is no such directory at the destination's host; make it first");
     assert_eq!(fs::read_dir(&closed).expect("list").count(), 0);
 }

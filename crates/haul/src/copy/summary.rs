@@ -8,7 +8,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
 
-use super::{LOCAL_STREAMS, path_of};
+use super::{LOCAL_STREAMS, host_of, path_of};
 use crate::api::{CopyRequest, Endpoint, Held, SlowTarget, Status, Summary};
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
@@ -53,6 +53,18 @@ fn memory_limited(chosen: &[(String, String)]) -> bool {
     chosen.iter().any(|(name, _)| name == MEMORY_HELD)
 }
 
+/// A failure with the host before the path that it begins with. Whichever end says it, it names paths as that end has them.
+fn placed(text: &str, request: &CopyRequest) -> String {
+    let sides = [("source ", request.sources.first()), ("destination ", Some(&request.destination))];
+    for (word, endpoint) in sides {
+        if let (Some(rest), Some(host)) = (text.strip_prefix(word), endpoint.and_then(host_of)) {
+            let open = rest.starts_with(host) && rest[host.len()..].starts_with(':');
+            return if open { text.to_owned() } else { format!("{word}{host}:{rest}") };
+        }
+    }
+    text.to_owned()
+}
+
 /// The summary of a copy that began at `start`.
 pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
     let Joined { near, local, protect, path, streams, advice, rate_limited } = joined;
@@ -85,7 +97,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
         SessionEnd::Complete => (Status::Complete, None),
         SessionEnd::Stopped => (Status::Interrupted, None),
-        SessionEnd::Failed(failure) => (Status::Failed, Some(failure.text.to_string())),
+        SessionEnd::Failed(failure) => (Status::Failed, Some(placed(&failure.text, request))),
     };
     let is_remote = local.is_none();
     let [here, there] = near.processors;

@@ -23,7 +23,7 @@ use haul_core::wire::{
 use rustix::io::Errno;
 
 use super::choices::{Choices, InWords};
-use super::sink::{SinkRequest, destination, no_files, no_root, path_of, was_asked};
+use super::sink::{SinkRequest, destination, path_of, unopened, unwritable, was_asked};
 use super::streams::Lines;
 use super::{
     Clock, EPOCH, Heard, Kind, Links, Pulse, Report, SETUP_MAX, TICK, Tally, Watch, agree, exchange_reports,
@@ -253,14 +253,19 @@ impl<'a> Dry<'a> {
                 let (root, rename) =
                     destination(&request.destination.0, &self.roots, request.home.as_deref())?;
                 let looker = Looker::open(&root)?;
-                let failed = |errno| Failure { stage: Stage::Open, errno, text: String::new().into() };
+                let failed = |errno| Failure { stage: Stage::Open, errno, text: "create a file there".into() };
                 // As a copy has it: only the last component of a new destination is made for a single file, and one in which
                 // nothing can be written is told at the start.
                 if rename.is_some() && looker.is_nothing() {
-                    return Err(no_root(&root, &rename, failed(Errno::NOENT.raw_os_error())));
+                    return Err(unopened(
+                        failed(Errno::NOENT.raw_os_error()),
+                        &self.request.destination.0,
+                        &root,
+                        rename.is_some(),
+                    ));
                 }
                 if let Some(errno) = looker.denies_files().filter(|_| request.state_dir.is_none()) {
-                    return Err(no_files(&root, None, failed(errno.raw_os_error())));
+                    return Err(unwritable(failed(errno.raw_os_error()), &root, None));
                 }
                 (looker, rename)
             }

@@ -41,10 +41,12 @@ use crate::transport::rejoin::JoinEvent;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream, DataReceiver, RecvEvent};
 
 use engine::Engine;
+pub(crate) use place::{unopened, unwritable};
 use setup::set_up;
-pub(crate) use setup::{destination, no_files, no_root, was_asked};
+pub(crate) use setup::{destination, was_asked};
 
 mod engine;
+mod place;
 mod setup;
 mod start;
 

@@ -21,9 +21,9 @@ use haul_core::transfer::sink::Resume;
 use haul_core::wire::{
     Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
 };
-use rustix::io::Errno;
 
 use super::super::{Protection, Watch, agree, expect, hello, protocol};
+use super::place::{no_state, unopened, unwritable};
 use super::{Event, SinkRequest, line_of};
 use crate::api::{DEBRIS, IN_MEMORY, age_in_words};
 use crate::job::PathBytes;
@@ -33,7 +33,7 @@ use crate::storage::sink::fault;
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::widened::restore;
 use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
-use crate::storage::source::failure::{printable, strerror};
+use crate::storage::source::failure::strerror;
 use crate::storage::volume::identity;
 use crate::transport::stream::ControlHandle;
 use crate::users::{self, Unexpanded, name_of};
@@ -123,15 +123,15 @@ pub(super) fn set_up(
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
-    let tree =
-        SinkTree::open_root(&root, rename.is_none()).map_err(|failure| no_root(&root, &rename, failure))?;
+    let tree = SinkTree::open_root(&root, rename.is_none())
+        .map_err(|failure| unopened(failure, &request.destination.0, &root, rename.is_some()))?;
     if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
         refuse_special(&tree, name)?;
     }
     let job = job_of((&identity(tree.root()), tree.root_ino()), &roots, rename.as_ref());
     let state = request.state_dir.as_deref();
     let place = JobDir::open(state.unwrap_or(&root), JobKey::new(&job)).map_err(|failure| match state {
-        Some(dir) => no_state(dir, failure),
+        Some(dir) => no_state(failure, dir),
         None => failure,
     })?;
     let floor = replay(&place, policy.durable)?.map_or(0, |replayed| replayed.epoch_max);
@@ -145,7 +145,7 @@ pub(super) fn set_up(
     };
     let what = described(&roots, request.what.trim_start_matches("copy "));
     let owner = place.acquire_unless(floor, &what, &Patience::default(), &mut stop).map_err(|e| match e {
-        AcquireError::Failed(failure) => no_files(&root, state, failure),
+        AcquireError::Failed(failure) => unwritable(failure, &root, state),
         held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
     })?;
     let owner = Arc::new(owner);
@@ -193,39 +193,6 @@ pub(super) fn set_up(
     let place = Some((tree, owner, journal));
     let clean = clean_command(&root, request.state_dir.as_deref());
     Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found, clean })
-}
-
-/// A destination that is not there and is not made, for only the command's last name is.
-pub(crate) fn no_root(root: &Path, rename: &Option<Name>, failure: Failure) -> Failure {
-    let Some(name) = rename.as_ref().filter(|_| failure.errno == Errno::NOENT.raw_os_error()) else {
-        return failure;
-    };
-    let (root, name) = (printable(root.as_os_str().as_bytes()), printable(name.as_bytes()));
-    let slash = if root.ends_with('/') { "" } else { "/" };
-    let text = format!(
-        "the destination's directory {root} is not there; make it, or write {root}{slash}{name}/ for a directory to be made with \
-         all above it"
-    );
-    Failure { text: text.into(), ..failure }
-}
-
-/// A state directory that cannot be opened, which haul does not make.
-fn no_state(dir: &Path, failure: Failure) -> Failure {
-    let (dir, why) = (printable(dir.as_os_str().as_bytes()), strerror(failure.errno));
-    let text = format!("--state {dir}: {why}; it has to be a directory of the destination's host");
-    Failure { text: text.into(), ..failure }
-}
-
-/// The first file of a copy cannot be made, in its destination or where it was told to keep its journal. What it is called helps
-/// nobody.
-pub(crate) fn no_files(root: &Path, state: Option<&Path>, failure: Failure) -> Failure {
-    let denied = [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::NOENT].map(Errno::raw_os_error);
-    if !denied.contains(&failure.errno) {
-        return failure;
-    }
-    let (what, dir) = state.map_or(("destination", root), |state| ("state directory", state));
-    let (dir, why) = (printable(dir.as_os_str().as_bytes()), strerror(failure.errno));
-    Failure { text: format!("nothing can be written in the {what} {dir}: {why}").into(), ..failure }
 }
 
 /// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is taken over; that

@@ -13,7 +13,7 @@ use haul_core::entry::Meta;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::cache::drop_pages;
@@ -203,6 +203,13 @@ impl Sink {
         if change.is_none() {
             return Ok(change);
         }
+        if !item.no_replace && self.leads_to_itself(item, &dir) {
+            let path = self.tree.path_of(file.parent, &file.name);
+            let text = format!(
+                "{path}: the link leads to the file that stands there, whose content would be lost; it was left"
+            );
+            return Err(fault::failure(Stage::Publish, Errno::EXIST.raw_os_error(), text));
+        }
         let temp = self.files.temp_name(file);
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
@@ -242,6 +249,21 @@ impl Sink {
                 Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
             }
         }
+    }
+
+    /// The link would take the place of the file that it leads to, seen from where it is made. Asked only where a file stands; the
+    /// link's text is the source's, so it is followed to look and for nothing else.
+    fn leads_to_itself(&self, item: &LinkItem, dir: &OwnedFd) -> bool {
+        let Ok(stands) = self.tree.jail().stat(dir, &item.file.name) else { return false };
+        let is_file = FileType::from_raw_mode(stands.st_mode) == FileType::RegularFile;
+        if !is_file || haul_mutant::removed("no-link-over-its-target") {
+            return false;
+        }
+        let led = statat(dir, &item.target[..], AtFlags::NO_AUTOMOUNT);
+        // What has another hard link is not lost, unless both names are this one.
+        let last = item.target.rsplit(|byte| *byte == b'/').next();
+        let may_be_lost = stands.st_nlink < 2 || last == Some(item.file.name.as_bytes());
+        may_be_lost && led.is_ok_and(|led| inode_of(&led) == inode_of(&stands))
     }
 
     /// Makes the link under its temporary name.

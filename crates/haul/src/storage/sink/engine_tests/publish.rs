@@ -109,6 +109,40 @@ fn special_files_are_told_and_stay() {
     }
 }
 
+/// Goal: no link takes the place of the file that it leads to, which would be lost; a link to anything else does, and to another
+/// hard link of that file.
+/// Method: links to the very name by its bare, a roundabout and its whole path, and to others, over files in a directory that stood
+/// before.
+#[test]
+fn no_link_takes_the_place_of_its_target() {
+    let mut bench = Bench::new();
+    let old = bench.dir(1, DirId::ROOT, "old");
+    fs::create_dir(bench.root.join("old")).expect("mkdir");
+    let at = |text: &str| bench.root.join("old").join(text);
+    let all = ["bare", "round", "whole", "other", "linked"];
+    for text in all {
+        fs::write(at(text), "DATA").expect("write");
+    }
+    fs::hard_link(at("linked"), at("second")).expect("link");
+    let whole = at("whole").into_os_string().into_encoded_bytes();
+    let targets = [&b"bare"[..], b"../old/./round", &whole, b"bare", b"second"];
+    for (id, (text, target)) in (2..).zip(all.into_iter().zip(targets)) {
+        let file = file(id, old, text, 0);
+        let (meta, owner, no_replace, force) = (META, false, false, true);
+        let item = LinkItem { file, target: target.into(), meta, owner, no_replace, force };
+        let results = match bench.run(SinkOp::MakeLinks { items: vec![item] }, b"") {
+            SinkDone::MakeLinks { results } => results,
+            other => panic!("{other:?}"),
+        };
+        let stays = !matches!(text, "other" | "linked");
+        assert_eq!(results[0].1.is_err(), stays, "{text}: {results:?}");
+        let path = bench.root.join("old").join(text);
+        assert_eq!(fs::symlink_metadata(&path).expect("stat").is_symlink(), !stays, "{text}");
+        assert_eq!(fs::read(&path).expect("nothing is lost"), b"DATA", "{text}");
+    }
+    assert_eq!(fs::read_dir(bench.root.join("old")).expect("ls").count(), 6);
+}
+
 /// Goal: mode of a file is set alone, also where its owner may not read it; only of the inode that was looked at, and never
 /// through a link; and it is told whether anything changed.
 /// Method: modes from and to nothing, as somebody whom modes bind; another file and a link at the name.
