@@ -135,7 +135,8 @@ impl Sink {
         let source = meta.mode & 0o7777;
         let mut mode = source;
         // A setuid program may be meant for its group alone.
-        if !(user && group) && !haul_mutant::removed("setid-needs-its-owner") {
+        let kept = (user && group) || haul_mutant::removed("setid-needs-its-owner");
+        if !kept {
             mode &= !SETUID;
         }
         if !group {
