@@ -7,7 +7,8 @@
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
-//! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is), [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs).
+//! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
+//! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
 //! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
