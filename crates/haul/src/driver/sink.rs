@@ -28,7 +28,7 @@ use super::{
     Clock, EPOCH, Heard, Kind, Links, MEMORY_HELD, Notices, Pulse, Report, Stopping, TICK, TURN_MAX, Tally,
     Teller, Watch, end_report, exchange_reports, join, places_in_words, protocol,
 };
-use crate::api::{Knob, Progress};
+use crate::api::{DEBRIS, Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
@@ -157,6 +157,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
         chosen.push((MEMORY_HELD.into(), format!("{all} at the sink is less than the path can hold")));
     }
     chosen.append(&mut session.found);
+    chosen.extend(session.engine.left().map(|left| (DEBRIS.to_owned(), left)));
     chosen.extend(session.engine.report());
     chosen.extend(session.receive.report());
     chosen.extend(session.lines.chosen());

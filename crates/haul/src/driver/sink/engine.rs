@@ -49,6 +49,14 @@ impl Engine {
         }
     }
 
+    /// What of temporaries was left, and the command that removes it.
+    pub(super) fn left(&self) -> Option<String> {
+        match self {
+            Engine::Files(engine) => engine.left(),
+            Engine::Null(_) => None,
+        }
+    }
+
     /// Ends it; what hangs and was left, in words.
     pub(super) fn join(self) -> Vec<String> {
         match self {

@@ -38,7 +38,6 @@ use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::widened::Asked;
 use super::{fault, lock};
-use crate::api::DEBRIS;
 use crate::buffer::Buffer;
 use crate::job::StorageOptions;
 use crate::meter::Meter;
@@ -237,6 +236,11 @@ impl WriteEngine {
         self.sink.files.stripes.placed()
     }
 
+    /// What this run or those before it left, as far as it is known, and how to remove it.
+    pub fn left(&self) -> Option<String> {
+        self.sink.left()
+    }
+
     /// What the destination would not keep, countable also after the engine is gone.
     pub fn not_kept(&self) -> Arc<NotKeptCounters> {
         self.sink.not_kept.clone()
@@ -317,9 +321,7 @@ impl SinkEngine for WriteEngine {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        let mut report = self.sink.data.report(&self.sink.files.spaces);
-        report.extend(self.sink.left().map(|left| (DEBRIS.to_owned(), left)));
-        report
+        self.sink.data.report(&self.sink.files.spaces)
     }
 }
 
@@ -335,7 +337,7 @@ impl Sink {
         }
     }
 
-    /// What this run or those before it left, as far as it is known, and how to remove it.
+    /// What was left, for people, whose journal stays therefore.
     pub(super) fn left(&self) -> Option<String> {
         let why = match self.files.left_any() {
             true => Some("a temporary of this copy could not be removed".to_owned()),
