@@ -11,7 +11,7 @@ use haul_core::journal::{Replay, Replayed};
 
 use crate::api::{CleanJob, CleanReport};
 use crate::storage::jail::Jail;
-use crate::storage::sink::clean::{Job, find_debris, list_temporaries, remove_debris};
+use crate::storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::{JobDir, Patience};
 use crate::users::name_of;
@@ -36,7 +36,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     let mut report = CleanReport::default();
     for job in jobs {
         let replayed = replay(place, &job)?;
-        let (files, bytes) = temporaries(root, &replayed.tags)?;
+        let (files, bytes, first) = temporaries(root, &replayed.tags)?;
         let belongs = match replayed.head {
             _ if state.is_none() => Belongs::Here,
             Some((_, of)) if of != ino => Belongs::Elsewhere,
@@ -49,7 +49,13 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let mut line = CleanJob {
             key: job.key.as_str().to_owned(),
             state: state_of(&job),
-            what: job.owner.as_ref().map(|owner| owner.what.clone()).filter(|what| !what.is_empty()),
+            // A run that was stopped in good order took its owner file with it.
+            what: job
+                .owner
+                .as_ref()
+                .map(|owner| owner.what.clone())
+                .filter(|what| !what.is_empty())
+                .or_else(|| first.map(|first| format!("parts of {first}"))),
             user: job.user.map(name_of),
             age: job.age,
             files,
@@ -91,9 +97,38 @@ fn replay(place: &Path, job: &Job) -> Result<Replayed, String> {
     Ok(replay.finish(boot_id(), false).unwrap_or_default())
 }
 
-fn temporaries(root: &Path, tags: &[u32]) -> Result<(u64, u64), String> {
+/// How many temporaries have these tags, their bytes, and the file that the first of them would have become.
+fn temporaries(root: &Path, tags: &[u32]) -> Result<(u64, u64, Option<String>), String> {
     let fd = Jail::open_root(root).map_err(|e| format!("open directory {}: {e}", root.display()))?;
     let all = list_temporaries(&Arc::new(fd), Duration::ZERO);
-    let ours = all.iter().filter(|temporary| tags.contains(&temporary.tag));
-    Ok(ours.fold((0, 0), |(files, bytes), temporary| (files + 1, bytes + temporary.size)))
+    let ours: Vec<&Temporary> = all.iter().filter(|temporary| tags.contains(&temporary.tag)).collect();
+    let bytes = ours.iter().fold(0_u64, |bytes, temporary| bytes.saturating_add(temporary.size));
+    let first = ours.iter().map(|temporary| file_of(&temporary.path)).min();
+    Ok((ours.len() as u64, bytes, first))
+}
+
+/// The path that a temporary at `path` would have got: `dir/.NAME.haul~TAG` becomes `dir/NAME`.
+fn file_of(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let inner = name.strip_prefix('.').unwrap_or(&name);
+    let inner = inner.rfind(".haul~").map_or(inner, |end| &inner[..end]);
+    path.with_file_name(inner).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a temporary is told by the file that it would have become.
+    #[test]
+    fn temporaries_are_told_by_their_files() {
+        for (path, file) in [
+            ("a/b/.big.bin.haul~abc1", "a/b/big.bin"),
+            (".huge.haul~x", "huge"),
+            (".odd.haul~x.haul~y", "odd.haul~x"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(file_of(Path::new(path)), file);
+        }
+    }
 }
