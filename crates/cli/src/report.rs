@@ -305,7 +305,7 @@ impl<O: Write, E: Write> Screen<O, E> {
                 let listed = self.list.entry(path, *kind, (*end, *change));
                 let elsewhere = *listed.as_ref().unwrap_or(&true);
                 self.heard(listed.map(drop));
-                if let Some(line) = human::entry(path, *end, self.manner.verbose).filter(|_| !elsewhere) {
+                if let Some(line) = human::entry(path, *end, self.manner).filter(|_| !elsewhere) {
                     self.say(&line);
                 }
                 if self.live {

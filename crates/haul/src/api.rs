@@ -204,6 +204,8 @@ pub struct Summary {
     pub failed: u64,
     /// Of these, entries that were gone from the source when they were to be read.
     pub vanished: u64,
+    /// Of these, entries that fail again until somebody moves or renames something: their name is taken, or cannot be.
+    pub lasting: u64,
     /// The command makes no sense as it stands, and nothing was done.
     pub usage: bool,
     /// Sizes of the files that were copied, bytes: holes and what an earlier run left included.
@@ -292,6 +294,7 @@ impl Default for Summary {
             skipped: 0,
             failed: 0,
             vanished: 0,
+            lasting: 0,
             usage: false,
             bytes: 0,
             bytes_sent: 0,

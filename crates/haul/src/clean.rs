@@ -54,10 +54,11 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             .filter(|(other, (job, _))| *other != at && job.life != Life::Dead)
             .filter_map(|(_, (_, told))| told.claim.as_ref());
         let debris = Debris { claim: claim.clone().unwrap_or_default(), spared: spared.collect() };
-        let (files, bytes) = all
-            .iter()
-            .filter(|temporary| debris.has(temporary.tag, temporary.uid))
-            .fold((0, 0), |(files, bytes), temporary| (files + 1, bytes + temporary.size));
+        let theirs: Vec<&Temporary> =
+            all.iter().filter(|temporary| debris.has(temporary.tag, temporary.uid)).collect();
+        let files = theirs.len() as u64;
+        let bytes = theirs.iter().fold(0_u64, |bytes, temporary| bytes.saturating_add(temporary.size));
+        let first = theirs.iter().map(|temporary| file_of(&temporary.path)).min();
         let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
         let belongs = match (replayed.head, state) {
             _ if claim.is_none() => Belongs::Odd,
@@ -72,7 +73,13 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let mut line = CleanJob {
             key: job.key.as_str().to_owned(),
             state: state_of(job),
-            what: job.owner.as_ref().map(|owner| owner.what.clone()).filter(|what| !what.is_empty()),
+            // A run that was stopped in good order took its owner file with it.
+            what: job
+                .owner
+                .as_ref()
+                .map(|owner| owner.what.clone())
+                .filter(|what| !what.is_empty())
+                .or_else(|| first.map(|first| format!("parts of {first}"))),
             user: job.user.map(name_of),
             age: job.age,
             files,
@@ -137,4 +144,30 @@ fn replay(place: &Path, job: &Job) -> Result<Told, String> {
 fn temporaries(root: &Path) -> Result<Vec<Temporary>, String> {
     let fd = Jail::open_root(root).map_err(|e| format!("open directory {}: {e}", root.display()))?;
     Ok(list_temporaries(&Arc::new(fd), Duration::ZERO))
+}
+
+/// The path that a temporary at `path` would have got: `dir/.NAME.haul~TAG` becomes `dir/NAME`.
+fn file_of(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let inner = name.strip_prefix('.').unwrap_or(&name);
+    let inner = inner.rfind(".haul~").map_or(inner, |end| &inner[..end]);
+    path.with_file_name(inner).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a temporary is told by the file that it would have become.
+    #[test]
+    fn temporaries_are_told_by_their_files() {
+        for (path, file) in [
+            ("a/b/.big.bin.haul~abc1", "a/b/big.bin"),
+            (".huge.haul~x", "huge"),
+            (".odd.haul~x.haul~y", "odd.haul~x"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(file_of(Path::new(path)), file);
+        }
+    }
 }

@@ -200,6 +200,8 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     /// Of these, what was gone from the source when it was to be read.
     pub(crate) vanished: u64,
+    /// Of these, what fails again until somebody renames or moves something.
+    pub(crate) lasting: u64,
     /// Content of the files that were copied.
     pub(crate) bytes: u64,
     /// How often a file came back wrong from the sink's storage.
@@ -292,10 +294,23 @@ impl Tally {
     pub(crate) fn fail(&mut self, watch: &Watch, path: Vec<u8>, failure: &Failure) {
         self.failed += 1;
         self.vanished += u64::from(failure.stage == Stage::Vanished);
+        self.lasting += u64::from(lasts(failure));
         let stage = failure.stage.name().to_owned();
         let text = failure.text.to_string();
         watch.tell(Event::Failed { path, stage, errno: failure.errno, text });
     }
+}
+
+/// A name that is taken by what does not give way, or that the destination cannot have: the same run would end the same.
+fn lasts(failure: &Failure) -> bool {
+    const EEXIST: i32 = 17;
+    const ENOTDIR: i32 = 20;
+    const EISDIR: i32 = 21;
+    const EINVAL: i32 = 22;
+    const ENAMETOOLONG: i32 = 36;
+    const EILSEQ: i32 = 84;
+    matches!(failure.stage, Stage::Create | Stage::Publish)
+        && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)
 }
 
 /// A file that was not moved, of which the manifest wants the digest.

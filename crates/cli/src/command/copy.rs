@@ -190,6 +190,11 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
             itemize: args.itemize_changes,
             print0: args.print0,
             sends: false,
+            skips: match (args.no_clobber, args.update) {
+                (true, _) => Some("it is there already, and --no-clobber leaves that"),
+                (_, true) => Some("it is newer there, and --update leaves that"),
+                (false, false) => None,
+            },
         },
         quiet: args.quiet,
         json: args.json,

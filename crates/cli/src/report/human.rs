@@ -24,6 +24,8 @@ pub struct Manner {
     pub print0: bool,
     /// The destination is at another host.
     pub sends: bool,
+    /// Why files that are there already are left as they are, if the user asked for that.
+    pub skips: Option<&'static str>,
 }
 
 const RED: &str = "31";
@@ -40,13 +42,16 @@ impl Manner {
     }
 }
 
-/// An entry, if `-v` (copied) or `-vv` (all) wants to see it.
-pub fn entry(path: &[u8], kind: EntryEnd, verbose: u8) -> Option<String> {
-    let path = escape::name(path);
+/// An entry, if `-v` (copied or skipped), `-i` (skipped) or `-vv` (all) wants to see it.
+pub fn entry(path: &[u8], kind: EntryEnd, manner: Manner) -> Option<String> {
+    let (path, verbose) = (escape::name(path), manner.verbose);
     match kind {
         EntryEnd::Copied if verbose >= 1 => Some(path),
         EntryEnd::Unchanged if verbose >= 2 => Some(format!("{path} (unchanged)")),
-        EntryEnd::Skipped if verbose >= 2 => Some(format!("{path} (skipped)")),
+        EntryEnd::Skipped if verbose >= 1 || manner.itemize => {
+            let why = manner.skips.map(|why| format!(": {why}")).unwrap_or_default();
+            Some(format!("{path} (skipped{why})"))
+        }
         _ => None,
     }
 }
@@ -98,7 +103,21 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
             lines.push("to resume, run the same command again: what is finished is not moved again".into());
         }
         Status::Partial if s.vanished == s.failed && s.failed > 0 => {}
-        Status::Partial => lines.push("to try those again, run the same command again".into()),
+        Status::Partial => {
+            if s.lasting > 0 {
+                let names = match s.lasting {
+                    n if n == s.failed => "they".to_owned(),
+                    n => format!("{} of them", count(n)),
+                };
+                lines.push(format!(
+                    "{names} will fail again: move away what stands in their place at the destination, or rename them"
+                ));
+            }
+            if s.failed == 0 || s.lasting + s.vanished < s.failed {
+                let which = if s.lasting > 0 { "the others" } else { "those" };
+                lines.push(format!("to try {which} again, run the same command again"));
+            }
+        }
         _ => {}
     }
     lines

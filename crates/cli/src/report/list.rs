@@ -56,7 +56,8 @@ impl<W: Write> List<W> {
         kind: EntryKind,
         (end, change): (EntryEnd, Change),
     ) -> io::Result<bool> {
-        if self.form() != Form::Names {
+        // Nothing changes of what is skipped; why it is, people are told.
+        if self.form() != Form::Names || end == EntryEnd::Skipped {
             return Ok(false);
         }
         let told = match end {
@@ -213,7 +214,7 @@ mod tests {
                 (b"left", EntryKind::File, EntryEnd::Skipped, Change::NONE),
                 (b"d", EntryKind::Dir, EntryEnd::Copied, Change::NEW),
             ] {
-                assert!(list.entry(path, kind, (end, change)).unwrap());
+                assert_eq!(list.entry(path, kind, (end, change)).unwrap(), end != EntryEnd::Skipped);
             }
             list.end(&Summary { files: 100, ..Summary::default() }).unwrap();
             assert_eq!(out, want);

@@ -138,6 +138,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         skipped: tally.skipped,
         failed: tally.failed,
         vanished: tally.vanished,
+        lasting: tally.lasting,
         usage,
         bytes: tally.bytes,
         bytes_sent: payload,

@@ -253,7 +253,8 @@ impl<'a> Dry<'a> {
                 let (root, rename) =
                     destination(&request.destination.0, &self.roots, request.home.as_deref())?;
                 let looker = Looker::open(&root)?;
-                let failed = |errno| Failure { stage: Stage::Open, errno, text: "create a file there".into() };
+                let failed =
+                    |errno| Failure { stage: Stage::Open, errno, text: "create a file there".into() };
                 // As a copy has it: only the last component of a new destination is made for a single file, and one in which
                 // nothing can be written is told at the start.
                 if rename.is_some() && looker.is_nothing() {

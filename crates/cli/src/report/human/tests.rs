@@ -142,3 +142,40 @@ fn what_can_be_resumed_is_not_called_rubbish() {
     let text = summary_of(Summary { chosen, ..Summary::default() });
     assert!(text.contains(&format!("  left here: {value}\n")) && !text.contains("debris"), "{text}");
 }
+
+/// Goal: a command that would fail in the same way is not recommended.
+/// Method: failures that last, some that may go away, and both.
+#[test]
+fn what_fails_for_good_is_not_to_be_tried_again() {
+    let of = |failed, lasting, vanished| {
+        let summary = Summary {
+            status: Status::Partial,
+            failed,
+            lasting,
+            vanished,
+            protect: "tls".into(),
+            ..Summary::default()
+        };
+        verdict(&Ending { summary, exit_code: 3, lists: Lists::default(), dropped: 0 }, Manner::default())
+            .join("\n")
+    };
+    let again = "run the same command again";
+    let all = of(3, 3, 0);
+    assert!(all.contains("they will fail again: move away") && !all.contains(again), "{all}");
+    let some = of(3, 2, 0);
+    assert!(some.contains("2 of them will fail") && some.contains("to try the others again"), "{some}");
+    assert!(!of(3, 2, 1).contains(again));
+    let none = of(3, 0, 0);
+    assert!(none.contains("to try those again") && !none.contains("will fail"), "{none}");
+}
+
+/// Goal: what is skipped says why, to whoever asked for names.
+#[test]
+fn what_is_skipped_says_why() {
+    let manner = Manner { skips: Some("it is newer there"), ..Manner::default() };
+    let of = |manner| entry(b"a\n", EntryEnd::Skipped, manner);
+    assert_eq!(of(manner), None);
+    for manner in [Manner { verbose: 1, ..manner }, Manner { itemize: true, ..manner }] {
+        assert_eq!(of(manner).as_deref(), Some("a\\n (skipped: it is newer there)"));
+    }
+}
