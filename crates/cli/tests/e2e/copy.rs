@@ -519,6 +519,21 @@ fn what_is_anothers_and_wider_fails() {
     assert!(run.stderr.contains("belongs to user 0"), "{}", run.describe());
 }
 
+/// Goal: a directory has the time of its source at the end, whatever is tried in it to learn how times are kept there.
+/// Method: directories that stand already with times of whole seconds, which may have been cut, and hold nothing to be looked at.
+#[test]
+fn times_of_directories_are_set_last() {
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let at = |secs, nanos| SystemTime::UNIX_EPOCH + Duration::new(secs, nanos);
+    for name in ["a", "b/c"] {
+        tree::set_mtime(&room.dir(&format!("sink/data/{name}")), at(1_400_000_000, 0));
+        tree::set_mtime(&room.dir(&format!("data/{name}")), at(1_500_000_000, 123_456_789));
+    }
+    Haul::cp(["-r"]).args([&data, &sink]).run().sane().exits(0);
+    assert_same(&data, &sink.join("data"), ALL);
+}
+
 /// Goal: a group gets no more by a copy than it has by the access control list of the source.
 /// Method: a list whose mask allows what it denies the group; then a change of the list, which a rerun brings over.
 #[test]

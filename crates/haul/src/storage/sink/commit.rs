@@ -355,18 +355,22 @@ impl Sink {
         // A setgid that the directory has from its parent is the destination's own: it keeps the group of
         // project directories.
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
+        // Held against how it stood before this run: what was made in it since has changed its mtime. To learn how times are kept
+        // can change it too, so that comes first.
+        let stood = self.tree.stood(id).map(|before| {
+            let grain = |mtime| match mtime == meta.mtime {
+                true => 1,
+                false => self.files.grain_for(&fd, stat.st_dev, mtime),
+            };
+            stood_of(&before, grain)
+        });
         let keep = stat.st_mode & SETGID;
         let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true };
         self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
         if durable {
             tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }
-        // Held against how it stood before this run: what was made in it since has changed its mtime.
-        Ok(self.tree.stood(id).map_or(Change::NEW, |stat| {
-            let grain =
-                |mtime| if mtime == meta.mtime { 1 } else { self.files.grain_for(&fd, stat.st_dev, mtime) };
-            Change::of_dir(&stood_of(&stat, grain), meta, self.dir_owner)
-        }))
+        Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
     }
 }
 

@@ -85,7 +85,7 @@ fn too_large_is_named_and_leaves_nothing() {
     assert_eq!(failure.errno, Errno::NOSPC.raw_os_error());
     let text = &failure.text;
     assert!(text.contains("the 6291456 bytes of /d/huge"), "{text}");
-    assert!(text.contains("4194304 bytes and"), "what is free is what others can have: {text}");
+    assert!(text.contains("4.2 MB and"), "what is free is what others can have: {text}");
     assert_eq!((stat.size(), stat.blocks()), (0, 0));
     assert_eq!(rest, Ok(Space::Allocated));
 }
