@@ -22,7 +22,7 @@
 //! only by the run directly after the frozen one (1).
 //!
 //! Left out: more than one run aside at a time, an end that freezes while it takes the job or removes the journal, names of links,
-//! metadata of files that were right already, and temporaries of the former run that cannot be removed: of those, what was past
+//! metadata of files that were right already, files that grow (`--changed=prefix`), and temporaries of the former run that cannot be removed: of those, what was past
 //! its last look can still get its name after the next run's end.
 
 use std::collections::HashSet;
@@ -31,6 +31,7 @@ use fastrand::Rng;
 use haul_core::ids::{FileId, Time};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
+use haul_core::transfer::source::OnChange;
 
 use super::disk::{DirKey, JournalFile, Node};
 use super::model::{Kind, NOTHING, Version, ZERO, entry_of};
@@ -447,6 +448,7 @@ impl World {
 pub fn run(seed: u64) -> u64 {
     let mut world = World::new(seed);
     world.freezes.rng = Some(Rng::with_seed(seed ^ 0x5eed));
+    (world.changed, world.grows) = (OnChange::Retry, None);
     let mut steps = 0;
     for _ in 0..world.rng.u8(1..6) {
         steps += world.session();

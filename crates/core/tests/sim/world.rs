@@ -126,7 +126,7 @@ pub struct World {
     pub layouts: bool,
     /// What the user chose for files that change; where that is to copy the beginning of those that grow, some do. Numbers of its own.
     pub changed: OnChange,
-    grows: Option<Rng>,
+    pub grows: Option<Rng>,
     /// How young files are, and what happens to them unseen. Numbers of its own, too.
     pub young: Rng,
     /// Changes may leave a fingerprint as it is: no file stood at the destination before, which would count as unchanged.
