@@ -493,10 +493,12 @@ fn a_stop_during_the_walk_is_no_failure() {
     fs::write(bench.src().join("f"), bytes(1, 1000)).unwrap();
     let (near, far) = link_pairs(1).into_iter().unzip();
     let (release, held) = crossbeam_channel::bounded::<()>(0);
+    let (reach, reached) = crossbeam_channel::unbounded();
     let mut request = source_request(&[contents(&bench.src())]);
     let clock = request.clock.clone();
     request.clock = Arc::new(move || {
         if std::thread::current().name() == Some("haul-walk") {
+            let _ = reach.send(());
             // Over when the test drops its end.
             let _ = held.recv();
         }
@@ -507,6 +509,8 @@ fn a_stop_during_the_walk_is_no_failure() {
     let source = spawn_end("source", move || source::run(links_of(near), &request, &watch));
     let mut evil = Evil::new(far);
     evil.greet_source(true);
+    // A stop before that ends the set-up, not the walk.
+    reached.recv_timeout(std::time::Duration::from_secs(60)).expect("it walks");
     control.stop();
     evil.until(|message| matches!(message, Message::Stop { .. }).then_some(())).expect("it stops");
     drop(release);
