@@ -167,7 +167,11 @@ fn the_short_list_says_how_many_more() {
         let alone =
             way.plain(&["-rn"], &[contents(&meta)], &to).run().sane().exits(0).says("1 file: metadata only");
         let line = String::from_utf8_lossy(&alone.stdout).into_owned();
-        assert!(line.lines().count() == 1 && line.ends_with("/to/f\n"), "{}: {line}", way.name());
+        assert!(
+            line.lines().count() == 1 && line.ends_with("/to/f (metadata only)\n"),
+            "{}: {line}",
+            way.name()
+        );
         let one = way.plain(&["-n"], &[room.at("s/f00")], room.at("new-name")).run().sane().exits(0);
         let line = String::from_utf8_lossy(&one.stdout).into_owned();
         assert!(line.contains("s/f00 -> ") && line.contains("/new-name (1 B)\n"), "{}: {line}", way.name());
