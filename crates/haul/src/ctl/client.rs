@@ -55,8 +55,11 @@ pub fn jobs(dirs: &[PathBuf]) -> Result<Vec<Found>, CtlError> {
             let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
             let Some((pid, name)) = parse_file(name.as_bytes()) else { continue };
             let (name, file) = (name.to_owned(), format!("{pid}-{name}.sock"));
-            if is_dead(pid) && !is_served(&place, &file) {
+            let refused = is_refused(&place, &file);
+            if is_dead(pid) && (refused || !is_served(&place, &file)) {
                 place.remove(&file);
+            } else if refused {
+                // Another process has the number of a dead job. (Or this job is about to listen: its socket stays.)
             } else if found.len() < JOBS_MAX {
                 found.push(Found { pid, name, place: place.clone(), file });
             }
@@ -70,6 +73,15 @@ pub fn jobs(dirs: &[PathBuf]) -> Result<Vec<Found>, CtlError> {
 fn is_dead(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+/// Nobody listens at this socket.
+fn is_refused(place: &Place, file: &str) -> bool {
+    let refused = |error: &CtlError| match error {
+        CtlError::System { source, .. } => source.kind() == ErrorKind::ConnectionRefused,
+        CtlError::NotPrivate { .. } | CtlError::NoAnswer { .. } => false,
+    };
+    connect(place, file).is_err_and(|error| refused(&error))
 }
 
 /// Somebody listens at this socket.

@@ -188,6 +188,11 @@ fn stale_sockets_are_removed() {
     drop(listener);
     assert_eq!(jobs(&bench.dirs()).unwrap().len(), 1);
     assert!(!elsewhere.exists());
+    // A live process has the number of a dead job: its socket is passed over.
+    let taken = dir.join(format!("{}-before.sock", std::process::id()));
+    drop(UnixListener::bind(&taken).unwrap());
+    assert_eq!(jobs(&bench.dirs()).unwrap().len(), 1);
+    fs::remove_file(&taken).unwrap();
     // A socket of our own number that nobody serves is taken over.
     drop(UnixListener::bind(bench.socket("again")).unwrap());
     let (_again, _) = bench.serve("again");
