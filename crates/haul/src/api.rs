@@ -365,6 +365,8 @@ pub fn agent_channel() -> i32 {
 #[derive(Clone, Debug, Default)]
 pub struct CleanReport {
     pub jobs: Vec<CleanJob>,
+    /// Files that are named like temporaries and that no journal here speaks of.
+    pub strays: u64,
 }
 
 /// One job's journal and temporaries.

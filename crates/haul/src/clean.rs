@@ -4,6 +4,7 @@
 //! number in their heads. A journal is whoever's it is: it is believed in what its owner could have left, and only in the directory
 //! that its head names.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +46,9 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     let ino = rustix::fs::stat(root).map_err(|e| format!("destination {}: {e}", root.display()))?.st_ino;
     let jobs = find_debris(place).map_err(|failure| failure.text.to_string())?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
-    let all = if jobs.is_empty() { Vec::new() } else { temporaries(root)? };
+    let all = temporaries(root)?;
     let mut report = CleanReport::default();
+    let mut claimed = HashSet::new();
     for (at, (job, Told { replayed, claim })) in jobs.iter().zip(&told).enumerate() {
         // Whoever planted a dead job's journal may have read the tags in it off the temporaries of a running one.
         let others = jobs.iter().zip(&told).enumerate();
@@ -56,6 +58,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let debris = Debris { claim: claim.clone().unwrap_or_default(), spared: spared.collect() };
         let theirs: Vec<&Temporary> =
             all.iter().filter(|temporary| debris.has(temporary.tag, temporary.uid)).collect();
+        claimed.extend(theirs.iter().map(|temporary| &temporary.path));
         let files = theirs.len() as u64;
         let bytes = theirs.iter().fold(0_u64, |bytes, temporary| bytes.saturating_add(temporary.size));
         let first = theirs.iter().map(|temporary| file_of(&temporary.path)).min();
@@ -111,6 +114,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         }
         report.jobs.push(line);
     }
+    report.strays = (all.len() - claimed.len()) as u64;
     Ok(report)
 }
 

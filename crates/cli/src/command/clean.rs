@@ -20,6 +20,8 @@ struct Report<'a> {
     #[serde(flatten)]
     path: PathFields,
     jobs: Vec<Job<'a>>,
+    /// Files named like temporaries, of no job here.
+    strays: u64,
 }
 
 #[derive(Serialize)]
@@ -76,15 +78,15 @@ fn json(root: &[u8], report: &CleanReport) -> String {
         bytes: job.bytes,
         removed: job.removed,
     });
-    let report = Report { path: PathFields::new(root), jobs: jobs.collect() };
+    let report = Report { path: PathFields::new(root), jobs: jobs.collect(), strays: report.strays };
     serde_json::to_string(&report).expect("plain fields serialise") + "\n"
 }
 
 fn table(report: &CleanReport, remove: bool) -> String {
-    if report.jobs.is_empty() {
-        return "nothing left by any job\n".into();
-    }
     let mut out = String::new();
+    if report.jobs.is_empty() {
+        out += "nothing left by any job whose journal is here\n";
+    }
     for job in &report.jobs {
         let (files, size) = (plural(job.files, "file", "files"), bytes(job.bytes));
         let end = if job.removed { ", removed" } else { "" };
@@ -95,7 +97,15 @@ fn table(report: &CleanReport, remove: bool) -> String {
         let known = if known.is_empty() { "not known whose".into() } else { escape::text(&known.join(", ")) };
         let _ = writeln!(out, "{key}  {state}  {known}  {files}, {size}{end}");
     }
-    if !remove {
+    if report.strays > 0 {
+        let files = plural(report.strays, "file is", "files are");
+        let _ = writeln!(
+            out,
+            "{files} named like temporaries of haul's, of no journal here, and stay: they may be yours, or the journal lies in the \
+             destination of that copy, above this directory, or in the directory of its --state"
+        );
+    }
+    if !remove && !report.jobs.is_empty() {
         out += "nothing was removed; without --dry-run what dead jobs left is deleted, and they cannot be resumed\n";
     }
     out
@@ -121,7 +131,7 @@ mod tests {
         };
         let unknown =
             CleanJob { what: None, user: None, age: None, files: 1, removed: false, ..known.clone() };
-        CleanReport { jobs: vec![known, unknown] }
+        CleanReport { jobs: vec![known, unknown], strays: 0 }
     }
 
     /// Goal: both forms carry all that was found, made safe to show.
@@ -133,6 +143,8 @@ mod tests {
              ab12  dead\\x1b  not known whose  1 file, 4.10 kB\n"
         );
         assert!(table(&CleanReport::default(), false).starts_with("nothing"));
+        let told = table(&CleanReport { strays: 2, ..CleanReport::default() }, true);
+        assert!(told.contains("2 files are named like temporaries") && told.contains("--state"), "{told}");
         let value: Value = serde_json::from_str(&json(b"/x\xff", &report())).unwrap();
         assert_eq!(value["jobs"][0]["bytes"], 4096);
         assert_eq!(value["jobs"][0]["user"], "alice");
