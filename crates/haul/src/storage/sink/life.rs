@@ -1,8 +1,8 @@
 //! What an owner file says, and whether the process lives that it speaks of.
 //!
 //! In: what the file says, and what this process is. Out: alive, dead, or not to be told from here.
-//! What must hold: `Dead` is a proof. The process is gone, by its number and start time in a namespace that we see, or its
-//! machine was booted since; such a process writes nothing any more. So `/proc` is believed only if it is that of our own
+//! What must hold: `Dead` is a proof. The owner said so as its last word, or the process is gone, by its number and start time in a
+//! namespace that we see, or its machine was booted since; such a process writes nothing any more. So `/proc` is believed only if it is that of our own
 //! namespace (in a sandbox it can be that of the namespace above), and a process whose other threads still are, in a system call
 //! that cannot be broken off, is not gone.
 //! Assumed: no two machines have name, machine id and the addresses of their network hardware in common. One that shows no such
@@ -43,6 +43,9 @@ pub struct OwnerInfo {
     /// The owner ends: its near end is gone, or was stopped. It is waited for, for soon it is proven dead.
     #[serde(default)]
     pub ends: bool,
+    /// The owner ended in good order before the job was complete: nothing of it is under way any more. What it was stays to be told.
+    #[serde(default)]
+    pub over: bool,
     /// It took the job from a run that was not proven dead, and the journal does not say so yet.
     #[serde(default)]
     pub follows_unproven: bool,
@@ -61,6 +64,9 @@ pub enum Life {
 /// What can be said of an owner without watching it. Machine ids alone prove nothing: diskless nodes and
 /// containers share an image, and with it the id.
 pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
+    if info.over {
+        return Life::Dead;
+    }
     if info.boot.is_empty() || here.boot.is_empty() {
         return Life::Unknown;
     }

@@ -38,6 +38,8 @@ const OWNER_LEN: usize = 4096;
 const WHAT_CHARS_MAX: usize = 120;
 /// `AT_STATX_FORCE_SYNC`: a network file system asks its server.
 const AT_STATX_FORCE_SYNC: u32 = 0x2000;
+/// The last word of an owner is waited for so long.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// Attempts to get a job while others come and go.
 const ATTEMPTS_MAX: u32 = 1000;
 
@@ -90,6 +92,8 @@ enum Word {
     Ends(bool),
     /// The journal says whom it follows.
     Settled,
+    /// Nothing is under way any more. Answered when it is written.
+    Over(Sender<()>),
 }
 
 /// Where a job keeps its journal and owner files.
@@ -435,11 +439,16 @@ impl JobDir {
         let (stop, told) = unbounded();
         let every = patience.beat;
         let spawned = std::thread::Builder::new().name("haul-owner".into()).spawn(move || {
-            loop {
+            let mut over = None;
+            while over.is_none() {
                 match told.recv_timeout(every) {
                     Ok(Word::Yields(yields)) => info.yields = yields,
                     Ok(Word::Ends(ends)) => info.ends = ends,
                     Ok(Word::Settled) => info.follows_unproven = false,
+                    Ok(Word::Over(written)) => {
+                        info.over = true;
+                        over = Some(written);
+                    }
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -447,6 +456,9 @@ impl JobDir {
                 // A beat that cannot be written looks like our death to others, and then we see that.
                 // Synced, for on network file systems it is not seen before.
                 let _ = write_all_at(&fd, &encode(&info), 0).and_then(|()| rustix::fs::fdatasync(&fd));
+            }
+            if let Some(written) = over {
+                let _ = written.send(());
             }
         });
         if spawned.is_err() {
@@ -520,11 +532,19 @@ impl Owner {
         let name = key.owner(self.epoch);
         let lost = |told: String| Err(fault::failure(Stage::Publish, 0, told));
         let stopped = "another run of this job took over; this one publishes nothing more";
+        let next = key.owner(self.epoch.saturating_add(1));
         if self.released.load(Ordering::Acquire) {
             return lost("the job was given up; nothing more is published".into());
         }
         match self.now_at(&name) {
             Ok(dev_ino) if dev_ino == self.dev_ino => {}
+            Err(Errno::NOENT) if matches!(jail.stat(fd, &next), Err(Errno::NOENT)) => {
+                return lost(format!(
+                    "{} is gone: the destination was removed, or what is in it, or another run of this job took over; nothing more \
+                     is published",
+                    self.place.path_of(&name)
+                ));
+            }
             Ok(_) | Err(Errno::NOENT) => {
                 return lost(format!("{stopped} ({} is gone)", self.place.path_of(&name)));
             }
@@ -537,7 +557,6 @@ impl Owner {
                 ));
             }
         }
-        let next = key.owner(self.epoch.saturating_add(1));
         match jail.stat(fd, &next) {
             Err(Errno::NOENT) => Ok(()),
             Ok(_) => lost(format!("{stopped} ({} is there)", self.place.path_of(&next))),
@@ -558,6 +577,23 @@ impl Owner {
             Err(Errno::NOSYS | Errno::PERM) => jail.stat(fd, name).map(|stat| (stat.st_dev, stat.st_ino)),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Gives the job up before it is complete, when nothing of it is under way any more: the owner file stays and says that, so that
+    /// whoever looks for interrupted copies learns what this one was.
+    pub fn leave(&self) {
+        if !self.settled.load(Ordering::Acquire) || self.released.load(Ordering::Acquire) {
+            return self.release();
+        }
+        let (written, told) = crossbeam_channel::bounded(1);
+        if self.still_owner().is_err() {
+            return self.release();
+        }
+        self.tell(Word::Over(written));
+        // Storage that hangs keeps it: then this process is found dead.
+        let _ = told.recv_timeout(LEAVE_MAX);
+        self.released.store(true, Ordering::Release);
+        lock(&self.beat).take();
     }
 
     /// Gives the job up: stops the beat and removes the owner file if it is still ours. It stays where it alone says that the

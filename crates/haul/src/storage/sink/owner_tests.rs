@@ -67,6 +67,27 @@ fn second_run_is_told_who_holds_the_job() {
     assert!(third.still_owner().is_err());
 }
 
+/// Goal: an owner that leaves says what it was, publishes nothing more, and the next has the job at once as that of a dead one, also
+/// while this process lives.
+#[test]
+fn an_owner_that_leaves_is_known_and_dead() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let owner = place(dir.path()).acquire(0, "copy of a to b", &short()).expect("ours");
+    owner.leave();
+    assert!(owner.still_owner().is_err());
+    drop(owner);
+    let place = place(dir.path());
+    let seen = place.look(1).expect("read").expect("there").info.expect("whole");
+    assert_eq!(
+        (seen.what.as_str(), seen.over, judge(&seen, place.here())),
+        ("copy of a to b", true, Life::Dead)
+    );
+    let next = place.acquire(0, "next", &short()).expect("at once");
+    assert!(!next.follows_unproven());
+    next.release();
+    assert!(names(dir.path()).is_empty());
+}
+
 /// Goal: sixteen different jobs live side by side in one directory.
 /// Method: sixteen keys, all held at once.
 #[test]
