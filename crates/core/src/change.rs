@@ -42,6 +42,11 @@ impl Change {
         self == Change::NONE
     }
 
+    /// Mode, owner or group and nothing else.
+    pub fn is_rights_alone(self) -> bool {
+        !self.is_none() && self.0 & !Change::RIGHTS.0 == 0
+    }
+
     pub fn has(self, other: Change) -> bool {
         self.0 & other.0 != 0
     }
@@ -57,6 +62,16 @@ impl Change {
         let same = same_time(meta.mtime, *mtime, *grain);
         let change = Change::NONE.with(Change::SIZE, size != *found).with(Change::TIME, !same);
         change.rights(meta, *rights, owner, 0)
+    }
+
+    /// Of a link that leads where it should.
+    pub fn of_link(found: Rights, meta: &Meta, owner: bool) -> Change {
+        // Links have no mode of their own.
+        Change::NONE.rights(&Meta { mode: found.mode & 0o7777, ..*meta }, found, owner, 0).without_mode()
+    }
+
+    fn without_mode(self) -> Change {
+        Change(self.0 & !Change::MODE.0)
     }
 
     /// Of a directory that stood there.

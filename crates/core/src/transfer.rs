@@ -27,6 +27,11 @@ pub fn other_end(change: crate::change::Change) -> Ended {
     if change.is_none() { Ended::Unchanged } else { Ended::Copied }
 }
 
+/// How a link ended that changed this: one that leads where it should is no copy, as a file is none whose mode alone was set.
+pub fn link_end(change: crate::change::Change) -> Ended {
+    if change.is_rights_alone() { Ended::Unchanged } else { other_end(change) }
+}
+
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEnd {

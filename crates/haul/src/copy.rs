@@ -123,6 +123,7 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
             let source = request.sources.first().map(shown).unwrap_or_default();
             Arc::new(Mapping { source, destination: shown(&request.destination) })
         }),
+        source_host: request.sources.first().and_then(host_of).map(str::to_owned),
     };
     let joined = run_ends(request, observer, &watch);
     drop(watch);

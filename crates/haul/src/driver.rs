@@ -109,6 +109,8 @@ pub(crate) struct Watch {
     pub(crate) targets: bool,
     /// In a dry run: what its mappings are shown as.
     pub(crate) plan: Option<Arc<Mapping>>,
+    /// As typed, if the sources are at another host.
+    pub(crate) source_host: Option<String>,
 }
 
 /// How the mappings of a dry run are shown.
@@ -130,6 +132,7 @@ impl Watch {
             manifest: None,
             targets: false,
             plan: None,
+            source_host: None,
         }
     }
 
@@ -251,7 +254,7 @@ impl Tally {
             }
             Ended::Unchanged => {
                 // Directories and links that were right are nothing that a run did or left out.
-                self.unchanged += u64::from(kind == Kind::File);
+                self.unchanged += u64::from(kind == Kind::File || !change.is_none());
                 EntryEnd::Unchanged
             }
             Ended::Skipped => {
@@ -263,7 +266,11 @@ impl Tally {
                 return;
             }
         };
-        let amended = *end == Ended::Unchanged && kind == Kind::File && !change.is_none();
+        // Of a directory that stood there nothing else can change.
+        let amended = match kind {
+            Kind::Dir => *end == Ended::Copied && !change.has(Change::NEW),
+            Kind::File | Kind::Symlink => *end == Ended::Unchanged && !change.is_none(),
+        };
         let shows = *end == Ended::Copied || amended;
         let maps = watch.plan.as_ref().filter(|_| shows && self.mapped < MAPPINGS_MAX);
         if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some() || maps.is_some()) {
@@ -296,13 +303,22 @@ impl Tally {
         self.vanished += u64::from(failure.stage == Stage::Vanished);
         self.lasting += u64::from(lasts(failure));
         let stage = failure.stage.name().to_owned();
-        let text = failure.text.to_string();
+        let text = match (&watch.source_host, failure.text.strip_prefix("source ")) {
+            (Some(host), Some(path)) => format!("source {host}:{path}"),
+            _ => failure.text.to_string(),
+        };
         watch.tell(Event::Failed { path, stage, errno: failure.errno, text });
     }
 }
 
-/// A name that is taken by what does not give way, or that the destination cannot have: the same run would end the same.
+/// A name that is taken by what does not give way, or that the destination cannot have, what may not be read or written, or is no
+/// file: the same run would end the same.
 fn lasts(failure: &Failure) -> bool {
+    const EPERM: i32 = 1;
+    const EACCES: i32 = 13;
+    if matches!(failure.errno, EPERM | EACCES) || (failure.stage == Stage::Walk && failure.errno == 0) {
+        return true;
+    }
     const EEXIST: i32 = 17;
     const ENOTDIR: i32 = 20;
     const EISDIR: i32 = 21;

@@ -419,6 +419,128 @@ fn the_verifier_sees_every_difference() {
     }
 }
 
+/// Goal: a destination that is made for the contents of a directory lets nobody do what that directory does not, from the moment that it
+/// is there; one that stood there keeps its mode.
+/// Method: contents of private, closed and open directories by each way, also from two at once; the mode while they arrive.
+#[test]
+fn a_new_destination_is_no_wider_than_its_source() {
+    let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+    for way in Way::all() {
+        let room = Room::new();
+        let data = room.dir("data");
+        set_mode(&room.file("data/x", "secret"), 0o644);
+        for (at, wanted) in [0o700, 0o750, 0o777, 0o500].into_iter().enumerate() {
+            set_mode(&data, wanted);
+            let sink = room.at("new").join(at.to_string());
+            for option in ["-r", "-a"] {
+                let sink = sink.join(option);
+                way.cp(&[option], &[contents(&data)], &sink).run().sane().exits(0);
+                assert_eq!(mode(&sink), wanted, "{}: {option}", way.name());
+                assert_same(&data, &sink, ALL);
+            }
+        }
+        set_mode(&data, 0o700);
+        let stood = room.dir("stood");
+        set_mode(&stood, 0o755);
+        way.cp(&["-r"], &[contents(&data)], &stood).run().sane().exits(0);
+        assert_eq!(mode(&stood), 0o755, "{}: it stood there", way.name());
+        set_mode(&room.dir("other"), 0o755);
+        let both = room.at("both");
+        way.cp(&["-r"], &[contents(&room.at("other")), contents(&data)], &both).run().sane().exits(0);
+        assert_eq!(mode(&both), 0o700, "{}: what both allow", way.name());
+    }
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.at("new"));
+    tree::random_file(&data.join("large"), &mut fastrand::Rng::with_seed(13), 24 << 20);
+    set_mode(&data, 0o710);
+    let running = Haul::cp(["-r", "--rate", "12MB/s"]).args([contents(&data), sink.clone().into()]).start();
+    procs::wait_until(Duration::from_secs(60), || sink.exists());
+    let mut seen = Vec::new();
+    procs::wait_until(Duration::from_secs(60), || {
+        seen.push(mode(&sink));
+        fs::read_dir(&sink).into_iter().flatten().count() > 0
+    });
+    running.signal(rustix::process::Signal::KILL);
+    running.wait();
+    assert!(seen.iter().all(|mode| mode & !0o710 == 0), "{seen:?}");
+    Haul::cp(["-r"]).args([contents(&data), sink.clone().into()]).run().sane().exits(0);
+    assert_eq!(mode(&sink), 0o710, "a copy that was interrupted made it");
+}
+
+/// Goal: owner and group of a symbolic link that leads where it should are brought up to date with `-a`, alone, counted and listed as
+/// metadata; a dry run says so before; `--no-clobber` leaves it.
+/// Method: `chown -h` at the source after a copy, by each way.
+#[test]
+fn owners_of_links_are_brought_up_to_date() {
+    need!("root");
+    for way in Way::all() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        std::os::unix::fs::symlink("target", data.join("link")).expect("make a link");
+        way.cp(&["-a"], &[&data], &sink).run().sane().exits(0);
+        let link = sink.join("data/link");
+        let inode = fs::symlink_metadata(&link).expect("stat").ino();
+        std::os::unix::fs::lchown(data.join("link"), Some(12), Some(34)).expect("chown");
+        let owner = || fs::symlink_metadata(&link).map(|stat| (stat.uid(), stat.gid())).expect("stat");
+        way.cp(&["-a", "--no-clobber"], &[&data], &sink).run().sane().exits(0);
+        assert_eq!(owner(), (0, 0), "{}: --no-clobber", way.name());
+        for option in ["-n", "--durability=disk"] {
+            let run = way.cp(&["-a", option], &[&data], &sink).run().exits(0);
+            let summary = run.summary();
+            let counts = ["symlinks", "unchanged", "metadata_only"].map(|name| summary.number(name));
+            assert_eq!(counts, [0, 1, 1], "{}: {}", way.name(), run.describe());
+            if option == "-n" {
+                let run = way.plain(&["-ani"], &[&data], &sink).run().exits(0);
+                let list = String::from_utf8_lossy(&run.stdout).into_owned();
+                assert_eq!(list, ".L....og... data/link\n", "{}: {}", way.name(), run.describe());
+            }
+        }
+        assert_eq!(owner(), (12, 34), "{}", way.name());
+        assert_eq!(
+            fs::symlink_metadata(&link).expect("stat").ino(),
+            inode,
+            "{}: it was made anew",
+            way.name()
+        );
+        let again = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0).summary();
+        assert_eq!(again.number("metadata_only"), 0, "{}", way.name());
+    }
+}
+
+/// Goal: what a copy would not keep of owners and of setuid and setgid, its dry run tells in the same numbers.
+/// Method: a setuid and a setgid program and a stranger's file, without `-a`, and with it as a user who may not give files away.
+#[test]
+fn a_dry_run_tells_what_is_not_kept() {
+    let room = Room::new();
+    let data = room.dir("data");
+    for (name, mode) in [("suid", 0o4755), ("sgid", 0o2755), ("plain", 0o644)] {
+        set_mode(&room.file(&format!("data/{name}"), name), mode);
+    }
+    let lost = |run: &crate::support::run::Outcome| {
+        let all = run.summary().0["not_kept"].as_array().expect("a list").clone();
+        ["owners", "setuid"].map(|what| {
+            let found = all.iter().find(|lost| lost["what"].as_str().is_some_and(|w| w.starts_with(what)));
+            found.and_then(|lost| lost["count"].as_u64()).unwrap_or(0)
+        })
+    };
+    let both = |option: &str, nobody: bool| {
+        let sink = room.dir(&format!("sink{option}{nobody}"));
+        std::os::unix::fs::chown(&sink, nobody.then_some(65534), None).expect("chown");
+        let runs = ["-n", "--durability=none"].map(|dry| {
+            let haul = Haul::cp([option, dry]).args([&data, &sink]);
+            let haul = if nobody { haul.run_by_nobody(&room) } else { haul };
+            haul.run().exits(0)
+        });
+        let [dry, copy] = runs.each_ref().map(lost);
+        assert_eq!(dry, copy, "{option} {nobody}: {}", runs[0].describe());
+        copy
+    };
+    assert_eq!(both("-r", false), [0, 2]);
+    need!("root");
+    assert_eq!(both("-a", false), [0, 0]);
+    assert_eq!(both("-a", true), [4, 2]);
+}
+
 /// Goal: mode and owner of files whose content is right are brought up to date, alone, and counted; `--no-clobber` leaves them,
 /// and a link that took the place of one is not followed.
 /// Method: a tree by `-a` over each way, then other modes at the source; a mode that its owner cannot read; the same again

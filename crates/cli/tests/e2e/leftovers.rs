@@ -48,6 +48,55 @@ fn source(room: &Room) -> PathBuf {
     data
 }
 
+/// Goal: a copy that was stopped in good order is known by what it was, as one that was killed is, and the next run has it at once.
+/// Method: SIGTERM; then `haul clean -n`, another copy into the same place, and the same again.
+#[test]
+fn a_stopped_copy_says_what_it_was() {
+    let room = Room::new();
+    let (data, sink) = (source(&room), room.dir("sink"));
+    let other = room.file("other", "other");
+    let cp = || Haul::cp(["-r"]).args([&data, &sink]);
+    let mut run = cp().args([SLOW]).start();
+    let speaks = || journals(&sink).iter().any(|path| fs::metadata(path).is_ok_and(|stat| stat.len() > 300));
+    assert!(run.until(|_| speaks()), "it was over too early");
+    run.signal(Signal::TERM);
+    run.wait().sane().exits(143);
+    let what = format!("copy of data to {}", sink.display());
+    let listed = Haul::new(["clean", "-n"]).args([&sink]).run().exits(0);
+    let list = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(list.contains("dead") && list.contains(&what), "{}", listed.describe());
+    let beside = Haul::cp([&other, &sink]).run().sane().exits(0);
+    assert!(beside.describe().contains("an interrupted copy (of data to "), "{}", beside.describe());
+    let resumed = cp().run().sane().exits(0);
+    assert!(resumed.summary().0["resumed"] == true, "{}", resumed.describe());
+    assert_no_debris(&sink);
+}
+
+/// Goal: a file that is named like a temporary, and is of no journal there, is told and stays.
+#[test]
+fn clean_tells_of_files_that_look_like_temporaries() {
+    let room = Room::new();
+    room.dir("sink/s");
+    let file = room.file("sink/s/.big.haul~abcdefghijklmn", "mine");
+    set_mode(&file, 0o600);
+    let cleaned = Haul::new(["clean"]).args([room.at("sink/s")]).run().exits(0);
+    let told = String::from_utf8_lossy(&cleaned.stdout).into_owned();
+    assert!(told.contains("1 file is named like") && told.contains("--state"), "{told}");
+    assert_eq!(read(&file), b"mine");
+}
+
+/// Goal: a destination that is removed while a copy runs is said to be gone, and not that another run took over.
+#[test]
+fn a_removed_destination_is_said() {
+    let room = Room::new();
+    let (data, sink) = (source(&room), room.dir("sink"));
+    let mut run = Haul::cp(["-r", SLOW]).args([&data, &sink]).start();
+    assert!(run.until(|_| !temporaries(&sink).is_empty()), "it was over too early");
+    fs::remove_dir_all(&sink).expect("rm");
+    let ended = run.wait().sane().exits(1).says("the destination was removed");
+    assert!(!ended.stderr.contains("this one publishes nothing more"), "{}", ended.describe());
+}
+
 /// Goal: a run that ends complete or partial leaves no temporary of the runs before, wherever in the destination it lies.
 /// Method: a copy killed at a large file far down; then its directory vanishes from the source, at the top and below, is a file
 /// there, is moved at the destination, within the copy and out of it; and the same of a directory's contents.

@@ -157,6 +157,15 @@ const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
 /// After a stop was asked for, frames that are on their way are still taken for this long.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
+/// What there was no room for.
+#[derive(Clone, Copy)]
+struct Lack {
+    /// Bytes that were still to be written.
+    missing: u64,
+    /// The length of files that are open, with what their temporaries hold of it.
+    whole: u64,
+}
+
 /// The sink of one session. One owner, no locks: feed it events, then drain [`Sink::poll_action`].
 pub struct Sink {
     config: SinkConfig,
@@ -206,8 +215,8 @@ pub struct Sink {
     states: Vec<(FileId, Generation, FileState)>,
     end: Option<Totals>,
     stop: Option<SessionEnd>,
-    /// There was no room: so much was still to be written. Until it is said.
-    lacks: Option<u64>,
+    /// There was no room. Until it is said.
+    lacks: Option<Lack>,
     /// A stop was asked for; it begins then.
     stop_at: Option<Time>,
     removing_journal: bool,

@@ -268,7 +268,10 @@ fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
 fn read_root(r: &mut Reader<'_>) -> Result<SourceRoot, WireError> {
     match r.u8("kind of a source root")? {
         tag @ (1 | 2) => Ok(SourceRoot::Named { name: r.name("name of a source root")?, is_dir: tag == 2 }),
-        3 => Ok(SourceRoot::Contents { of: read_name_or_none(r, "name of a source root")? }),
+        3 => Ok(SourceRoot::Contents {
+            of: read_name_or_none(r, "name of a source root")?,
+            meta: read_meta(r)?,
+        }),
         other => Err(WireError::BadValue { what: "kind of a source root", value: other.into() }),
     }
 }
@@ -295,18 +298,22 @@ fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireEr
     }
 }
 
+fn read_meta(r: &mut Reader<'_>) -> Result<Meta, WireError> {
+    let mode = r.u32("mode")?;
+    if mode & !0o7777 != 0 {
+        return Err(WireError::BadValue { what: "mode", value: mode.into() });
+    }
+    let (uid, gid) = (r.u32("uid")?, r.u32("gid")?);
+    Ok(Meta { mode, uid, gid, mtime: read_time(r, "mtime")? })
+}
+
 fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
     let (id, generation) = read_version(r)?;
     if id.as_dir() == DirId::ROOT {
         return Err(WireError::BadValue { what: "id of an announced entry", value: 0 });
     }
     let parent = DirId(r.u64("parent of an entry")?);
-    let mode = r.u32("mode")?;
-    if mode & !0o7777 != 0 {
-        return Err(WireError::BadValue { what: "mode", value: mode.into() });
-    }
-    let (uid, gid) = (r.u32("uid")?, r.u32("gid")?);
-    let meta = Meta { mode, uid, gid, mtime: read_time(r, "mtime")? };
+    let meta = read_meta(r)?;
     let tag = r.u8("kind of an entry")?;
     let name = r.name("name of an entry")?;
     let mut kind = match tag {

@@ -13,7 +13,7 @@ use super::{
     Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
     TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name, Timestamp};
+use crate::entry::{EntryKind, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use crate::schedule::Health;
 use crate::stage::Processors;
@@ -27,7 +27,9 @@ pub(super) const ANNOUNCED_LEN_MIN: usize = 49;
 pub(super) const STATE_LEN_MIN: usize = 13;
 pub(super) const DONE_LEN_MIN: usize = 13;
 pub(super) const SOURCE_ROOT_LEN_MIN: usize = 2;
-const SOURCE_ROOT_LEN_MAX: usize = 2 + NAME_LEN_MAX;
+const SOURCE_ROOT_LEN_MAX: usize = 2 + NAME_LEN_MAX + META_LEN;
+/// Mode, owner, group and mtime.
+const META_LEN: usize = 4 + 4 + 4 + 12;
 pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
@@ -458,9 +460,10 @@ fn write_root(w: &mut Writer<'_>, root: &SourceRoot) {
             w.u8(if *is_dir { 2 } else { 1 });
             w.name(name);
         }
-        SourceRoot::Contents { of } => {
+        SourceRoot::Contents { of, meta } => {
             w.u8(3);
             write_name_or_none(w, of.as_ref());
+            write_meta(w, meta);
         }
     }
 }
@@ -471,15 +474,19 @@ fn write_time(w: &mut Writer<'_>, time: Timestamp) {
     w.u32(time.nanos.min(999_999_999));
 }
 
+fn write_meta(w: &mut Writer<'_>, meta: &Meta) {
+    w.u32(meta.mode & 0o7777);
+    w.u32(meta.uid);
+    w.u32(meta.gid);
+    write_time(w, meta.mtime);
+}
+
 fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
     assert!(entry.id.as_dir() != DirId::ROOT, "the destination root is never announced");
     w.u64(entry.id.0);
     w.u32(entry.generation.0);
     w.u64(entry.parent.0);
-    w.u32(entry.meta.mode & 0o7777);
-    w.u32(entry.meta.uid);
-    w.u32(entry.meta.gid);
-    write_time(w, entry.meta.mtime);
+    write_meta(w, &entry.meta);
     w.u8(match &entry.kind {
         EntryKind::Dir => 1,
         EntryKind::File { .. } => 2,

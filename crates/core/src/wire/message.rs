@@ -21,7 +21,7 @@ pub const ANNOUNCE_ENTRIES_MAX: usize = 1024;
 pub const ITEMS_MAX: usize = 4096;
 /// Most source roots of a job, and most in one message of them: that many fit it whatever their names are.
 pub const ROOTS_MAX: usize = 64 * 1024;
-pub const ROOTS_PART_MAX: usize = 4000;
+pub const ROOTS_PART_MAX: usize = 3600;
 /// Most entries of one data frame (a bundle).
 pub const BUNDLE_ENTRIES_MAX: usize = 512;
 /// Most chaining values of one data entry.
@@ -370,8 +370,9 @@ pub struct Placed {
 pub enum SourceRoot {
     /// The entry takes this name below the destination root.
     Named { name: Name, is_dir: bool },
-    /// The contents of a directory of this name go into the destination root (`/` has none).
-    Contents { of: Option<Name> },
+    /// The contents of a directory of this name go into the destination root (`/` has none), which becomes what the directory
+    /// is if it has to be made.
+    Contents { of: Option<Name>, meta: Meta },
 }
 
 /// Everything that can be said on the control stream after the hello.

@@ -121,7 +121,7 @@ fn golden_message(index: usize) -> Message {
             roots: vec![
                 SourceRoot::Named { name: name(b"file"), is_dir: false },
                 SourceRoot::Named { name: name(b"dir"), is_dir: true },
-                SourceRoot::Contents { of: Some(name(b"data")) },
+                SourceRoot::Contents { of: Some(name(b"data")), meta },
             ],
             policy: Policy {
                 durable: true,

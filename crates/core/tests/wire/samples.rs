@@ -143,7 +143,7 @@ pub fn announced(r: &mut Rng) -> Announced {
         generation: Generation(r.u32(..)),
         parent: DirId(number(r)),
         name: name(r),
-        meta: Meta { mode: r.u32(..0o10000), uid: r.u32(..), gid: r.u32(..), mtime: time(r) },
+        meta: meta(r),
         kind,
     }
 }
@@ -196,10 +196,14 @@ pub fn hello(r: &mut Rng) -> Hello {
     }
 }
 
+fn meta(r: &mut Rng) -> Meta {
+    Meta { mode: r.u32(..0o10000), uid: r.u32(..), gid: r.u32(..), mtime: time(r) }
+}
+
 pub fn root(r: &mut Rng) -> SourceRoot {
     match r.bool() {
         true => SourceRoot::Named { name: name(r), is_dir: r.bool() },
-        false => SourceRoot::Contents { of: r.bool().then(|| name(r)) },
+        false => SourceRoot::Contents { of: r.bool().then(|| name(r)), meta: meta(r) },
     }
 }
 

@@ -16,9 +16,10 @@ use haul_core::change::Change;
 use haul_core::entry::{EntryKind, Name};
 use haul_core::ids::{DirId, Generation};
 use haul_core::transfer::op::Existing;
-use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, other_end};
+use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, link_end, other_end};
 use haul_core::wire::{
-    Announced, DoneItem, Failure, FileState, Hello, Message, Outcome, Policy, ROOTS_MAX, SourceRoot, Stage,
+    Announced, DoneItem, Failure, FileState, Hello, Message, NotKept, Outcome, Policy, ROOTS_MAX, SourceRoot,
+    Stage,
 };
 use rustix::io::Errno;
 
@@ -33,6 +34,7 @@ use crate::api::UNSEEN;
 use crate::meter::Meter;
 use crate::storage::Post;
 use crate::storage::null;
+use crate::storage::sink::Foreseen;
 use crate::storage::sink::looker::{Looker, dir_stands, special_stands};
 use crate::transport::rejoin::Joins;
 use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream};
@@ -68,6 +70,8 @@ struct Dry<'a> {
     unseen: u64,
     /// Unchanged files of which a copy would bring mode or owner up to date.
     amended: u64,
+    /// What a copy would not keep of who entries belong to.
+    foreseen: Foreseen,
     choices: Choices,
 }
 
@@ -118,6 +122,9 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     };
     let mut own = super::end_report(&Meter::default(), &links.strays, 0, 0);
     own.amended = dry.amended;
+    let lost = dry.foreseen.lost();
+    own.not_kept[NotKept::Owner as usize] = lost.owner;
+    own.not_kept[NotKept::SetId as usize] = lost.setid;
     if let SessionEnd::Failed(failure) = &end {
         control.send(Message::Abort(failure.clone()));
     }
@@ -160,6 +167,7 @@ impl<'a> Dry<'a> {
             tally: Tally::default(),
             unseen: 0,
             amended: 0,
+            foreseen: Foreseen::by_this_user(),
             choices: Choices::new(false),
         }
     }
@@ -304,6 +312,9 @@ impl<'a> Dry<'a> {
                             FileState::Skipped => (Ended::Skipped, Change::NONE),
                             _ => (Ended::Unchanged, Change::NONE),
                         };
+                        if !end.1.is_none() {
+                            self.foreseen.count(&meta, policy.owner, false);
+                        }
                         states.push((id, generation, state));
                         end
                     }
@@ -328,7 +339,8 @@ impl<'a> Dry<'a> {
                 );
             }
             EntryKind::Symlink { target } => {
-                let planned = looker.link(parent, &name, &target, meta.mtime);
+                let planned =
+                    looker.link(parent, &name, &target, (&meta, policy.owner && !policy.no_clobber));
                 let (end, change) = match planned {
                     Ok((change, existing))
                         if !change.is_none() && existing != Existing::Nothing && policy.no_clobber =>
@@ -338,9 +350,15 @@ impl<'a> Dry<'a> {
                     Ok((_, Existing::Special)) if !policy.force => {
                         (Ended::Failed(special_stands()), Change::NONE)
                     }
-                    Ok((change, _)) => (other_end(change), change),
+                    Ok((change, _)) => {
+                        if !change.is_none() {
+                            self.foreseen.count(&meta, policy.owner, true);
+                        }
+                        (link_end(change), change)
+                    }
                     Err(failure) => (self.without_a_look(parent, failure), Change::NONE),
                 };
+                self.amended += u64::from(end == Ended::Unchanged && !change.is_none());
                 done.push(match &end {
                     Ended::Failed(failure) => failed(failure.clone()),
                     _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
@@ -354,7 +372,12 @@ impl<'a> Dry<'a> {
                     return Err(protocol(format!("more than {ENTRIES_MAX} directories are open")));
                 }
                 looker.register(dir, parent, name.clone());
-                let (end, change) = match looker.dir(dir) {
+                let looked = looker.dir(dir);
+                if looked.is_ok() {
+                    // Of a directory they are set in every run.
+                    self.foreseen.count(&meta, policy.owner, false);
+                }
+                let (end, change) = match looked {
                     Ok(None) => (Ended::Copied, Change::NEW),
                     Ok(Some(stood)) => {
                         let change = Change::of_dir(&stood, &meta, policy.owner);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use haul_core::entry::Name;
+use haul_core::entry::{Meta, Name};
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId};
 use haul_core::schedule::table::Table;
 use haul_core::stage::Stage;
@@ -33,7 +33,7 @@ use crate::buffer::{Buffer, Pool};
 use crate::job::{LayoutChoice, PathBytes, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
-use crate::storage::sink::{Owner, SinkTree, fault};
+use crate::storage::sink::{NotKeptCounters, Owner, SinkTree, fault};
 use crate::storage::targets::Targets;
 use crate::storage::{Payload, Post, SinkCompletion, SinkJob};
 use crate::transport::Link;
@@ -177,7 +177,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     }
     // What hangs may still act when it comes back. Until then the job stays ours.
     if let Some(place) = session.place.as_ref().filter(|_| ended && session.complete) {
-        place.owner.release();
+        place.finish(&session.not_kept);
     }
     if session.complete {
         // Together with the report: whoever hears it may look at the destination, and finds nothing of ours there.
@@ -213,7 +213,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     let chosen = session.choices.both(chosen, watch);
     let processors = [processors, session.load.far()];
     if let Some(place) = session.place.as_ref().filter(|_| ended) {
-        place.owner.release();
+        place.owner.leave();
     }
     let (tally, resumed, kept) = (session.tally, session.resumed, session.machine.kept());
     Report { end, tally, own, far, processors, resumed, kept, chosen, unwell }
@@ -223,6 +223,19 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
 struct Place {
     tree: Arc<SinkTree>,
     owner: Arc<Owner>,
+    /// What a root that was made becomes at the end.
+    like: Option<(Meta, Policy)>,
+}
+
+impl Place {
+    /// The job is over, with all that it kept here.
+    fn finish(&self, lost: &NotKeptCounters) {
+        self.owner.release();
+        if let Some((like, policy)) = &self.like {
+            // What is refused is counted, and nothing is wider for it.
+            let _ = self.tree.finish_root(like, (policy.owner, policy.durable), lost);
+        }
+    }
 }
 
 /// The path of an entry below the destination root.
@@ -246,7 +259,7 @@ struct Session {
     /// Parent and name of each directory; a path is put together only when it is told.
     places: HashMap<DirId, (DirId, Name)>,
     dirs: HashMap<FileId, ()>,
-    not_kept: Arc<crate::storage::sink::NotKeptCounters>,
+    not_kept: Arc<NotKeptCounters>,
     meter: Arc<Meter>,
     tally: Tally,
     /// The other end's report, if it came with its last messages.
@@ -475,8 +488,10 @@ impl Session {
         match event {
             Event::Done(SinkCompletion { done }) => {
                 self.machine.handle_done(done, now);
-                let place = self.place.as_ref();
-                self.machine.tell_room(|| place.and_then(|place| fault::free(&**place.tree.root())));
+                let (place, engine) = (self.place.as_ref(), &self.engine);
+                // First what is free: what is taken meanwhile counts twice, and never not at all.
+                let free = || place.and_then(|place| fault::free(&**place.tree.root()));
+                self.machine.tell_room(|| free().map(|free| free.saturating_add(engine.allocated())));
             }
             Event::Control(ControlEvent::Message(Message::Report(report))) => self.far = Some(*report),
             Event::Control(ControlEvent::Message(message)) => {

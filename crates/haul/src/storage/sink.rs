@@ -55,7 +55,7 @@ pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;
 pub use journal::Journal;
 pub use leftovers::Left;
-pub use meta::{NotKept, NotKeptCounters};
+pub use meta::{Foreseen, NotKept, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};

@@ -7,10 +7,10 @@
 //! Left out: publication (`epoch`).
 
 use super::file::Phase;
-use super::{Sink, SinkAction};
+use super::{Lack, Sink, SinkAction};
 use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
-use crate::transfer::{Ended, SessionEnd, other_end};
+use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, link_end, other_end};
 use crate::tune::show_amount;
 use crate::wire::{DoneItem, Failure, Outcome};
 
@@ -116,20 +116,33 @@ impl Sink {
         if self.stop.is_none() {
             let missing = self.counts.bytes.saturating_sub(self.counts.bytes_done.max(self.counts.written));
             let missing = missing.saturating_sub(self.holes);
-            self.lacks = (failure.errno != EROFS).then_some(missing);
+            self.lacks = (failure.errno != EROFS).then(|| Lack { missing, whole: self.surely_needed() });
             self.begin_stop(SessionEnd::Failed(failure.clone()));
         }
         true
     }
 
-    /// What is written has no room: what the run still needs is said with its end, once. `free`: bytes that the file system
-    /// has left for us, if they are what limits.
-    pub fn tell_room(&mut self, free: impl FnOnce() -> Option<u64>) {
-        let Some(needed) = self.lacks.take() else { return };
+    /// The whole length of open files that the destination surely has no place for yet but in their temporaries. What may turn out to be
+    /// right already, takes the place of another file, or lies in temporaries that nobody can name is left out.
+    fn surely_needed(&self) -> u64 {
+        let needed = self.files.values().filter(|file| {
+            let begun = !file.digest.is_empty() || file.writes > 0;
+            let small = file.size() <= SMALL_LEN_MAX && begun;
+            matches!(file.phase, Phase::Open) && file.found.is_none() && file.adopt.is_empty() && !small
+        });
+        let lens = needed.map(|file| file.digest.map().map_or(file.size(), |map| map.data_len()));
+        lens.fold(0, u64::saturating_add)
+    }
+
+    /// What is written has no room: what the run still needs is said with its end, once. `room`: bytes that the file system
+    /// has left for us and those that the open temporaries have, if they are what limits.
+    pub fn tell_room(&mut self, room: impl FnOnce() -> Option<u64>) {
+        let Some(Lack { missing: needed, whole }) = self.lacks.take() else { return };
         let Some(SessionEnd::Failed(failure)) = &mut self.stop else { return };
-        let missing = free().and_then(|free| needed.checked_sub(free)).filter(|missing| *missing > 0);
+        let missing = room().and_then(|room| whole.checked_sub(room)).filter(|missing| *missing > 0);
         let more = match missing {
-            Some(missing) => format!("at least {} more are needed", show_amount(missing)),
+            // A twentieth less, by which it may be rounded up.
+            Some(missing) => format!("at least {} more are needed", show_amount(missing - missing / 20)),
             None => format!("{} are still to be written", show_amount(needed)),
         };
         failure.text = format!("{}; {more}", failure.text).into();
@@ -137,7 +150,11 @@ impl Sink {
 
     pub(super) fn end_link(&mut self, id: FileId, result: Result<(), Failure>) {
         let change = self.links.get(&id).map_or(Change::NONE, |link| link.change);
-        let (outcome, end) = ends(result.map(|()| change));
+        let (outcome, mut end) = ends(result.map(|()| change));
+        if end == Ended::Copied {
+            end = link_end(change);
+            self.counts.amended += u64::from(end == Ended::Unchanged);
+        }
         self.close_link(id, outcome, end);
     }
 
@@ -151,7 +168,8 @@ impl Sink {
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
-        let change = if end == Ended::Copied { link.change } else { Change::NONE };
+        let changes = matches!(end, Ended::Copied | Ended::Unchanged);
+        let change = if changes { link.change } else { Change::NONE };
         self.actions.push_back(SinkAction::EntryEnded {
             id,
             parent,

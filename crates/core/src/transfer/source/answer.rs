@@ -14,7 +14,7 @@ use crate::change::Change;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SessionEnd, other_end, protocol};
+use crate::transfer::{Ended, SessionEnd, link_end, other_end, protocol};
 use crate::wire::{Extent, Failure, FileState, Message, Outcome, Stage};
 
 impl Source {
@@ -149,9 +149,9 @@ impl Source {
 
     pub(super) fn handle_entry_done(&mut self, id: FileId, generation: Generation, outcome: Outcome) {
         if self.dirs.remove(&id.as_dir()).is_some() {
-            self.end_other(id, outcome, SourceOp::ForgetDir { id: id.as_dir() });
+            self.end_other(id, outcome, other_end, SourceOp::ForgetDir { id: id.as_dir() });
         } else if self.links.remove(&id).is_some() {
-            self.end_other(id, outcome, SourceOp::Forget { id });
+            self.end_other(id, outcome, link_end, SourceOp::Forget { id });
         } else if let Some(file) = self.files.get(&id) {
             // What failed at the sink is over there, even if it is to begin again here.
             let failed = matches!(outcome, Outcome::Failed(_)) && generation < file.generation;
@@ -184,9 +184,9 @@ impl Source {
     }
 
     /// Ends a directory or a link; `forget` is what the engine is told.
-    fn end_other(&mut self, id: FileId, outcome: Outcome, forget: SourceOp) {
+    fn end_other(&mut self, id: FileId, outcome: Outcome, ends: fn(Change) -> Ended, forget: SourceOp) {
         let (end, change) = match outcome {
-            Outcome::Done { change, .. } => (other_end(change), change),
+            Outcome::Done { change, .. } => (ends(change), change),
             Outcome::Failed(failure) => (Ended::Failed(failure), Change::NONE),
         };
         self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0, change });

@@ -34,6 +34,14 @@ impl Engine {
         }
     }
 
+    /// Bytes that the open temporaries have on the file system.
+    pub(super) fn allocated(&self) -> u64 {
+        match self {
+            Engine::Files(engine) => engine.allocated(),
+            Engine::Null(_) => 0,
+        }
+    }
+
     /// Which stripes files got.
     pub(super) fn placed(&self) -> Placed {
         match self {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use haul_core::entry::Name;
+use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::journal::{Record, Replay, compact};
 use haul_core::transfer::sink::Resume;
@@ -56,6 +56,8 @@ pub(super) struct Setup {
     pub(super) found: Vec<(String, String)>,
     /// The command that removes what is left of this job, for people.
     pub(super) clean: String,
+    /// What a destination root that was made becomes.
+    pub(super) like: Option<(Meta, Policy)>,
 }
 
 /// The user's end, and whether it is still there, while this one waits for something else than its words.
@@ -118,12 +120,14 @@ pub(super) fn set_up(
             adopt,
             found,
             clean,
+            like: None,
         });
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
-    let tree = SinkTree::open_root(&root, rename.is_none())
+    let like = root_like(&roots);
+    let tree = SinkTree::open_root_like(&root, rename.is_none(), like.as_ref())
         .map_err(|failure| unopened(failure, &request.destination.0, &root, rename.is_some()))?;
     if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
         refuse_special(&tree, name)?;
@@ -190,9 +194,10 @@ pub(super) fn set_up(
     let wait = resumed || stands_already(&tree, &roots, rename.as_ref());
     let resume = Resume { replayed, log, next_slot };
     let names = names_of(&roots, rename.as_ref());
+    let like = like.map(|like| (like, policy));
     let place = Some((tree, owner, journal));
     let clean = clean_command(&root, request.state_dir.as_deref());
-    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found, clean })
+    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found, clean, like })
 }
 
 /// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is taken over; that
@@ -297,7 +302,7 @@ fn described(roots: &[SourceRoot], to: &str) -> String {
         .iter()
         .map(|root| match root {
             SourceRoot::Named { name, .. } => fault::show(name.as_bytes()),
-            SourceRoot::Contents { of } => {
+            SourceRoot::Contents { of, .. } => {
                 fault::show(of.as_ref().map_or(b"".as_slice(), |of| of.as_bytes())) + "/"
             }
         })
@@ -307,6 +312,16 @@ fn described(roots: &[SourceRoot], to: &str) -> String {
         [one] => format!("copy of {one} {to}"),
         [first, more @ ..] => format!("copy of {first} and {} more {to}", more.len()),
     }
+}
+
+/// What a destination root becomes that has to be made: what the directory is whose contents come into it. Of several it allows what
+/// all of them do.
+fn root_like(roots: &[SourceRoot]) -> Option<Meta> {
+    let contents = roots.iter().filter_map(|root| match root {
+        SourceRoot::Contents { meta, .. } => Some(*meta),
+        SourceRoot::Named { .. } => None,
+    });
+    contents.reduce(|first, next| Meta { mode: first.mode & next.mode, ..first })
 }
 
 /// Whether what comes was asked for; only the near end can say.
@@ -468,7 +483,7 @@ fn job_of((volume, root_ino): (&[u8], u64), roots: &[SourceRoot], rename: Option
         .map(|root| match (root, rename) {
             (SourceRoot::Named { .. }, Some(name)) => [b"n".as_slice(), name.as_bytes()].concat(),
             (SourceRoot::Named { name, .. }, None) => [b"n".as_slice(), name.as_bytes()].concat(),
-            (SourceRoot::Contents { of }, _) => {
+            (SourceRoot::Contents { of, .. }, _) => {
                 [b"c".as_slice(), of.as_ref().map_or(&[], Name::as_bytes)].concat()
             }
         })
@@ -535,7 +550,7 @@ mod asked_tests {
     #[test]
     fn jobs_on_two_volumes_differ() {
         let named = |name: &str| Name::new(name.as_bytes()).expect("legal");
-        let contents = |name: &str| [SourceRoot::Contents { of: Some(named(name)) }];
+        let contents = |name: &str| [SourceRoot::Contents { of: Some(named(name)), meta: Meta::default() }];
         let key = |volume: &[u8], roots: &[SourceRoot]| job_of((volume, 2), roots, None);
         assert_eq!(key(b"one", &contents("data")), key(b"one", &contents("data")));
         assert_ne!(key(b"one", &contents("data")), key(b"two", &contents("data")));
@@ -552,7 +567,7 @@ mod asked_tests {
             |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
         let named =
             |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
-        let contents = SourceRoot::Contents { of: None };
+        let contents = SourceRoot::Contents { of: None, meta: Meta::default() };
         let paths = typed(&["a/data", "~/x y", "/only/this"]);
         for good in ["data", "x y", "this"] {
             assert!(Asked::of(&paths).covers(&[named(good)]));

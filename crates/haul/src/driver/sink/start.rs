@@ -88,7 +88,7 @@ impl Session {
                     .map_err(|e| protocol(format!("starting the writing threads: {e}")))?;
                 limits = several.then(|| engine.limits());
                 let not_kept = engine.not_kept();
-                (Some(Place { tree, owner }), Engine::Files(engine), not_kept)
+                (Some(Place { tree, owner, like: setup.like }), Engine::Files(engine), not_kept)
             }
         };
         let greeting = Message::Destination {

@@ -317,7 +317,7 @@ pub(super) fn policy() -> Policy {
 }
 
 pub(super) fn all() -> SourceRoot {
-    SourceRoot::Contents { of: None }
+    SourceRoot::Contents { of: None, meta: Meta::default() }
 }
 
 pub(super) fn sources(roots: Vec<SourceRoot>) -> Message {

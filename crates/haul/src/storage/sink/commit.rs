@@ -197,11 +197,19 @@ impl Sink {
         let found = self.look_for_link(item, &dir)?;
         // One that says the same already stays: a second run changes nothing.
         let change = match found {
-            Some(_) => link_change(&self.tree, &dir, &file.name, &item.target, item.meta.mtime),
+            Some(_) => {
+                let owner = item.owner && !item.no_replace;
+                link_change(&self.tree, &dir, (&file.name, &item.target), (&item.meta, owner))
+            }
             None => Change::NEW,
         };
         if change.is_none() {
             return Ok(change);
+        }
+        if change.is_rights_alone()
+            && let Some(changed) = self.amend_link(item, &dir, found)?
+        {
+            return Ok(changed);
         }
         if !item.no_replace && self.leads_to_itself(item, &dir) {
             let path = self.tree.path_of(file.parent, &file.name);

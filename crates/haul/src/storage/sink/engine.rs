@@ -231,6 +231,11 @@ impl WriteEngine {
         self.sink.data.limits()
     }
 
+    /// Bytes that the open temporaries have on the file system.
+    pub fn allocated(&self) -> u64 {
+        self.sink.files.allocated()
+    }
+
     /// Which stripes files got.
     pub fn placed(&self) -> Placed {
         self.sink.files.stripes.placed()

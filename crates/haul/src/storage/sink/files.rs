@@ -68,6 +68,22 @@ pub(super) struct Files {
     left: AtomicBool,
 }
 
+impl Files {
+    /// Bytes that the open temporaries have on the file system. One that cannot be asked now counts as whole.
+    pub(super) fn allocated(&self) -> u64 {
+        let open: Vec<Arc<OpenFile>> = lock(&self.open).values().cloned().collect();
+        let of = |file: &OpenFile| match file.state.try_lock().as_deref() {
+            Ok(State::Open(opened)) => match rustix::fs::fstat(descriptor(&opened.file)) {
+                Ok(stat) => (stat.st_blocks as u64).saturating_mul(512),
+                Err(_) => file.size,
+            },
+            Ok(_) => 0,
+            Err(_) => file.size,
+        };
+        open.iter().map(|file| of(file)).fold(0, u64::saturating_add)
+    }
+}
+
 /// A file being written.
 pub(super) struct OpenFile {
     pub(super) parent: DirId,

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Name, Timestamp};
+use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{Existing, Rights};
 use haul_core::wire::{Failure, Stage};
@@ -115,7 +115,7 @@ impl Looker {
         }
     }
 
-    /// What a link to `target` would change, and what stands at its name.
+    /// What a link to `target` would change, with `owner` whose it is too, and what stands at its name.
     ///
     /// # Errors
     /// A directory stands there, or it cannot be looked at.
@@ -124,13 +124,13 @@ impl Looker {
         parent: DirId,
         name: &Name,
         target: &[u8],
-        mtime: Timestamp,
+        (meta, owner): (&Meta, bool),
     ) -> Result<(Change, Existing), Failure> {
         let existing = self.file(parent, name)?;
         match (existing, self.fd(parent)?) {
             (Existing::Dir, _) => Err(dir_stands()),
             (Existing::Nothing, _) | (_, None) => Ok((Change::NEW, Existing::Nothing)),
-            (_, Some((tree, dir))) => Ok((link_change(tree, &dir, name, target, mtime), existing)),
+            (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
         }
     }
 
@@ -205,19 +205,21 @@ pub(super) fn stood_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> Sto
     Stood { rights: rights_of(stat, None), mtime, grain: grain(mtime) }
 }
 
-/// What a symbolic link to `target` changes; one that leads there already stays as it is.
+/// What a symbolic link to `target` changes; one that leads there already stays, and with `owner` gets its owner.
 pub(super) fn link_change(
     tree: &SinkTree,
     dir: impl AsFd,
-    name: &Name,
-    target: &[u8],
-    mtime: Timestamp,
+    (name, target): (&Name, &[u8]),
+    (meta, owner): (&Meta, bool),
 ) -> Change {
     let dir = dir.as_fd();
     match rustix::fs::readlinkat(dir, name.as_bytes(), Vec::new()) {
-        Ok(stands) if stands.as_bytes() == target => Change::NONE,
+        Ok(stands) if stands.as_bytes() == target => match tree.jail().stat(dir, name) {
+            Ok(stat) => Change::of_link(rights_of(&stat, None), meta, owner),
+            Err(_) => Change::NONE,
+        },
         Ok(_) => {
-            let other = tree.jail().stat(dir, name).is_ok_and(|stat| mtime_of(&stat) != mtime);
+            let other = tree.jail().stat(dir, name).is_ok_and(|stat| mtime_of(&stat) != meta.mtime);
             Change::TARGET.with(Change::TIME, other)
         }
         Err(_) => Change::NEW,

@@ -5,12 +5,12 @@
 //! do is counted, also where it said nothing; only the inode that was looked at is changed, and no link is followed.
 //! Left out: times of files that are amended, for they were found right.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::change::Change;
 use haul_core::entry::{Meta, Timestamp};
-use haul_core::transfer::op::AmendItem;
+use haul_core::transfer::op::{AmendItem, Inode, LinkItem};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::{Errno, retry_on_intr};
@@ -112,64 +112,61 @@ pub(super) struct Wanted<'a> {
     pub(super) mtime: bool,
 }
 
+/// Owner first, for a change of owner clears setuid and setgid; mtime last. Then looks what stands.
+pub(super) fn set_meta(
+    fd: impl AsFd,
+    wanted: &Wanted<'_>,
+    lost: &NotKeptCounters,
+    path: &dyn Fn() -> String,
+) -> Result<Stat, Failure> {
+    let (fd, meta) = (fd.as_fd(), wanted.meta);
+    let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, fd);
+    let (mut user, mut group) = (false, false);
+    if wanted.owner
+        && let Some(ids) = ids(meta)
+    {
+        let chown = |uid, gid| retry_on_intr(|| rustix::fs::fchown(fd, uid, gid));
+        (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
+        if !(user && group) {
+            count(&lost.owner);
+        }
+    }
+    let source = meta.mode & 0o7777;
+    let mode = kept_bits(source, (user, group));
+    if mode != source {
+        count(&lost.setid);
+    }
+    let mode = mode | wanted.keep;
+    let chmod = retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+    permitted(chmod).map_err(|errno| fail("set the mode of", errno))?;
+    let timed = !wanted.mtime
+        || permitted(set_mtime(fd, meta.mtime)).map_err(|errno| fail("set the mtime of", errno))?;
+    let stands = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
+    // Some file systems refuse a mode, others keep their own and say nothing.
+    let got = stands.st_mode & 0o7777;
+    if got != mode {
+        count(&lost.mode);
+    }
+    let is_dir = FileType::from_raw_mode(stands.st_mode) == FileType::Directory;
+    if is_wider(got, source | wanted.keep, is_dir) && !haul_mutant::removed("no-wider-mode") {
+        return Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), wider(&path(), got, source)));
+    }
+    if !timed {
+        count(&lost.mtime);
+    } else if wanted.mtime && !is_held(meta.mtime, mtime_of(&stands)) {
+        count(&lost.clamped);
+    }
+    Ok(stands)
+}
+
 impl Sink {
-    /// Owner first, for a change of owner clears setuid and setgid; mtime last. Then looks what stands.
     pub(super) fn set_meta(
         &self,
         fd: impl AsFd,
         wanted: &Wanted<'_>,
         path: &dyn Fn() -> String,
     ) -> Result<Stat, Failure> {
-        let (fd, lost, meta) = (fd.as_fd(), &*self.not_kept, wanted.meta);
-        let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, fd);
-        let (mut user, mut group) = (false, false);
-        if wanted.owner
-            && let Some(ids) = ids(meta)
-        {
-            let chown = |uid, gid| retry_on_intr(|| rustix::fs::fchown(fd, uid, gid));
-            (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
-            if !(user && group) {
-                count(&lost.owner);
-            }
-        }
-        let source = meta.mode & 0o7777;
-        let mut mode = source;
-        // A setuid program may be meant for its group alone.
-        let kept = (user && group) || haul_mutant::removed("setid-needs-its-owner");
-        if !kept {
-            mode &= !SETUID;
-        }
-        if !group {
-            mode &= !SETGID;
-        }
-        if mode != source {
-            count(&lost.setid);
-        }
-        let mode = mode | wanted.keep;
-        let chmod = retry_on_intr(|| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
-        permitted(chmod).map_err(|errno| fail("set the mode of", errno))?;
-        let timed = !wanted.mtime
-            || permitted(set_mtime(fd, meta.mtime)).map_err(|errno| fail("set the mtime of", errno))?;
-        let stands = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
-        // Some file systems refuse a mode, others keep their own and say nothing.
-        let got = stands.st_mode & 0o7777;
-        if got != mode {
-            count(&lost.mode);
-        }
-        let is_dir = FileType::from_raw_mode(stands.st_mode) == FileType::Directory;
-        if is_wider(got, source | wanted.keep, is_dir) && !haul_mutant::removed("no-wider-mode") {
-            return Err(fault::failure(
-                Stage::Metadata,
-                Errno::PERM.raw_os_error(),
-                wider(&path(), got, source),
-            ));
-        }
-        if !timed {
-            count(&lost.mtime);
-        } else if wanted.mtime && !is_held(meta.mtime, mtime_of(&stands)) {
-            count(&lost.clamped);
-        }
-        Ok(stands)
+        set_meta(fd, wanted, &self.not_kept, path)
     }
 
     /// Owner and mtime of a symbolic link under its temporary name.
@@ -196,6 +193,36 @@ impl Sink {
             count(&self.not_kept.mtime);
         }
         Ok(())
+    }
+
+    /// Sets the owner of the link that was looked at, which leads where it should. `None`: it has other names, which may lie
+    /// elsewhere.
+    pub(super) fn amend_link(
+        &self,
+        item: &LinkItem,
+        dir: &OwnedFd,
+        found: Option<Inode>,
+    ) -> Result<Option<Change>, Failure> {
+        let path = || self.tree.path_of(item.file.parent, &item.file.name);
+        let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, dir);
+        let inode = self.tree.jail().open_path(dir, &item.file.name).map_err(|errno| fail("open", errno))?;
+        let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
+        let link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
+        if !link || Some(inode_of(&before)) != found || before.st_nlink > 1 {
+            return Ok(None);
+        }
+        let Some(ids) = ids(&item.meta) else { return Ok(Some(Change::NONE)) };
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+        let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(&inode, c"", uid, gid, flags));
+        let (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
+        if !(user && group) {
+            count(&self.not_kept.owner);
+        }
+        let after = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
+        let changed = Change::NONE
+            .with(Change::OWNER, before.st_uid != after.st_uid)
+            .with(Change::GROUP, before.st_gid != after.st_gid);
+        Ok(Some(changed))
     }
 
     /// Sets mode and owner of a file whose content is right; see `SinkOp::Amend`. What of them changed.
@@ -253,6 +280,68 @@ impl Sink {
         }
         Ok(changed)
     }
+}
+
+/// A directory that was just made and has `stat` allows more than its source.
+pub(super) fn refuse_wider(stat: &Stat, source: &Meta, path: &str) -> Result<(), Failure> {
+    let (got, source) = (stat.st_mode & 0o7777, source.mode & 0o7777);
+    // What its owner may do is taken back at the end, and a setgid is its parent's.
+    if !is_wider(got, source | 0o2700, true) || haul_mutant::removed("made-root-is-no-wider") {
+        return Ok(());
+    }
+    let text = format!(
+        "{path}: the file system keeps mode {got:04o}, which allows more than {source:04o} at the source; the directory was made and \
+         is empty: run the command again if everything may come into it all the same"
+    );
+    Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), text))
+}
+
+/// What a copy by this user would not keep of who an entry belongs to, for a dry run.
+pub struct Foreseen {
+    /// `None`: root, who may give files to anybody.
+    who: Option<(u32, Vec<u32>)>,
+    lost: NotKept,
+}
+
+impl Foreseen {
+    pub fn by_this_user() -> Foreseen {
+        let user = rustix::process::geteuid();
+        let groups = || {
+            let more = rustix::process::getgroups().unwrap_or_default();
+            more.into_iter().chain([rustix::process::getegid()]).map(Gid::as_raw).collect()
+        };
+        let who = (!user.is_root()).then(|| (user.as_raw(), groups()));
+        Foreseen { who, lost: NotKept::default() }
+    }
+
+    /// An entry of which a copy would set the metadata, with `owner` owner and group too. A link has no mode.
+    pub fn count(&mut self, meta: &Meta, owner: bool, is_link: bool) {
+        let (user, group) = match &self.who {
+            _ if !owner || ids(meta).is_none() => (false, false),
+            None => (true, true),
+            Some((user, groups)) => (meta.uid == *user, groups.contains(&meta.gid)),
+        };
+        self.lost.owner += u64::from(owner && ids(meta).is_some() && !(user && group));
+        self.lost.setid +=
+            u64::from(!is_link && kept_bits(meta.mode & 0o7777, (user, group)) != meta.mode & 0o7777);
+    }
+
+    pub fn lost(&self) -> NotKept {
+        self.lost
+    }
+}
+
+/// The mode without what must not stand there where owner and group are not those of the source.
+fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
+    let mut mode = source;
+    // A setuid program may be meant for its group alone.
+    if !(user && group) && !haul_mutant::removed("setid-needs-its-owner") {
+        mode &= !SETUID;
+    }
+    if !group {
+        mode &= !SETGID;
+    }
+    mode
 }
 
 fn wider(path: &str, got: u32, source: u32) -> String {

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use haul_core::entry::{DEPTH_MAX, Name};
+use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{Mode, Stat};
+use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::above::{make_root, sync_above};
@@ -26,6 +26,7 @@ use super::files::inode_of;
 use super::fold::{Claims, is_exact};
 use super::here::Jobs;
 use super::lock;
+use super::meta::{NotKeptCounters, Wanted, refuse_wider, set_meta};
 use super::names::{may_be_ours, tag_bits, tag_of};
 use super::widened::Note;
 use crate::storage::descriptors::budget;
@@ -98,11 +99,21 @@ impl SinkTree {
     /// # Errors
     /// The root is missing, is no directory, or cannot be made.
     pub fn open_root(path: &Path, create: bool) -> Result<SinkTree, Failure> {
+        SinkTree::open_root_like(path, create, None)
+    }
+
+    /// The same; a root that is made becomes what `like` is, of which contents come into it: at once in what others may do there, and
+    /// in the rest by [`SinkTree::finish_root`].
+    ///
+    /// # Errors
+    /// The same, and the file system keeps a mode that allows more.
+    pub fn open_root_like(path: &Path, create: bool, like: Option<&Meta>) -> Result<SinkTree, Failure> {
         let shown = fault::show(path.as_os_str().as_bytes());
         let mut created = false;
         let opened = match Jail::open_root(path) {
             Err(Errno::NOENT) if create => {
-                created = make_root(path)
+                let mode = like.map(|like| Mode::from_raw_mode(like.mode & 0o1777) | Mode::RWXU);
+                created = make_root(path, mode)
                     .map_err(|errno| fault::os(Stage::Create, "create directory", &shown, errno))?;
                 Jail::open_root(path)
             }
@@ -117,8 +128,11 @@ impl SinkTree {
             false => 0,
         };
         let jail = Jail::probe(&root);
-        let root_ino =
-            rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?.st_ino;
+        let stat = rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?;
+        if let Some(like) = like.filter(|_| created) {
+            refuse_wider(&stat, like, &shown)?;
+        }
+        let root_ino = stat.st_ino;
         Ok(SinkTree {
             jail,
             root_target: Target::of(&root),
@@ -141,6 +155,30 @@ impl SinkTree {
                 of_dir: HashMap::new(),
             }),
         })
+    }
+
+    /// Gives a root that this run made what `like` has besides: the rest of its mode, with `owner` whose it is, and its mtime.
+    ///
+    /// # Errors
+    /// The system refuses it, or with `durable` the sync.
+    pub fn finish_root(
+        &self,
+        like: &Meta,
+        (owner, durable): (bool, bool),
+        lost: &NotKeptCounters,
+    ) -> Result<(), Failure> {
+        if !self.root_created {
+            return Ok(());
+        }
+        let path = || self.path_of_dir(DirId::ROOT);
+        let fail = |stage, what, errno| fault::os(stage, what, &path(), errno);
+        let stat = rustix::fs::fstat(&self.root).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
+        let keep = stat.st_mode & Mode::SGID.as_raw_mode();
+        set_meta(&self.root, &Wanted { meta: like, owner, keep, mtime: true }, lost, &path)?;
+        match durable {
+            true => sync_dir(&self.root).map_err(|errno| fail(Stage::Sync, "sync", errno)),
+            false => Ok(()),
+        }
     }
 
     /// The same tree with another jail and at most `fds_max` (at least one) descriptors kept open.
@@ -444,7 +482,12 @@ impl SinkTree {
                 let path = self.path_of(node.parent, &node.name);
                 let failure = match errno {
                     Errno::NOTUNIQ => self.folded(node.parent, &node.name),
-                    Errno::NOTDIR | Errno::LOOP => not_a_directory(&path),
+                    Errno::NOTDIR | Errno::LOOP => match self.jail.stat(parent, &node.name) {
+                        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                            a_link(&path)
+                        }
+                        _ => not_a_directory(&path),
+                    },
                     _ => fault::os_at(Stage::Create, "create directory", &path, errno, parent),
                 };
                 // What this process ran out of may be there again for the next operation.
@@ -577,6 +620,17 @@ fn not_a_directory(path: &str) -> Failure {
         Stage::Create,
         Errno::NOTDIR.raw_os_error(),
         format!("{path} is not a directory; nothing was removed"),
+    )
+}
+
+fn a_link(path: &str) -> Failure {
+    fault::failure(
+        Stage::Create,
+        Errno::NOTDIR.raw_os_error(),
+        format!(
+            "{path} is a symbolic link where a directory should go, and no link below the destination is followed; remove the link, or \
+             copy to where it leads"
+        ),
     )
 }
 

@@ -94,13 +94,18 @@ fn no_directory_is_made_over_something_else() {
         fs::write(base.join("root/file"), "x").expect("write");
         symlink("../outside", base.join("root/link")).expect("symlink");
         symlink("../outside/new", base.join("root/dangling")).expect("symlink");
-        for (i, text) in ["file", "link", "dangling"].iter().enumerate() {
+        let link = " is a symbolic link where a directory should go";
+        for (i, (text, why)) in
+            [("file", " is not a directory; nothing was removed"), ("link", link), ("dangling", link)]
+                .iter()
+                .enumerate()
+        {
             let (id, below) = (DirId(10 + i as u64), DirId(20 + i as u64));
             tree.register(id, DirId::ROOT, name(text));
             tree.register(below, id, name("below"));
             for dir in [id, below, id] {
                 let failure = tree.dirfd(dir).expect_err("not a directory");
-                assert!(failure.text.ends_with(&format!("{text} is not a directory; nothing was removed")));
+                assert!(failure.text.contains(&format!("/{text}{why}")), "{}", failure.text);
                 assert_eq!(failure.errno, Errno::NOTDIR.raw_os_error());
             }
         }
@@ -202,4 +207,29 @@ fn names_above_the_destination_are_synced_by_every_run() {
     assert!(!tree.was_created(DirId::ROOT));
     assert!(tree.synced_above() >= 3, "{} were synced", tree.synced_above());
     assert_eq!(SinkTree::open_root(&path, false).expect("root").synced_above(), 0, "nothing is made here");
+}
+
+/// Goal: a root that is made lets nobody do what its source does not, whatever the umask would give; one that is found stays as it is.
+/// Method: sources of several modes; the root before and after it is finished.
+#[test]
+fn a_root_is_made_no_wider_than_its_source() {
+    let temp = tempfile::tempdir().expect("tempdir");
+    let mode = |path: &Path| std::fs::metadata(path).expect("stat").permissions().mode() & 0o7777;
+    let lost = NotKeptCounters::default();
+    for source in [0o700, 0o711, 0o777, 0o500, 0o1770] {
+        let mtime = haul_core::entry::Timestamp { secs: 1_500_000_000, nanos: 0 };
+        let like = Meta { mode: source, uid: u32::MAX, gid: u32::MAX, mtime };
+        let path = temp.path().join(format!("above/{source:o}/."));
+        let tree = SinkTree::open_root_like(&path, true, Some(&like)).expect("made");
+        assert_eq!(mode(&path), source | 0o700);
+        tree.finish_root(&like, (false, false), &lost).expect("finished");
+        assert_eq!(mode(&path), source);
+        let other = Meta { mode: 0o755, ..like };
+        SinkTree::open_root_like(&path, true, Some(&other))
+            .expect("found")
+            .finish_root(&other, (false, false), &lost)
+            .expect("left");
+        assert_eq!(mode(&path), source, "it stood there");
+    }
+    assert_ne!(mode(&temp.path().join("above")), 0o700, "those above follow the umask");
 }

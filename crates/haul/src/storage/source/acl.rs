@@ -10,7 +10,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use haul_core::entry::Name;
 use rustix::io::retry_on_intr;
@@ -25,7 +25,13 @@ const MASK: u16 = 0x10;
 const LIST_LEN_MAX: usize = 4 + 500 * 8;
 
 /// What was seen of `name` in `dir`, with the mode that is to be told of it.
-pub(in crate::storage) fn told(dir: BorrowedFd<'_>, name: &Name, mut seen: Seen) -> Seen {
+pub(in crate::storage) fn told(dir: BorrowedFd<'_>, name: &Name, seen: Seen) -> Seen {
+    let path: PathBuf = format!("/proc/self/fd/{}", dir.as_raw_fd()).into();
+    told_at(&path.join(OsStr::from_bytes(name.as_bytes())), seen)
+}
+
+/// The same, of what stands at `path`.
+pub(in crate::storage) fn told_at(path: &Path, mut seen: Seen) -> Seen {
     let mode = seen.meta.mode;
     let group_has_more = (mode >> 3) & !mode & 0o7 != 0;
     if seen.kind == rustix::fs::FileType::Symlink
@@ -35,10 +41,8 @@ pub(in crate::storage) fn told(dir: BorrowedFd<'_>, name: &Name, mut seen: Seen)
         return seen;
     }
     let mut list = [0; LIST_LEN_MAX];
-    let path: PathBuf = format!("/proc/self/fd/{}", dir.as_raw_fd()).into();
-    let path = path.join(OsStr::from_bytes(name.as_bytes()));
     // There is none, or there are none on this file system.
-    let Ok(len) = retry_on_intr(|| rustix::fs::lgetxattr(&path, c"system.posix_acl_access", &mut list[..]))
+    let Ok(len) = retry_on_intr(|| rustix::fs::lgetxattr(path, c"system.posix_acl_access", &mut list[..]))
     else {
         return seen;
     };

@@ -15,7 +15,9 @@ use haul_core::wire::{ROOTS_MAX, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
+use super::acl::told_at;
 use super::failure::{printable, strerror};
+use super::stat::Seen;
 use crate::users::{self, Unexpanded};
 
 /// Most sources of one job: both ends keep the names of all.
@@ -82,6 +84,9 @@ impl SourceError {
     }
 }
 
+/// Most bytes about further sources that are missing.
+const MISSING_LEN_MAX: usize = 500;
+
 const HINT: &str = " (globs and variables are literal on this side of the colon; name the files, or their directory with -r)";
 
 /// Maps the sources as typed to source roots. `home`: what `~` stands for, where the shell did not expand it
@@ -101,7 +106,16 @@ pub fn resolve_sources(
     let mut specs = Vec::with_capacity(paths.len());
     let mut names: HashMap<Name, usize> = HashMap::new();
     for (index, typed) in paths.iter().enumerate() {
-        let spec = resolve(typed, recursive, home)?;
+        let spec = match resolve(typed, recursive, home) {
+            Ok(spec) => spec,
+            Err(SourceError::Unreachable { path, errno, mut cause, hint }) => {
+                cause += hint;
+                cause += &more_missing(&paths[index + 1..], recursive, home);
+                cause += "; nothing was copied";
+                return Err(SourceError::Unreachable { path, errno, cause, hint: "" });
+            }
+            Err(other) => return Err(other),
+        };
         if let RootTarget::Named(name) = &spec.target
             && let Some(first) = names.insert(name.clone(), index)
             && !haul_mutant::removed("sources-do-not-clash")
@@ -115,6 +129,22 @@ pub fn resolve_sources(
         specs.push(spec);
     }
     Ok(specs)
+}
+
+/// Which others cannot be reached either.
+fn more_missing(paths: &[Vec<u8>], recursive: bool, home: Option<&Path>) -> String {
+    let missing = paths.iter().filter_map(|typed| match resolve(typed, recursive, home) {
+        Err(SourceError::Unreachable { path, cause, .. }) => Some(format!("; {path}: {cause}")),
+        _ => None,
+    });
+    let (mut told, mut more) = (String::new(), 0);
+    for text in missing {
+        if told.len() + text.len() <= MISSING_LEN_MAX { told += &text } else { more += 1 }
+    }
+    if more > 0 {
+        told += &format!("; and {more} more");
+    }
+    told
 }
 
 fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpec, SourceError> {
@@ -169,15 +199,18 @@ pub fn source_roots(specs: &[RootSpec]) -> Result<Vec<SourceRoot>, SourceError> 
         .map(|spec| match &spec.target {
             RootTarget::Named(name) => Ok(SourceRoot::Named { name: name.clone(), is_dir: spec.is_dir }),
             RootTarget::Contents => {
-                let path = std::fs::canonicalize(&spec.path).map_err(|e| SourceError::Unreachable {
+                let unreachable = |e: std::io::Error| SourceError::Unreachable {
                     path: printable(spec.path.as_os_str().as_bytes()),
                     errno: e.raw_os_error().unwrap_or(0),
                     cause: e.raw_os_error().map_or_else(|| e.to_string(), strerror),
                     hint: "",
-                })?;
+                };
+                let path = std::fs::canonicalize(&spec.path).map_err(unreachable)?;
                 // `/` has none.
                 let of = path.file_name().and_then(|last| Name::new(last.as_bytes()).ok());
-                Ok(SourceRoot::Contents { of })
+                let stat = statat(CWD, &path, AtFlags::empty()).map_err(|errno| unreachable(errno.into()))?;
+                let meta = told_at(&path, Seen::from(stat)).meta;
+                Ok(SourceRoot::Contents { of, meta })
             }
         })
         .collect()
@@ -213,7 +246,7 @@ mod tests {
     use super::*;
     use rustix::fs::open;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn bytes(path: &Path, tail: &str) -> Vec<u8> {
         let mut bytes = path.as_os_str().as_bytes().to_vec();
@@ -278,9 +311,12 @@ mod tests {
         assert!(refused(&["/data"], false).ends_with("data is a directory (use -r)"));
         assert!(refused(&["/data/"], false).ends_with("data/ is a directory (use -r)"));
         assert!(refused(&["/link/"], false).contains("(use -r)"));
-        assert!(refused(&["/file/"], true).ends_with("file/: Not a directory"));
-        assert!(refused(&["/dangling/"], true).ends_with("dangling/: No such file or directory"));
-        assert!(refused(&["/gone"], true).ends_with("gone: No such file or directory"));
+        assert!(refused(&["/file/"], true).ends_with("file/: Not a directory; nothing was copied"));
+        assert!(
+            refused(&["/dangling/"], true)
+                .ends_with("dangling/: No such file or directory; nothing was copied")
+        );
+        assert!(refused(&["/gone"], true).ends_with("gone: No such file or directory; nothing was copied"));
         for unexpanded in ["/*.dat", "/da?a", "/[ab]", "/$HOME/x"] {
             assert!(refused(&[unexpanded], true).contains("are literal on this side"), "{unexpanded}");
         }
@@ -310,6 +346,26 @@ mod tests {
         assert!(matches!(no_home, Err(SourceError::NoHome { .. })));
     }
 
+    /// Goal: one look names all sources that are not there, and says that nothing was copied; very many are counted.
+    #[test]
+    fn all_missing_sources_are_named() {
+        let temp = ground();
+        let told = |tails: &[&str]| {
+            let paths: Vec<Vec<u8>> = tails.iter().map(|tail| bytes(temp.path(), tail)).collect();
+            resolve_sources(&paths, true, None).expect_err("missing").to_string()
+        };
+        let text = told(&["/data", "/no", "/file", "/nor"]);
+        let (no, nor) = (temp.path().join("no"), temp.path().join("nor"));
+        let wanted = [no, nor].map(|path| format!("{}: No such file or directory", path.display()));
+        assert!(wanted.iter().all(|part| text.contains(part)), "{text}");
+        assert!(
+            text.starts_with("source ") && text.ends_with("; nothing was copied") && !text.contains("file:"),
+            "{text}"
+        );
+        let many = told(&["/no"; 100]);
+        assert!(many.len() < 1000 && many.contains(" more; nothing"), "{many}");
+    }
+
     /// Goal: contents are told by the last component of the directory that they are in, however it is reached, and not by
     /// what is in it.
     /// Method: one directory by several paths, before and after a name came into it; another directory; the root.
@@ -318,17 +374,23 @@ mod tests {
         let temp = ground();
         let root = |tail: &str| {
             let specs = resolve_sources(&[bytes(temp.path(), tail)], true, None).expect("there");
-            source_roots(&specs).expect("reachable").remove(0)
+            match source_roots(&specs).expect("reachable").remove(0) {
+                SourceRoot::Contents { of, meta } => (of, meta.mode),
+                named => panic!("{named:?}"),
+            }
         };
-        let data = SourceRoot::Contents { of: Some(Name::new(b"data").expect("legal")) };
-        for tail in ["/data/", "/data/.", "/data/sub/..", "/link/", "/other/data/"] {
+        fs::set_permissions(temp.path().join("data"), fs::Permissions::from_mode(0o750)).expect("chmod");
+        let data = (Some(Name::new(b"data").expect("legal")), 0o750);
+        for tail in ["/data/", "/data/.", "/data/sub/..", "/link/"] {
             assert_eq!(root(tail), data, "{tail}");
         }
+        assert_eq!(root("/other/data/").0, data.0);
         fs::write(temp.path().join("data/new"), "").expect("write");
         assert_eq!(root("/data/"), data);
         assert_ne!(root("/data/sub/"), data);
         let slash = resolve_sources(&[b"/".to_vec()], true, None).expect("there");
-        assert_eq!(source_roots(&slash).expect("reachable"), [SourceRoot::Contents { of: None }]);
+        let slash = source_roots(&slash).expect("reachable");
+        assert!(matches!(slash[..], [SourceRoot::Contents { of: None, .. }]), "{slash:?}");
     }
 
     /// Goal: a destination in one of its sources is seen, also through a symlink to it; others are not.
