@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use crate::storage::descriptors::budget;
 use crate::storage::sink::Jobs;
 use crate::storage::sink::names::may_be_ours;
-use crate::storage::source::failure::{named_failure, os_failure, own_failure};
+use crate::storage::source::failure::{named_failure, of_source, os_failure, own_failure};
 use crate::storage::source::roots::{RootSpec, RootTarget};
 use crate::storage::source::tree::{Place, SourceTree};
 use named::{RootNames, no_file};
@@ -257,7 +257,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         if let Ok(probed) = &probed
             && let Some(why) = no_file(fd.as_fd(), name, probed)
         {
-            let failure = own_failure(Stage::Walk, "copy", bytes, why);
+            let failure = of_source(own_failure(Stage::Walk, "copy", bytes, why), "copy", bytes);
             let path = name.as_bytes().to_vec();
             return self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
@@ -515,7 +515,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
         let failure = match haul_mutant::removed("named-source-does-not-vanish") {
             true => os_failure(Stage::Walk, op, path, errno),
-            false => named_failure(Stage::Walk, op, path, errno),
+            false => of_source(named_failure(Stage::Walk, op, path, errno), op, path),
         };
         self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
     }

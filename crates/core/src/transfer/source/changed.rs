@@ -40,7 +40,9 @@ impl Source {
             OnChange::Fail if haul_mutant::removed("changed-fails-at-once") => {
                 return self.try_again(id, failure);
             }
-            OnChange::Fail => "the source changed while it was read; the destination is as it was",
+            OnChange::Fail => {
+                "the source changed while it was read; the destination is as it was. For files that only grow there is --changed=prefix"
+            }
             OnChange::Prefix => {
                 "the source changed otherwise than by growing while it was read: it is shorter, another file, or its \
                  beginning differs; the destination is as it was"
@@ -56,7 +58,8 @@ impl Source {
             return;
         }
         if file.tries >= TRIES_MAX {
-            let text = "the source changed while it was read, twice; the destination is as it was";
+            let text = "the source changed while it was read, twice; the destination is as it was. For files that only grow there is \
+                        --changed=prefix";
             return self.fail_file(id, failure.unwrap_or_else(|| changed_failure(text)));
         }
         file.tries += 1;

@@ -51,6 +51,21 @@ pub(in crate::storage) fn named_failure(stage: Stage, op: &str, path: &[u8], err
     make(stage, errno.raw_os_error(), op, path, &strerror(errno.raw_os_error()))
 }
 
+/// A failure of what the command names, or of what lies directly in a directory whose contents it names: "source u/x: open: Permission
+/// denied". The near end puts the host before the path.
+pub(in crate::storage) fn of_source(mut failure: Failure, op: &str, path: &[u8]) -> Failure {
+    let named = make(failure.stage, failure.errno, op, path, "");
+    let (cut, told) = (named.text.len().saturating_sub(2), named.text.len());
+    let path = named.text.get(op.len() + 1..cut).unwrap_or_default();
+    let cause = failure.text.get(told..).unwrap_or_default();
+    // What is no file was not copied: that says itself.
+    failure.text = match op {
+        "copy" => format!("source {path}: {cause}").into(),
+        op => format!("source {path}: {op}: {cause}").into(),
+    };
+    failure
+}
+
 /// A failure that we found ourselves: "read data/x: the file is shorter than it was".
 pub(in crate::storage) fn own_failure(stage: Stage, op: &str, path: &[u8], cause: &str) -> Failure {
     make(stage, 0, op, path, cause)
@@ -77,6 +92,19 @@ fn make(stage: Stage, errno: i32, op: &str, path: &[u8], cause: &str) -> Failure
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: what the command names fails in its words, with the side at the front, so that the near end can put the host there; within
+    /// the wire's limit too.
+    #[test]
+    fn named_sources_are_told_as_typed() {
+        let told =
+            |path: &[u8]| of_source(os_failure(Stage::Open, "open", path, Errno::ACCESS), "open", path);
+        let failure = told(b"../u/a: b\n");
+        assert_eq!(&*failure.text, "source ../u/a: b\\n: open: Permission denied");
+        assert_eq!((failure.stage, failure.errno), (Stage::Open, 13));
+        let long = told("\u{20ac}".repeat(5000).as_bytes()).text;
+        assert!(long.len() <= TEXT_LEN_MAX && long.ends_with("\u{20ac}: open: Permission denied"), "{long}");
+    }
 
     /// Goal: a failure is one line within the wire's limit, whatever the path.
     /// Method: newline, escape, non-UTF-8, and paths around and beyond the limit, also of wide characters.

@@ -14,7 +14,6 @@ use haul_core::wire::{self, Failure};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use super::failure::os_failure;
 use super::open::OpenFile;
 use super::read::Reader;
 use crate::digest::Hasher;
@@ -34,9 +33,7 @@ impl Reader {
         match self.storage(|| seek_data(open.fd(), size, || self.stopped())) {
             Ok(Some(map)) => Ok(map),
             Ok(None) => Err(self.own(wire::Stage::Read, "find the holes of", id, "stopped")),
-            Err(errno) => {
-                Err(os_failure(wire::Stage::Read, "find the holes of", &self.tree.path_of(id), errno))
-            }
+            Err(errno) => Err(self.tree.failed(wire::Stage::Read, "find the holes of", id, errno)),
         }
     }
 

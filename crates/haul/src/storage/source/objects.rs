@@ -21,7 +21,7 @@ use haul_core::wire::{self, Failure, SLOT_LEN};
 use rustix::io::Errno;
 
 use super::cache::{self, Cached, Pages, Runs};
-use super::failure::{os_failure, own_failure};
+use super::failure::own_failure;
 use super::mode::Modes;
 use super::open::{ALIGN_MAX, OpenFile};
 use super::tree::SourceTree;
@@ -351,7 +351,7 @@ impl Shared {
 
 /// The system refused to read at `offset`.
 pub(super) fn read_failure(tree: &SourceTree, id: FileId, offset: u64, errno: Errno) -> Failure {
-    os_failure(wire::Stage::Read, &format!("read at byte {offset} of"), &tree.path_of(id), errno)
+    tree.failed(wire::Stage::Read, &format!("read at byte {offset} of"), id, errno)
 }
 
 /// The file ended at `offset`, before it should.

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::acl;
 use super::cache::ReadEnd;
-use super::failure::{os_failure, own_failure, printable};
+use super::failure::{own_failure, printable};
 use super::objects::{Objects, Shared, read_failure, short_failure};
 use super::open::{OpenError, OpenFile, device_of, open_view};
 use super::stat::{Seen, look_into, look_surely};
@@ -178,7 +178,7 @@ impl Reader {
                 Ok(opened) => opened,
                 Err(OpenError::Changed(_)) => return Ok(None),
                 Err(OpenError::Os(errno)) => {
-                    return Err(os_failure(wire::Stage::Open, "open", &self.tree.path_of(file.id), errno));
+                    return Err(self.tree.failed(wire::Stage::Open, "open", file.id, errno));
                 }
             };
             let (fd, dev) = (opened.fd.as_fd(), device_of(&opened.stat));
@@ -193,7 +193,7 @@ impl Reader {
             // Also sees a file that grew.
             match look_into(opened.fd.as_fd()) {
                 Ok(seen) => Ok(Some((seen, beyond))),
-                Err(errno) => Err(os_failure(wire::Stage::Read, "stat", &self.tree.path_of(file.id), errno)),
+                Err(errno) => Err(self.tree.failed(wire::Stage::Read, "stat", file.id, errno)),
             }
         })?;
         let Some((after, beyond)) = read else { return Ok(CHANGED) };
@@ -222,7 +222,7 @@ impl Reader {
             let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name));
             (beyond, of_fd, of_name)
         });
-        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
+        let fail = |errno| self.tree.failed(wire::Stage::Read, "stat", id, errno);
         let of_fd = of_fd.map_err(fail)?;
         let of_name = match of_name {
             Ok(seen) => seen,
@@ -318,7 +318,7 @@ impl Reader {
 
     /// Errors: an open file is not what was `seen`.
     fn must_be(&self, id: FileId, open: &OpenFile, seen: &Fingerprint) -> Result<(), Failure> {
-        let fail = |errno| os_failure(wire::Stage::Read, "stat", &self.tree.path_of(id), errno);
+        let fail = |errno| self.tree.failed(wire::Stage::Read, "stat", id, errno);
         let now = self.storage(|| look_into(open.fd())).map_err(fail)?;
         match now.fingerprint == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
             true => Ok(()),
@@ -366,8 +366,7 @@ impl Reader {
             let dir = self.tree.dir_fd(view.place)?;
             Ok(acl::told(dir.as_fd(), &view.name, look_surely(dir.as_fd(), &view.name)?))
         });
-        let seen =
-            seen.map_err(|errno| os_failure(wire::Stage::Open, "stat", &self.tree.path_of(id), errno))?;
+        let seen = seen.map_err(|errno| self.tree.failed(wire::Stage::Open, "stat", id, errno))?;
         if !seen.is_file() {
             return Err(self.own(wire::Stage::Changed, "stat", id, "is no regular file any more"));
         }
@@ -433,9 +432,7 @@ impl Reader {
                 Ok(open)
             }
             Err(OpenError::Changed(what)) => Err(self.own(wire::Stage::Changed, "open", id, what)),
-            Err(OpenError::Os(errno)) => {
-                Err(os_failure(wire::Stage::Open, "open", &self.tree.path_of(id), errno))
-            }
+            Err(OpenError::Os(errno)) => Err(self.tree.failed(wire::Stage::Open, "open", id, errno)),
         }
     }
 

@@ -17,10 +17,12 @@ use haul_core::entry::{Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::schedule::TARGETS_MAX;
 use haul_core::transfer::source::{Lies, OnChange};
+use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 
 use super::age::{self, Clocked};
+use super::failure::{of_source, os_failure};
 use super::open::OpenFile;
 use super::stat::Seen;
 use super::{WallClock, version, wall_clock};
@@ -193,6 +195,29 @@ impl SourceTree {
         }
         let Place::Base(base) = place else { return None };
         Some([&inner.bases[base].path, &b"/"[..], &inner.path(entry.place, &entry.name)].concat())
+    }
+
+    /// The system refused `op` on an entry: in the words of the command, if it names the entry.
+    pub(in crate::storage) fn failed(&self, stage: Stage, op: &str, id: FileId, errno: Errno) -> Failure {
+        match self.named(id) {
+            Some(path) => of_source(os_failure(stage, op, &path, errno), op, &path),
+            None => os_failure(stage, op, &self.path_of(id), errno),
+        }
+    }
+
+    /// How the command names an entry, or what lies directly in what it names.
+    fn named(&self, id: FileId) -> Option<Vec<u8>> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        let Place::Base(base) = entry.place else { return None };
+        let base = &inner.bases.get(base)?.path;
+        let slash: &[u8] = if base.ends_with(b"/") { b"" } else { b"/" };
+        match &base[..] {
+            b"" => None,
+            // What has no slash was typed without one.
+            b"./" => Some(entry.name.as_bytes().to_vec()),
+            base => Some([base, slash, entry.name.as_bytes()].concat()),
+        }
     }
 
     /// The entry is over: its descriptor is closed and its id means nothing any more.
