@@ -82,29 +82,30 @@ pub struct Cp {
     /// Copy directories with all that is in them
     ///
     /// Default: a directory as a source is an error, so that a whole tree never moves by accident.
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "recursive")]
     pub recursive: bool,
 
     /// Like -r, and keep owner and group where that is allowed
     ///
     /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync -a keeps none of them
     /// either. Default: files belong to whoever writes them.
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "archive")]
     pub archive: bool,
 
     /// Say what would be copied where, and how much; change nothing
     ///
     /// Looks at the destination: what is there already is not listed. The list goes to stdout: the first ten, with -i or -v
     /// all. Parts of files that an interrupted run left are not looked at.
-    #[arg(short = 'n', long, conflicts_with = "manifest")]
+    #[arg(short = 'n', long, overrides_with = "dry_run", conflicts_with = "manifest")]
     pub dry_run: bool,
 
     /// List on stdout what changes of each entry, as rsync does: >f.st...... path
     ///
     /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone; f, d or L; then
-    /// c target of a link, s size, t time, p mode, o owner, g group, or + for all of something new.
-    #[arg(short, long = "itemize-changes", conflicts_with = "json")]
-    pub itemize_changes: bool,
+    /// c target of a link, s size, t time, p mode, o owner, g group, or + for all of something new. Given twice, or with -vv, what is
+    /// unchanged is listed too. Not with --json, which says the same of each entry with -v.
+    #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
+    pub itemize_changes: u8,
 
     /// End each entry of the list with NUL instead of a line end, names as they are
     ///
@@ -119,7 +120,7 @@ pub struct Cp {
     pub verbose: u8,
 
     /// Print nothing but errors
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "quiet")]
     pub quiet: bool,
 
     /// Copy files that look unchanged, too
@@ -232,7 +233,7 @@ pub struct Cp {
 
     /// Write the BLAKE3 hash of each file, for `b3sum --check`
     ///
-    /// Written when the run ends complete or partial; - is stdout. Names that b3sum cannot check go to FILE.json, which must be
+    /// Its names are relative to DST: cd DST && b3sum --check FILE. Written when the run ends complete or partial; - is stdout. Names that b3sum cannot check go to FILE.json, which must be
     /// free or a list of an earlier run. Not in a source.
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
@@ -245,7 +246,7 @@ pub struct Cp {
 
     /// Write events as JSON lines to stdout, the last one is the summary
     ///
-    /// The schema is docs/events.schema.json. Texts for people stay on stderr; -q silences those.
+    /// The schema is docs/events.schema.json. Each entry has a line with -v only; those that fail always have one. Texts for people stay on stderr; -q silences those.
     #[arg(long)]
     pub json: bool,
 

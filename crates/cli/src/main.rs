@@ -33,6 +33,10 @@ fn main() {
         let exists = |word: &str| std::path::Path::new(word).symlink_metadata().is_ok();
         args::rsync::without_noise(error, exists).exit()
     });
+    if let Some(told) = args::rsync::key_named(&argv) {
+        let _ = writeln!(std::io::stderr(), "haul: {told}");
+        std::process::exit(2);
+    }
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();
     std::process::exit(command::run(args.command));

@@ -14,6 +14,9 @@ pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     const HELP: &str = "write it as 100MiB/s (bytes) or 1Gbit/s (bits)";
     let lower = text.trim().to_ascii_lowercase();
     let Some(amount) = lower.strip_suffix("/s").or_else(|| lower.strip_suffix("ps")) else {
+        if lower.ends_with('b') || lower.ends_with("bit") {
+            return Err(format!("'{text}' is an amount; per second it is {}/s", text.trim()));
+        }
         return Err(format!("a rate needs a unit, for a bare number could mean bits or bytes; {HELP}"));
     };
     let bytes = match amount.strip_suffix("bit") {
@@ -102,6 +105,9 @@ mod tests {
             assert!(parse_rate(text).is_err(), "{text}");
         }
         assert!(parse_rate("100").unwrap_err().contains("bits or bytes"));
+        for text in ["100MiB", "1Gbit"] {
+            assert!(parse_rate(text).unwrap_err().contains(&format!("{text}/s")), "{text}");
+        }
     }
 
     /// Goal: windows and names are bounded.

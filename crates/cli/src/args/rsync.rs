@@ -6,7 +6,10 @@
 //! Left out: words that mean the same in both.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
@@ -50,17 +53,22 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul never follows links below the destination; only the destination itself may be one",
     ),
     (
-        &["-O", "--omit-dir-times", "-J", "--omit-link-times", "--no-times", "--no-perms"],
+        &["-O", "--omit-dir-times", "--omit-link-times", "--no-times", "--no-perms"],
         "haul has none yet: times and modes are always kept",
     ),
+    (&["-J"], "haul has none yet: times and modes are always kept. For scp's -J HOST write -e 'ssh -J HOST'"),
     (
         &["-t", "--times", "-p", "--perms", "--links"],
         "haul always keeps times, modes and symbolic links; leave it out",
     ),
     (&["-l"], "haul always keeps symbolic links; leave it out. For scp's -l LIMIT write --rate"),
     (
-        &["-o", "--owner", "-g", "--group", "--numeric-ids"],
+        &["--owner", "-g", "--group", "--numeric-ids"],
         "-a keeps owner and group, by number, where that is allowed",
+    ),
+    (
+        &["-o"],
+        "-a keeps owner and group, by number, where that is allowed. For scp's -o OPTION write -e 'ssh -o OPTION'",
     ),
     (
         &["-D", "--devices", "--specials"],
@@ -130,18 +138,16 @@ const HINTS: &[(&[&str], &str)] = &[
         "haul has none yet: it removes nothing at the destination",
     ),
     (
-        &[
-            "--exclude",
-            "--exclude-from",
-            "--include",
-            "--include-from",
-            "--filter",
-            "-f",
-            "-F",
-            "-C",
-            "--files-from",
-        ],
+        &["--exclude", "--exclude-from", "--include", "--include-from", "--filter", "-f", "--files-from"],
         "haul has none yet: name the sources one by one, or their directories with -r",
+    ),
+    (
+        &["-F"],
+        "haul has none yet: name the sources one by one, or their directories with -r. For scp's -F FILE write -e 'ssh -F FILE'",
+    ),
+    (
+        &["-C"],
+        "haul has none yet: name the sources one by one, or their directories with -r. scp's -C compresses, which haul does not yet",
     ),
     (
         &["--stats", "--human-readable"],
@@ -160,7 +166,10 @@ const HINTS: &[(&[&str], &str)] = &[
     (&["-s", "--protect-args", "--secluded-args"], "no shell sees haul's far paths; leave it out"),
     (&["-B", "--block-size"], "write --object-size SIZE: the unit of sending and of resuming"),
     (&["--checksum-choice", "--cc"], "write --digest=blake3 or --digest=xxh3"),
-    (&["--log-file", "--out-format"], "haul has none yet: -i and --json tell of each entry on stdout"),
+    (
+        &["--log-file", "--out-format"],
+        "haul has none yet: -i, and --json with -v, tell of each entry on stdout",
+    ),
     (
         &["-T", "--temp-dir"],
         "haul has none, on purpose: a file is written beside its final name, to be renamed; --state DIR moves the journal",
@@ -181,7 +190,15 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
     ("rclone's", &["--checkers"], "haul chooses by itself; --readers N sets the threads at the source"),
     ("rclone's", &["--buffer-size"], "write --memory SIZE"),
     ("GridFTP's", &["--parallel", "--concurrency"], "write --streams N: the data connections"),
+    (
+        "parallel programs'",
+        &["-j", "--jobs"],
+        "haul chooses how much is under way by itself; --streams N sets the data connections",
+    ),
 ];
+
+/// Letters that take a number in other programs.
+const VALUED: &[u8] = b"Plj";
 
 /// Characters of a word for each that may be wrong in it, where another is meant.
 const TYPO_EACH: usize = 4;
@@ -229,13 +246,41 @@ fn unbundled(word: &OsStr, takes_value: &[u8]) -> Option<OsString> {
     Some(OsString::from_vec(word))
 }
 
+/// What to do instead where `-i` stands before a private key, as scp has it: here it would be copied.
+pub fn key_named(argv: &[OsString]) -> Option<String> {
+    if argv.get(1).is_none_or(|word| word != "cp") {
+        return None;
+    }
+    let options = argv.split(|word| word == "--").next().unwrap_or_default();
+    let key = options
+        .windows(2)
+        .find(|two| two[0] == "-i" && is_private_key(Path::new(&two[1])))
+        .map(|two| &two[1])?;
+    let key = crate::escape::name(key.as_bytes());
+    Some(format!(
+        "{key} is a private key, and would be copied: haul's -i lists what changes. For scp's -i KEY write -e 'ssh -i {key}'; to copy \
+         it all the same, name it elsewhere than behind -i"
+    ))
+}
+
+/// The file begins as a private key of ssh does.
+fn is_private_key(path: &Path) -> bool {
+    let mut first = [0; 64];
+    // What is no regular file could be waited for.
+    let regular = path.metadata().is_ok_and(|data| data.is_file());
+    let Some(Ok(len)) = regular.then(|| File::open(path).and_then(|mut file| file.read(&mut first))) else {
+        return false;
+    };
+    let text = String::from_utf8_lossy(&first[..len]);
+    text.lines()
+        .next()
+        .is_some_and(|line| line.starts_with("-----BEGIN ") && line.contains("PRIVATE KEY-----"))
+}
+
 /// What to do instead of a word of another program's that clap did not know, and of each that stands in one bundle with it; `None`:
 /// it is none of those.
 pub fn hint(error: &clap::Error, argv: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
-    if error.kind() == ErrorKind::ArgumentConflict && unknown.starts_with("--itemize-changes") {
-        return Some("-ii is rsync's: to list unchanged entries too, write -i -vv".into());
-    }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -283,7 +328,13 @@ fn foreign_letters(word: &str, argv: &[OsString]) -> Vec<String> {
     let takes_value = values();
     let bundle = argv.iter().skip(2).filter_map(|word| {
         let letters = word.as_bytes().strip_prefix(b"-").filter(|letters| !letters.starts_with(b"-"))?;
-        let flags = letters.split(|letter| takes_value.contains(letter)).next()?;
+        let mut flags = letters.split(|letter| takes_value.contains(letter)).next()?;
+        // `-P22`: the digits are the value of a letter that has one elsewhere.
+        if let Some(digits) =
+            flags.windows(2).position(|two| VALUED.contains(&two[0]) && two[1].is_ascii_digit())
+        {
+            flags = &flags[..=digits];
+        }
         (flags.contains(&letter) && flags.iter().all(u8::is_ascii_alphanumeric)).then_some(flags)
     });
     let mut foreign: Vec<String> = Vec::new();
@@ -300,6 +351,26 @@ fn foreign_letters(word: &str, argv: &[OsString]) -> Vec<String> {
 /// Takes out of clap's error what only sounds like advice: options that look like the word by a few letters, and that a word
 /// with dashes may be a path, unless there is one of that name.
 pub fn without_noise(mut error: clap::Error, exists: impl Fn(&str) -> bool) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        // A command that only haul itself starts is nothing to suggest, nor one that shares some letters.
+        let hidden =
+            |name: &str| super::Args::command().find_subcommand(name).is_some_and(Command::is_hide_set);
+        let word = match error.get(ContextKind::InvalidSubcommand) {
+            Some(ContextValue::String(word)) => word.clone(),
+            _ => String::new(),
+        };
+        let meant =
+            |name: &str| changes(&word, name) <= (word.len() / TYPO_EACH).max(usize::from(word.len() > 2));
+        if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand) {
+            let shown: Vec<String> =
+                names.iter().filter(|name| !hidden(name) && meant(name)).cloned().collect();
+            error.remove(ContextKind::SuggestedSubcommand);
+            if !shown.is_empty() {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(shown));
+            }
+        }
+        return error;
+    }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
@@ -391,10 +462,50 @@ mod tests {
                 assert_eq!(hint_for(&[&format!("{word}=4"), "a", "b"]), Some(want));
             }
         }
-        assert!(hint_for(&["-aii", "a", "b"]).unwrap().contains("-vv"));
+        assert_eq!(parse(&["-aii", "a", "b"]).expect("as in rsync").itemize_changes, 2);
+        for line in [
+            &["-i", "--json"][..],
+            &["-ri", "--json"],
+            &["--itemize-changes", "-r", "--json"],
+            &["-ii", "--json"],
+        ] {
+            let line = [line, &["a", "b"]].concat();
+            let error = parse(&line).expect_err("one list or the other").to_string();
+            assert!(error.contains("cannot be used with '--json'"), "{line:?}: {error}");
+            assert_eq!(hint_for(&line), None, "{line:?}");
+        }
+        for word in ["-J", "-o", "-F", "-C"] {
+            assert!(hint_for(&[word, "x", "a", "b"]).unwrap().contains("scp's"), "{word}");
+        }
+        for (word, want) in
+            [("-P22", "ssh -p PORT"), ("-l100", "--rate"), ("-j4", "--streams"), ("-rP2222", "ssh -p PORT")]
+        {
+            let hint = hint_for(&[word, "a", "b"]).unwrap_or_default();
+            assert!(hint.contains(want) && !hint.contains("no such option"), "{word}: {hint}");
+        }
+        for word in ["-rr", "-nn", "-aa"] {
+            assert!(parse(&[word, "a", "b"]).is_ok(), "{word}");
+        }
         // Those of scp that mean something else to rsync.
         assert!(hint_for(&["-P", "22", "a", "b"]).unwrap().contains("ssh -p PORT"));
         assert!(hint_for(&["-l", "100", "a", "b"]).unwrap().contains("--rate"));
+    }
+
+    /// Goal: a private key that stands where scp has it is not copied; whatever else stands there is.
+    #[test]
+    fn a_key_behind_i_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (key, other) = (dir.path().join("id"), dir.path().join("data"));
+        std::fs::write(&key, "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n").unwrap();
+        std::fs::write(&other, "-----BEGIN CERTIFICATE-----\n").unwrap();
+        let told = |words: &[&str]| key_named(&argv(words));
+        let (key, other) = (key.to_str().unwrap(), other.to_str().unwrap());
+        assert!(told(&["-i", key, "f", "h:"]).unwrap().contains(&format!("-e 'ssh -i {key}'")));
+        for line in
+            [&["-i", other, "h:"][..], &[key, "-i", "h:"], &["-r", key, "h:"], &["--", "-i", key, "h:"]]
+        {
+            assert_eq!(told(line), None, "{line:?}");
+        }
     }
 
     /// Goal: one try tells of every letter of a bundle that haul does not have, those with one hint on one line.
@@ -406,7 +517,7 @@ mod tests {
             let told = told(bundle);
             told.lines().map(|line| line.split(": ").next().unwrap().trim().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o -D are not haul's:", "-l", "-p -t", "-g -o", "-D"]);
+        assert_eq!(lines("-rlptgoD"), ["-l -p -t -g -o -D are not haul's:", "-l", "-p -t", "-g", "-o", "-D"]);
         assert_eq!(lines("-avzP"), ["-z -P are not haul's:", "-z", "-P"]);
         assert_eq!(lines("-aHAXh"), ["-H -A -X are not haul's:", "-H", "-A -X"]);
         assert!(told("-zyz").contains("\n  -y: haul has no such option"));
@@ -427,6 +538,14 @@ mod tests {
             assert!(!told(word, false).contains("tip"), "{}", told(word, false));
             assert!(told(word, false).contains("unexpected argument"), "{}", told(word, false));
         }
+        let wrong = Args::try_parse_from(["haul", "a", "b"]).unwrap_err();
+        let wrong = without_noise(wrong, |_| false).to_string();
+        assert!(wrong.contains("unrecognized subcommand") && !wrong.contains("tip"), "{wrong}");
+        assert!(
+            without_noise(Args::try_parse_from(["haul", "clea"]).unwrap_err(), |_| false)
+                .to_string()
+                .contains("'clean'")
+        );
         assert!(told("--xyzzy", true).contains("-- --xyzzy") && !told("--xyzzy", false).contains("tip"));
         assert_eq!(
             (changes("abc", "abc"), changes("abc", "axbc"), changes("", "ab"), changes("ab", "ba")),

@@ -114,7 +114,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
             (2 * object_size).div_ceil(1 << 20)
         ));
     }
-    if args.print0 && !(args.itemize_changes || args.dry_run) {
+    if args.print0 && !(args.itemize_changes > 0 || args.dry_run) {
         return Err("-0 belongs to a list: -i, -n or both".into());
     }
     let (source_storage, sink_storage) = args.storage.options();
@@ -174,7 +174,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         options,
         remote,
         dry_run: args.dry_run,
-        verbose: args.verbose > 0 || args.itemize_changes || args.print0,
+        verbose: args.verbose > 0 || args.itemize_changes > 0 || args.print0,
         targets: args.json || args.watch,
         state_home: surroundings::state_dir(),
     })
@@ -187,7 +187,8 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
             colour: terminal && !surroundings.no_color,
             verbose: args.verbose,
             dry_run: args.dry_run,
-            itemize: args.itemize_changes,
+            itemize: args.itemize_changes > 0,
+            unchanged: args.verbose > 1 || args.itemize_changes > 1,
             print0: args.print0,
             sends: false,
             skips: match (args.no_clobber, args.update) {

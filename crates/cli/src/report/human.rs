@@ -20,6 +20,8 @@ pub struct Manner {
     pub dry_run: bool,
     /// `-i`: what changed of each entry is listed on stdout.
     pub itemize: bool,
+    /// `-ii` or `-vv`: also of what is unchanged.
+    pub unchanged: bool,
     /// `-0`: that list has names as they are, each ended by NUL.
     pub print0: bool,
     /// The destination is at another host.
@@ -47,7 +49,7 @@ pub fn entry(path: &[u8], kind: EntryEnd, manner: Manner) -> Option<String> {
     let (path, verbose) = (escape::name(path), manner.verbose);
     match kind {
         EntryEnd::Copied if verbose >= 1 => Some(path),
-        EntryEnd::Unchanged if verbose >= 2 => Some(format!("{path} (unchanged)")),
+        EntryEnd::Unchanged if verbose >= 2 || manner.unchanged => Some(format!("{path} (unchanged)")),
         EntryEnd::Skipped if verbose >= 1 || manner.itemize => {
             let why = manner.skips.map(|why| format!(": {why}")).unwrap_or_default();
             Some(format!("{path} (skipped{why})"))
@@ -106,12 +108,11 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
         Status::Partial => {
             if s.lasting > 0 {
                 let names = match s.lasting {
+                    1 if s.failed == 1 => "it".to_owned(),
                     n if n == s.failed => "they".to_owned(),
                     n => format!("{} of them", count(n)),
                 };
-                lines.push(format!(
-                    "{names} will fail again: move away what stands in their place at the destination, or rename them"
-                ));
+                lines.push(format!("{names} will fail again until what is said above is mended"));
             }
             if s.failed == 0 || s.lasting + s.vanished < s.failed {
                 let which = if s.lasting > 0 { "the others" } else { "those" };

@@ -60,12 +60,17 @@ impl<W: Write> List<W> {
         if self.form() != Form::Names || end == EntryEnd::Skipped {
             return Ok(false);
         }
-        let told = match end {
+        let Manner { itemize, unchanged, .. } = self.manner;
+        let changes = match end {
             EntryEnd::Copied => true,
             EntryEnd::Unchanged => !change.is_none(),
             EntryEnd::Skipped => false,
         };
-        if told {
+        // Names alone do not say which of them change.
+        if !changes && unchanged && !itemize {
+            return Ok(false);
+        }
+        if changes || unchanged {
             let mut line = Vec::new();
             if self.manner.itemize {
                 line.extend_from_slice(itemized(kind, end, change, self.manner.sends).as_bytes());
@@ -158,6 +163,9 @@ pub fn itemized(kind: EntryKind, end: EntryEnd, change: Change, sends: bool) -> 
         text += "+++++++++";
         return text;
     }
+    if first == '.' && change.is_none() {
+        return text + "         ";
+    }
     let letters = [
         (Change::TARGET, 'c'),
         (Change::SIZE, 's'),
@@ -191,6 +199,9 @@ mod tests {
             (File, Unchanged, both(Change::OWNER, Change::GROUP), true, ".f....og..."),
             (Dir, Copied, Change::NEW, true, "cd+++++++++"),
             (Dir, Copied, Change::TIME, false, ".d..t......"),
+            (File, Unchanged, Change::NONE, false, ".f         "),
+            (Dir, Unchanged, Change::NONE, true, ".d         "),
+            (Symlink, Unchanged, both(Change::OWNER, Change::GROUP), false, ".L....og..."),
             (Symlink, Copied, Change::NEW, false, "cL+++++++++"),
             (Symlink, Copied, Change::TARGET, false, "cLc........"),
         ] {
@@ -219,6 +230,23 @@ mod tests {
             list.end(&Summary { files: 100, ..Summary::default() }).unwrap();
             assert_eq!(out, want);
         }
+    }
+
+    /// Goal: what is unchanged is listed where that is asked for, and where the list is of names alone it is left to the lines about
+    /// entries.
+    #[test]
+    fn unchanged_entries_are_listed_if_asked_for() {
+        for (itemize, dry_run, want) in [(true, false, ".f          same\n"), (false, true, "")] {
+            let mut out = Vec::new();
+            let manner = Manner { itemize, dry_run, unchanged: true, verbose: 2, ..Manner::default() };
+            let mut list = List::new(Some(&mut out), manner);
+            let here = list.entry(b"same", EntryKind::File, (EntryEnd::Unchanged, Change::NONE)).unwrap();
+            assert_eq!(here, itemize);
+            list.end(&Summary::default()).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), want);
+        }
+        let manner = Manner { unchanged: true, verbose: 2, ..Manner::default() };
+        assert_eq!(human::entry(b"same", EntryEnd::Unchanged, manner).as_deref(), Some("same (unchanged)"));
     }
 
     /// Goal: the short form of a dry run says how many it leaves out; a copy without `-i` lists nothing.

@@ -8,7 +8,7 @@ use crate::support::model::Model;
 use crate::support::run::Haul;
 use crate::support::sshd::Sshd;
 use crate::support::way::Way;
-use crate::support::{Room, read, tree};
+use crate::support::{Room, read, set_mode, tree};
 
 /// One line of the table of names.
 struct Case {
@@ -246,6 +246,13 @@ fn what_cannot_be_used_is_named_as_typed() {
         let ended = here(&["one", "closed"]).run_by_nobody(&room).run().sane().exits(1);
         let ended = ended.says("destination closed: no permission to write there");
         assert!(!ended.stderr.contains(".haul~"), "{}", ended.describe());
+        room.dir("u");
+        set_mode(&room.file("u/no", "no"), 0);
+        room.file("u/ok", "ok");
+        std::os::unix::fs::chown(room.dir("ud"), Some(65534), None).expect("chown");
+        let ended = here(&["u/no", "u/ok", "ud"]).run_by_nobody(&room).run().sane().exits(3);
+        let ended = ended.says("source u/no: open: Permission denied").says("will fail again");
+        assert!(!ended.stderr.contains("run the same command again"), "{}", ended.describe());
     }
     need!("sshd");
     let sshd = Sshd::start();
