@@ -335,7 +335,8 @@ impl Foreseen {
 fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
     let mut mode = source;
     // A setuid program may be meant for its group alone.
-    if !(user && group) && !haul_mutant::removed("setid-needs-its-owner") {
+    let kept = (user && group) || haul_mutant::removed("setid-needs-its-owner");
+    if !kept {
         mode &= !SETUID;
     }
     if !group {
