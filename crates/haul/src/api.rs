@@ -16,6 +16,7 @@ pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
+pub use crate::storage::sink::OTHERS_DIRS;
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
 use crate::job::{Changed, Digest, Durability, Options, Resume, Role, Verify};

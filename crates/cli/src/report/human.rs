@@ -5,7 +5,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{DEBRIS, EntryEnd, Held, LEFT_OUT, Processors, SlowTarget, Stage, Status, Summary, UNSEEN};
+use haul::api::{
+    DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SlowTarget, Stage, Status, Summary, UNSEEN,
+};
 use haul::job::{Digest, Durability, Verify};
 
 use super::{Ending, json};
@@ -194,13 +196,14 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         let lines = plural(ending.dropped, "line was", "lines were");
         let _ = writeln!(out, "  {lines} not shown: the reader was too slow");
     }
-    for (name, value) in s.chosen.iter().filter(|(name, _)| name == DEBRIS || name == LEFT_OUT) {
+    let always = |name: &str| [DEBRIS, LEFT_OUT, OTHERS_DIRS].contains(&name);
+    for (name, value) in s.chosen.iter().filter(|(name, _)| always(name)) {
         // What can be resumed is no rubbish.
         let name = if name == DEBRIS { "left here" } else { name };
         let _ = writeln!(out, "  {name}: {}", escape::text(value));
     }
     if manner.verbose > 0 {
-        for (name, value) in s.chosen.iter().filter(|(name, _)| name != DEBRIS && name != LEFT_OUT) {
+        for (name, value) in s.chosen.iter().filter(|(name, _)| !always(name)) {
             let _ = writeln!(out, "  chosen: {} = {}", escape::text(name), escape::text(value));
         }
     }

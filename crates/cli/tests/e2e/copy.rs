@@ -10,7 +10,7 @@ use crate::support::compare::{
     ALL, BELOW, Opts, assert_no_debris, assert_same, differences, snapshot, snapshot_of_files,
 };
 use crate::support::disk::{Disk, Kind};
-use crate::support::run::{Haul, program};
+use crate::support::run::{Haul, program, strace_args};
 use crate::support::sshd::Sshd;
 use crate::support::way::{Way, contents};
 use crate::support::{Room, procs, read, set_mode, tree};
@@ -599,6 +599,48 @@ fn what_others_put_there_is_not_given_away() {
         let again = way.cp(&["-a"], &[&data], &sink).run().sane().exits(0).summary();
         assert_eq!((again.number("unchanged"), again.number("files")), (1, 0), "{}", way.name());
     }
+}
+
+/// Goal: nor does one who is not root, and may give files away all the same, give away what another put there.
+/// Method: the same by a user with root's capabilities.
+#[test]
+fn capabilities_are_as_good_as_root() {
+    need!("setpriv");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    let (tool, planted) = (data.join("tool"), room.dir("sink/data").join("tool"));
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+    for (file, content, user, mode) in [(&tool, "good", 0, 0o4755), (&planted, "evil", 4242, 0o755)] {
+        fs::write(file, content).expect("write");
+        std::os::unix::fs::chown(file, Some(user), Some(user)).expect("chown");
+        set_mode(file, mode);
+        tree::set_mtime(file, time);
+    }
+    set_mode(&sink, 0o777);
+    set_mode(&sink.join("data"), 0o777);
+    let caps = "+chown,+fowner,+dac_override,+fsetid";
+    let (inherited, ambient) = (format!("--inh-caps={caps}"), format!("--ambient-caps={caps}"));
+    let run = Haul::cp(["-a"]).args([&data, &sink]).run_by_nobody_with(&room, &[&inherited, &ambient]);
+    let run = run.run().sane().exits(0);
+    let stat = fs::metadata(&planted).expect("stat");
+    assert_eq!((&*read(&planted), stat.uid()), (&b"good"[..], 0), "{}", run.describe());
+}
+
+/// Goal: rights of a file on which somebody has a lease are set when he has given it up.
+/// Method: strace answers the first opening of what is held as the kernel does while a lease is being broken.
+#[test]
+fn leases_are_waited_for() {
+    need!("strace");
+    let room = Room::new();
+    let (data, sink) = (room.dir("data"), room.dir("sink"));
+    fs::write(data.join("f"), "content").expect("write");
+    set_mode(&data.join("f"), 0o644);
+    Haul::cp(["-r"]).args([&data, &sink]).run().sane().exits(0);
+    set_mode(&data.join("f"), 0o600);
+    let mut words = strace_args(&["openat:error=EAGAIN:when=1".into()]);
+    words.extend((3..200).flat_map(|fd| ["-P".to_owned(), format!("/proc/self/fd/{fd}")]));
+    Haul::cp(["-r"]).args([&data, &sink]).wrapped(words).run().sane().exits(0);
+    assert_eq!(fs::metadata(sink.join("data/f")).expect("stat").mode() & 0o7777, 0o600);
 }
 
 /// Goal: a file's mode changes at the destination only: another name of it, elsewhere, keeps its own.

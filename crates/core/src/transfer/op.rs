@@ -265,12 +265,33 @@ pub struct Inode {
     pub ino: u64,
 }
 
+/// What a look saw at a name. Of what nobody holds open the inode's number alone says little: once it is removed, the next file
+/// that somebody makes may get the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub inode: Inode,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// Names that it has.
+    pub links: u64,
+}
+
+impl Seen {
+    /// Whether `now` is what was seen, and nobody changed it since. The ctime of a file with several names also changes when one
+    /// is made or removed (by this very copy, if it replaces that one).
+    pub fn is_still(&self, now: &Seen) -> bool {
+        let same = (self.inode, self.size, self.mtime) == (now.inode, now.size, now.mtime);
+        same && (self.ctime == now.ctime || self.links != now.links)
+    }
+}
+
 /// The answer to a [`LookupItem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub existing: Existing,
-    /// Which one it is; `None` where there is nothing.
-    pub inode: Option<Inode>,
+    /// What it is; `None` where there is nothing.
+    pub seen: Option<Seen>,
     /// The temporary of the earlier run is ours now.
     pub adopted: bool,
     /// Its length, if so.
@@ -299,7 +320,7 @@ pub struct Publish {
     pub meta: Meta,
     pub owner: bool,
     /// What the look found at the name: this alone is replaced, and where it found nothing, nothing is.
-    pub found: Option<Inode>,
+    pub found: Option<Seen>,
     /// Fail with EEXIST instead of replacing (`--no-clobber`).
     pub no_replace: bool,
     /// Before that, what storage gives back must have this digest; where it has not, the failure's stage is `Digest`.
@@ -312,7 +333,8 @@ pub struct AmendItem {
     pub file: SinkFile,
     pub meta: Meta,
     pub owner: bool,
-    pub found: Inode,
+    /// What the look found: this alone is changed, and only if nothing of it changed since.
+    pub found: Seen,
 }
 
 /// A symbolic link to make.

@@ -13,7 +13,7 @@ use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{
-    CommitItem, Existing, Found, Inode, LookupItem, Publish, Rights, SinkDone, SinkFile, SinkOp, Took,
+    CommitItem, Existing, Found, Inode, LookupItem, Publish, Rights, Seen, SinkDone, SinkFile, SinkOp, Took,
 };
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
@@ -30,6 +30,10 @@ pub struct OpenFile {
     pub file: usize,
     /// A commit of it failed: nothing can be written until it is discarded.
     failed: bool,
+    /// Its temporary has no name any more.
+    gone: bool,
+    /// The journal may speak of it.
+    promised: bool,
 }
 
 /// A payload buffer: where each entry's payload starts, and its blocks' keys.
@@ -182,12 +186,14 @@ impl World {
         if let Some(open) = self.snk().open.get(&file.id) {
             return if open.failed { Err(failure(Stage::Write, 0)) } else { Ok(open.file) };
         }
+        if !haul_mutant::removed("losers-make-nothing") && !self.check_owner() {
+            return Err(failure(Stage::Create, 0));
+        }
         let dir = self.enter(file.parent);
-        let (entry, tag) = (entry_of(&file.name), (self.snk().tag, file.number));
-        let made = self.disk.make_file(dir, (entry, Some(tag)));
-        self.snk()
-            .open
-            .insert(file.id, OpenFile { dir, entry, number: file.number, file: made, failed: false });
+        let (entry, number, tag) = (entry_of(&file.name), file.number, self.snk().tag);
+        let made = self.disk.make_file(dir, (entry, Some((tag, number))));
+        let open = OpenFile { dir, entry, number, file: made, failed: false, gone: false, promised: false };
+        self.snk().open.insert(file.id, open);
         Ok(made)
     }
 
@@ -231,7 +237,8 @@ impl World {
 
     fn close(&mut self, id: FileId, remove: bool) {
         let Some(open) = self.snk().open.remove(&id) else { return };
-        if remove && !open.failed {
+        // What the journal speaks of is the new owner's, if there is one.
+        if remove && !open.gone && (!open.promised || self.still_owner()) {
             let tag = (self.snk().tag, open.number);
             self.disk.remove(open.dir, (open.entry, Some(tag)));
         }
@@ -497,7 +504,8 @@ impl World {
                     copy
                 }
             };
-            self.snk().open.insert(item.file.id, OpenFile { dir, entry, number, file, failed: false });
+            let open = OpenFile { dir, entry, number, file, failed: false, gone: false, promised: true };
+            self.snk().open.insert(item.file.id, open);
             adopted = true;
             len = self.disk.files[file].len;
             if let Some(map) = &item.file.map {
@@ -517,12 +525,12 @@ impl World {
                 Existing::File { size: file.len, mtime, grain: 1, rights }
             }
         };
-        let inode = self.inode_at(dir, entry);
+        let seen = self.seen_at(dir, entry);
         let snk = self.s.sink.as_mut().expect("the sink runs");
         if snk.confirm && !haul_mutant::removed("found-names-are-confirmed") {
             snk.given.extend(self.disk.at(dir, (entry, None)).map(|node| ((dir, entry), node)));
         }
-        Found { existing, inode, adopted, len }
+        Found { existing, seen, adopted, len }
     }
 
     /// The value of what lies in a range of a temporary now.
@@ -544,11 +552,14 @@ impl World {
     }
 
     /// What stands at a final name.
-    fn inode_at(&self, dir: DirKey, entry: usize) -> Option<Inode> {
-        Some(match self.disk.at(dir, (entry, None))? {
+    fn seen_at(&self, dir: DirKey, entry: usize) -> Option<Seen> {
+        let inode = match self.disk.at(dir, (entry, None))? {
             Node::File(file) => Inode { dev: 1, ino: file as u64 },
             Node::Dir | Node::Link => Inode { dev: 0, ino: entry as u64 },
-        })
+        };
+        // No number is given twice here.
+        let never = Timestamp { secs: 0, nanos: 0 };
+        Some(Seen { inode, size: 0, mtime: never, ctime: never, links: 1 })
     }
 
     pub fn commit(&mut self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
@@ -571,19 +582,20 @@ impl World {
             && let Some(open) = self.snk().open.get_mut(&item.id)
         {
             open.failed = true;
-            let (dir, entry, number) = (open.dir, open.entry, open.number);
+            let (dir, entry, number, promised) = (open.dir, open.entry, open.number, open.promised);
             let name = (entry, Some((self.snk().tag, number)));
-            // What a run has lost is not its own to remove.
-            if self.still_owner() {
+            if !promised || self.still_owner() {
                 self.disk.remove(dir, name);
+                self.snk().open.get_mut(&item.id).expect("it is open").gone = true;
             }
         }
         result
     }
 
     fn commit_part(&mut self, id: FileId, durable: bool) -> Result<(), Failure> {
-        let open = self.snk().open.get(&id).expect("a commit names open files");
+        let open = self.snk().open.get_mut(&id).expect("a commit names open files");
         let (file, entry) = (open.file, open.entry);
+        open.promised = true;
         if open.failed {
             return Err(failure(Stage::Sync, 5));
         }
@@ -645,7 +657,7 @@ impl World {
             assert!(!self.still_owner(), "the temporary of entry {entry} is gone");
             return Err(failure(Stage::Publish, 2));
         };
-        let stands = self.inode_at(dir, entry);
+        let stands = self.seen_at(dir, entry);
         // Past its last look at the owner it has looked at the name, too; over nothing the kernel gives no name that is taken.
         let looked = midway == Some(Midway::Fenced) && publish.found.is_some();
         if stands.is_some() && stands != publish.found && !looked {

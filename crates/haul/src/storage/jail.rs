@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use haul_core::entry::Name;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timestamps};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 /// How one component is opened.
@@ -139,9 +139,11 @@ impl Jail {
         retry_on_intr(|| rustix::fs::openat(&parent, name.as_bytes(), flags, Mode::empty()))
     }
 
-    /// Opens for reading what was opened by [`Jail::open_path`]: that inode, whatever has its name now.
-    pub fn reopen(&self, path: impl AsFd) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    /// Opens for reading what was opened by [`Jail::open_path`]: that inode, whatever has its name now. Waits for whoever has a
+    /// lease on it, if `wait` (`EAGAIN` otherwise), so then it has to be a regular file.
+    pub fn reopen(&self, path: impl AsFd, wait: bool) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = if wait { flags } else { flags | OFlags::NONBLOCK };
         retry_on_intr(|| rustix::fs::openat(CWD, own_name(&path), flags, Mode::empty()))
     }
 
@@ -150,6 +152,15 @@ impl Jail {
         // fchmod refuses O_PATH descriptors, and fchmodat would follow a link that took the name; the kernel's own
         // name of this descriptor does neither.
         rustix::fs::chmod(own_name(&path), mode)
+    }
+
+    /// Sets the times of what was opened by [`Jail::open_path`], a link itself too.
+    pub fn set_times(&self, path: impl AsFd, times: &Timestamps) -> Result<()> {
+        match rustix::fs::utimensat(&path, "", times, AtFlags::EMPTY_PATH) {
+            // Before Linux 5.8.
+            Err(Errno::INVAL) => rustix::fs::utimensat(CWD, own_name(&path), times, AtFlags::empty()),
+            other => other,
+        }
     }
 
     /// What stands at `name`; a link itself, not its target.

@@ -302,7 +302,7 @@ impl SinkEngine for NullSink {
                 SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
             }
             SinkOp::Lookup { items } => {
-                let found = Found { existing: Existing::Nothing, inode: None, adopted: false, len: 0 };
+                let found = Found { existing: Existing::Nothing, seen: None, adopted: false, len: 0 };
                 SinkDone::Lookup {
                     results: items.into_iter().map(|item| (item.file.id, Ok(found))).collect(),
                 }

@@ -51,6 +51,7 @@ mod verify;
 pub(crate) mod widened;
 
 pub use adopt::Adopt;
+pub use commit::OTHERS_DIRS;
 pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;
 pub use journal::Journal;

@@ -114,14 +114,19 @@ impl Haul {
     }
 
     /// Runs as a user who may not do everything. The program is copied into `room`, where that user can reach it.
-    pub fn run_by_nobody(mut self, room: &Room) -> Haul {
+    pub fn run_by_nobody(self, room: &Room) -> Haul {
+        self.run_by_nobody_with(room, &[])
+    }
+
+    /// The same with these further words for `setpriv`.
+    pub fn run_by_nobody_with(mut self, room: &Room, further: &[&str]) -> Haul {
         let copy = room.at("haul-of-nobody");
         fs::copy(&self.program, &copy).expect("copy the program");
         self.program = copy;
         let run = room.dir("run-of-nobody");
         std::os::unix::fs::chown(&run, Some(65534), Some(65534)).expect("give a directory away");
         self = self.env("XDG_RUNTIME_DIR", run);
-        self.wrapped(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
+        self.wrapped(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).wrapped(further)
     }
 
     /// Runs where no process of ours can be seen, as on another host.
@@ -139,7 +144,7 @@ impl Haul {
         self.wrapped(["nsenter", "-p", "-t", &pid.to_string()])
     }
 
-    fn wrapped(mut self, wrapper: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Haul {
+    pub fn wrapped(mut self, wrapper: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Haul {
         self.wrapper.extend(wrapper.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }

@@ -14,7 +14,7 @@ use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, TargetId};
 use crate::journal::{PathKey, SUBTREE_KEPT_MAX};
 use crate::layout::{Layout, Striping};
-use crate::transfer::op::{Inode, LookupItem, SinkFile};
+use crate::transfer::op::{LookupItem, Seen, SinkFile};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(super) enum Phase {
@@ -67,7 +67,7 @@ pub(super) struct File {
     /// Written in the open epoch.
     pub(super) written: Vec<Subtree>,
     /// What the look found at its name.
-    pub(super) found: Option<Inode>,
+    pub(super) found: Option<Seen>,
     /// What its publication changes at the destination.
     pub(super) change: Change,
     /// A temporary exists: something was written or taken over.

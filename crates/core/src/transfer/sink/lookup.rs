@@ -12,7 +12,7 @@ use super::{EEXIST, Sink};
 use crate::change::{Change, same_time};
 use crate::ids::{FileId, Generation};
 use crate::transfer::Ended;
-use crate::transfer::op::{AmendItem, Existing, Found, Inode, SinkOp};
+use crate::transfer::op::{AmendItem, Existing, Found, Seen, SinkOp};
 use crate::wire::{Failure, FileState, Stage};
 
 impl Sink {
@@ -44,7 +44,7 @@ impl Sink {
         };
         let policy = self.config.policy;
         file.change = Change::of_file(&found.existing, file.size(), &file.meta, policy.owner);
-        file.found = found.inode;
+        file.found = found.seen;
         if found.adopted {
             file.has_temp = true;
             self.files_open += 1;
@@ -70,7 +70,7 @@ impl Sink {
                 if differ && fits && !file.change.may_be_set(rights, &file.meta, policy.owner) {
                     None
                 } else if fits && (!policy.force || haul_mutant::removed("force-copies")) {
-                    amend = found.inode.filter(|_| differ);
+                    amend = found.seen.filter(|_| differ);
                     Some(Ended::Unchanged)
                 } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {
                     Some(Ended::Skipped)
@@ -120,7 +120,7 @@ impl Sink {
     }
 
     /// The content is right, mode or owner is not: these alone are set, and the source hears of it when that is done.
-    fn amend(&mut self, id: FileId, found: Inode) {
+    fn amend(&mut self, id: FileId, found: Seen) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = Phase::Amending;
         let (durable, owner) = (self.config.policy.durable, self.config.policy.owner);

@@ -2,23 +2,23 @@
 //!
 //! What must hold: nothing appears under its final name before all of it is there (and, if durable, on
 //! media); an entry that fails leaves what stood at its name untouched and its temporary removed; a run that
-//! lost its job publishes nothing and removes nothing, for its temporaries may be the new owner's by now.
+//! lost its job publishes nothing, and removes nothing of which the journal may speak, for that may be the new owner's by now.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
-use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, SinkFile};
+use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, Seen, SinkFile};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{AtFlags, FileType, statat};
+use rustix::fs::{AtFlags, FileType, Stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::cache::drop_pages;
 use super::engine::{Sink, Task, guard};
-use super::files::{data_len, descriptor, inode_of};
+use super::files::{Files, data_len, descriptor, inode_of, seen_of};
 use super::fold::{is_exact, is_listed};
 use super::gather::{Place, pair, whole};
 use super::looker::{link_change, stood_of};
@@ -28,6 +28,11 @@ use super::{fault, lock, tree};
 use crate::storage::crew::Turn;
 
 const SETGID: u32 = 0o2000;
+/// Others read and search.
+const OTHERS_LOOK: u32 = 0o005;
+
+/// The name of a line about directories of other users, into which was copied what is closed to them at the source.
+pub const OTHERS_DIRS: &str = "directories of other users";
 
 const DIRECTORY: &str = "a directory stands there; nothing was removed";
 pub(super) const SPECIAL: &str =
@@ -37,7 +42,8 @@ impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
     pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
         if let Err(lost) = self.check_owner() {
-            self.files.fail(item.id, &lost, false);
+            // Perhaps it could only not be seen: then the temporary goes when the file is discarded.
+            self.files.fail(item.id, &lost, || false);
             return Err(lost);
         }
         let result = match &item.publish {
@@ -46,10 +52,10 @@ impl Sink {
         };
         match (&result, &item.publish) {
             // Nothing of a file without data is under way, and nobody discards what was never written.
-            (Err(_), Some(publish)) if data_len(&publish.file) == 0 => self.files.close(item.id, true),
-            // What a run has lost is not its own to remove.
-            (Err(failure), _) => self.files.fail(item.id, failure, (self.still_owner)().is_ok()),
-            (Ok(()), Some(_)) => self.files.close(item.id, false),
+            (Err(_), Some(publish)) if data_len(&publish.file) == 0 => self.files.discard(item.id, || true),
+            // What the journal speaks of is the new owner's, if there is one.
+            (Err(failure), _) => self.files.fail(item.id, failure, || (self.still_owner)().is_ok()),
+            (Ok(()), Some(_)) => self.files.close(item.id),
             (Ok(()), None) => {}
         }
         result
@@ -57,6 +63,7 @@ impl Sink {
 
     fn commit_part(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
         let (open, file, _) = self.files.fd_of(item.id)?;
+        Files::is_promised(&open);
         if !durable {
             return Ok(());
         }
@@ -108,15 +115,15 @@ impl Sink {
             })?;
             drop_pages(fd);
         }
-        self.give_name(file, made, publish.found, publish.no_replace)
+        self.give_name(file, (fd, made), publish.found, publish.no_replace)
     }
 
-    /// Renames the temporary, which is the inode `made`, to the final name: over what was `found` there, or over nothing.
+    /// Renames the temporary, which is the inode `made` and open, to the final name: over what was `found` there, or over nothing.
     fn give_name(
         &self,
         file: &SinkFile,
-        made: Inode,
-        found: Option<Inode>,
+        (fd, made): (BorrowedFd<'_>, Inode),
+        found: Option<Seen>,
         no_replace: bool,
     ) -> Result<(), Failure> {
         let dir = self.tree.dirfd(file.parent)?;
@@ -127,13 +134,13 @@ impl Sink {
             return Err(self.tree.folded(file.parent, &file.name));
         }
         // By its name it is renamed, and somebody may have put another file there: then that is not what was written.
-        let given = match jail.stat(&dir, &temp) {
-            Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => stat,
+        match jail.stat(&dir, &temp) {
+            Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => {}
             Ok(_) | Err(Errno::NOENT) => {
                 return Err(self.unnamed(file, &dir, Errno::NOENT, no_replace));
             }
             Err(errno) => return Err(self.unnamed(file, &dir, errno, no_replace)),
-        };
+        }
         let no_replace = no_replace && !haul_mutant::removed("no-clobber-at-the-rename");
         let found = found.filter(|_| !no_replace);
         // Whether it takes the place of what was found.
@@ -141,7 +148,10 @@ impl Sink {
             _ if haul_mutant::removed("publish-over-the-found") => Ok(!no_replace),
             None => Ok(false),
             Some(found) => match jail.stat(&dir, &file.name) {
-                Ok(stat) if inode_of(&stat) == found => Ok(true),
+                Ok(stat) if found.is_still(&seen_of(&stat)) => Ok(true),
+                Ok(stat) if inode_of(&stat) == found.inode && haul_mutant::removed("found-is-unchanged") => {
+                    Ok(true)
+                }
                 Ok(_) => Err(Errno::EXIST),
                 Err(Errno::NOENT) => Ok(false),
                 Err(errno) => Err(errno),
@@ -154,12 +164,17 @@ impl Sink {
             false if no_replace => jail.rename(&dir, &temp, &file.name, true),
             false => jail.rename_new(&dir, &temp, &file.name),
         });
-        if let Some(gone) = if renamed.is_ok() { found } else { Some(made) } {
+        if let Some(gone) = if renamed.is_ok() { found.map(|found| found.inode) } else { Some(made) } {
             self.tree.unclaim(file.parent, gone, file.id);
         }
         renamed.map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
         match &self.published {
-            Some(published) => published.add(&self.tree, file.parent, &file.name, inode_of(&given)),
+            Some(published) => {
+                // As it is now: its new name has changed its ctime.
+                let given =
+                    rustix::fs::fstat(fd).map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
+                published.add(&self.tree, file.parent, &file.name, seen_of(&given))
+            }
             None => Ok(()),
         }
     }
@@ -178,9 +193,10 @@ impl Sink {
             Errno::EXIST if !is_exact(dir) && is_listed(dir, &file.name) == Some(false) => {
                 return self.tree.folded(file.parent, &file.name);
             }
-            Errno::EXIST => {
-                (errno, "something else appeared there while the copy ran, and was left as it is")
-            }
+            Errno::EXIST => (
+                errno,
+                "something else appeared there while the copy ran, or it was changed, and was left as it is",
+            ),
             Errno::NOENT => {
                 (errno, "its temporary is gone, which another run of this job or a cleaner removed")
             }
@@ -218,27 +234,22 @@ impl Sink {
             );
             return Err(fault::failure(Stage::Publish, Errno::EXIST.raw_os_error(), text));
         }
-        let temp = self.files.temp_name(file);
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
         self.create_link(item, &dir)?;
-        let result =
-            self.finish_link(item, &dir).and_then(|made| self.give_name(file, made, found, item.no_replace));
-        if result.is_err() && (self.still_owner)().is_ok() {
-            let _ = self.tree.jail().unlink(&dir, &temp);
-        }
-        result.map(|()| change)
+        let held = self.hold_link(item, &dir)?;
+        self.finish_link(item, &dir, &held, found).map(|()| change)
     }
 
     /// What stands at a link's name, if a link may take its place.
-    fn look_for_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Option<Inode>, Failure> {
+    fn look_for_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Option<Seen>, Failure> {
         let LinkItem { file, no_replace, force, .. } = item;
         let path = || self.tree.path_of(file.parent, &file.name);
         let stat = match self.tree.jail().stat(dir, &file.name) {
             Err(Errno::NOENT) => return Ok(None),
             other => other.map_err(|errno| fault::os(Stage::Open, "stat", &path(), errno))?,
         };
-        let found = inode_of(&stat);
+        let found = seen_of(&stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind == FileType::Directory {
             // The rename says so. Another entry may be it.
@@ -246,7 +257,7 @@ impl Sink {
         }
         // In a directory that this session made stands what another entry put there, unless every name is its own.
         let other = self.tree.was_created(file.parent) && !is_exact(dir);
-        if other || !self.tree.claim(file.parent, dir, &file.name, found, file.id) {
+        if other || !self.tree.claim(file.parent, dir, &file.name, found.inode, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
         }
         match kind {
@@ -286,23 +297,69 @@ impl Sink {
         made.map_err(|errno| match errno {
             // Another entry's, which is being made.
             Errno::EXIST => self.tree.folded(item.file.parent, &item.file.name),
-            _ => {
-                let path = self.tree.path_of(item.file.parent, &item.file.name);
-                fault::os_at(Stage::Create, "make the link", &path, errno, dir)
-            }
+            _ => self.unmade_link(item, dir, Stage::Create, "make the link", errno),
         })
     }
 
-    fn finish_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Inode, Failure> {
-        let temp = self.files.temp_name(&item.file);
-        let fail = |what, errno| {
-            let path = self.tree.path_of(item.file.parent, &item.file.name);
-            fault::os_at(Stage::Metadata, what, &path, errno, dir)
+    /// Opens the link that was just made, so that what is done to it is done to nothing else: whoever may write the directory can
+    /// put another file under its name at any time.
+    pub(super) fn hold_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<OwnedFd, Failure> {
+        let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
+        let fail = |errno| {
+            if errno != Errno::NOENT {
+                self.files.leave();
+            }
+            self.unmade_link(item, dir, Stage::Create, "look at the link", errno)
         };
-        self.set_link_meta(dir.as_fd(), temp.as_bytes(), &item.meta, item.owner)
-            .map_err(|(what, errno)| fail(what, errno))?;
-        let stat = self.tree.jail().stat(dir, &temp).map_err(|errno| fail("stat", errno))?;
-        Ok(inode_of(&stat))
+        let held = jail.open_path(dir, &temp).map_err(fail)?;
+        let stat = rustix::fs::fstat(&held).map_err(fail)?;
+        // A link that says the same is as good as ours, and nothing else is.
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink && stat.st_nlink == 1;
+        let says = || rustix::fs::readlinkat(&held, "", Vec::new());
+        if (is_link && says().map_err(fail)?.as_bytes() == &*item.target)
+            || haul_mutant::removed("links-are-held")
+        {
+            return Ok(held);
+        }
+        let path = self.tree.path_of(item.file.parent, &item.file.name);
+        let text = format!(
+            "make the link {path}: something else took the place of what was made; it was left alone"
+        );
+        Err(fault::failure(Stage::Create, Errno::STALE.raw_os_error(), text))
+    }
+
+    /// Gives the link that is held its owner, its mtime and its name.
+    pub(super) fn finish_link(
+        &self,
+        item: &LinkItem,
+        dir: &OwnedFd,
+        held: &OwnedFd,
+        found: Option<Seen>,
+    ) -> Result<(), Failure> {
+        let fail = |what, errno| self.unmade_link(item, dir, Stage::Metadata, what, errno);
+        let inode = inode_of(&rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?);
+        let result = self
+            .set_link_meta(held.as_fd(), &item.meta, item.owner)
+            .map_err(|(what, errno)| fail(what, errno))
+            .and_then(|()| self.give_name(&item.file, (held.as_fd(), inode), found, item.no_replace));
+        let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
+        // The name is of this run alone, but what stands there may be another's.
+        let is_ours = || jail.stat(dir, &temp).is_ok_and(|stat| inode_of(&stat) == inode);
+        if result.is_err() && (is_ours() || haul_mutant::removed("only-our-link-is-removed")) {
+            let _ = jail.unlink(dir, &temp);
+        }
+        result
+    }
+
+    fn unmade_link(
+        &self,
+        item: &LinkItem,
+        dir: &OwnedFd,
+        stage: Stage,
+        what: &'static str,
+        errno: Errno,
+    ) -> Failure {
+        fault::os_at(stage, what, &self.tree.path_of(item.file.parent, &item.file.name), errno, dir)
     }
 
     /// Syncs one directory.
@@ -343,7 +400,7 @@ impl Sink {
             dirs.iter().map(|(id, _)| ended.remove(id).unwrap_or_else(lost)).map(whole).collect();
         let failed: Vec<bool> = results.iter().map(Result::is_err).collect();
         for (id, failed) in dirs.iter().map(|(id, _)| *id).zip(&failed) {
-            if *failed && self.check_owner().is_ok() {
+            if *failed && self.fence().is_ok() {
                 self.tree.close_one(id);
             }
             self.tree.forget(id);
@@ -365,7 +422,11 @@ impl Sink {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
         // Held against how it stood before this run: what was made in it since has changed its mtime. To learn how times are kept
         // can change it too, so that comes first.
-        let stood = self.tree.stood(id).map(|before| {
+        let before = self.tree.stood(id);
+        if let Some(before) = &before {
+            self.note_others_dir(id, before, meta);
+        }
+        let stood = before.map(|before| {
             let grain = |mtime| match mtime == meta.mtime {
                 true => 1,
                 false => self.files.grain_for(&fd, stat.st_dev, mtime),
@@ -374,11 +435,39 @@ impl Sink {
         });
         let keep = stat.st_mode & SETGID;
         let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true };
+        if self.leftovers.is_some() {
+            // That may have taken long, and a new owner may have given it what its source has now: ours may be wider.
+            self.fence()?;
+        }
         self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
         if durable {
             tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }
         Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
+    }
+}
+
+impl Sink {
+    /// Whoever a directory belongs to looks into it. One that another user had made before, under the name of one that is closed to
+    /// him at the source, is told.
+    fn note_others_dir(&self, id: DirId, stood: &Stat, meta: &Meta) {
+        let another = self.files.me().is_some_and(|me| stood.st_uid != me && stood.st_uid != 0);
+        if another && stood.st_uid != meta.uid && meta.mode & OTHERS_LOOK != OTHERS_LOOK {
+            let mut told = lock(&self.others_dirs);
+            told.0 += 1;
+            told.1.get_or_insert_with(|| format!("{} of user {}", self.tree.path_of_dir(id), stood.st_uid));
+        }
+    }
+
+    /// The directories of other users, in words.
+    pub(super) fn others_dirs(&self) -> Option<String> {
+        let (count, first) = &*lock(&self.others_dirs);
+        let first = first.as_ref().filter(|_| !haul_mutant::removed("others-directories-are-told"))?;
+        Some(format!(
+            "{count} that stood there before, closed to their owners at the source; who owns them here can look at what was copied \
+             into them: {first}{}",
+            if *count > 1 { " and more" } else { "" }
+        ))
     }
 }
 

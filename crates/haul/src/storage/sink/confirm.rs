@@ -15,13 +15,14 @@ use std::sync::{Arc, Mutex};
 
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
-use haul_core::transfer::op::Inode;
+use haul_core::transfer::op::Seen;
 use haul_core::wire::{Failure, Stage};
 
+use super::files::seen_of;
 use super::tree::SinkTree;
 use super::{fault, lock};
 
-/// Most names that are remembered, about 100 bytes each: in a run that follows one which was not seen to die.
+/// Most names that are remembered, about 150 bytes each: in a run that follows one which was not seen to die.
 const NAMES_MAX: usize = 4 << 20;
 
 /// The names that a run gave.
@@ -33,15 +34,15 @@ pub(super) struct Published {
 
 struct Dir {
     path: Vec<Name>,
-    given: Vec<(Name, u64, u64)>,
+    given: Vec<(Name, Seen)>,
 }
 
 impl Published {
-    /// At this name stands this inode, which was given it or found there.
+    /// At this name stands this, which was given it or found there, or changed by us.
     ///
     /// # Errors
     /// There are too many.
-    pub(super) fn add(&self, tree: &SinkTree, dir: DirId, name: &Name, inode: Inode) -> Result<(), Failure> {
+    pub(super) fn add(&self, tree: &SinkTree, dir: DirId, name: &Name, seen: Seen) -> Result<(), Failure> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= NAMES_MAX {
             let text = "this run follows one that may still write, and has more files than it can look at again at its end; see \
                         that the former run is gone, remove what it left with `haul clean`, and run the same command again";
@@ -49,7 +50,7 @@ impl Published {
         }
         let mut dirs = lock(&self.dirs);
         let known = dirs.entry(dir).or_insert_with(|| Dir { path: tree.names_of(dir), given: Vec::new() });
-        known.given.push((name.clone(), inode.dev, inode.ino));
+        known.given.push((name.clone(), seen));
         Ok(())
     }
 
@@ -62,11 +63,10 @@ impl Published {
         for dir in lock(&self.dirs).values() {
             let fd = open(tree, &dir.path);
             // The last word on a name is its last file.
-            let given: HashMap<&Name, (u64, u64)> =
-                dir.given.iter().map(|(name, dev, ino)| (name, (*dev, *ino))).collect();
+            let given: HashMap<&Name, Seen> = dir.given.iter().map(|(name, seen)| (name, *seen)).collect();
             for (name, meant) in given {
                 let stands = fd.as_ref().and_then(|fd| tree.jail().stat(&**fd, name).ok());
-                if stands.is_none_or(|stat| (stat.st_dev, stat.st_ino) != meant) {
+                if stands.is_none_or(|stat| !meant.is_still(&seen_of(&stat))) {
                     lost += 1;
                     first.get_or_insert_with(|| {
                         let names: Vec<String> =
@@ -78,7 +78,7 @@ impl Published {
         }
         let Some(first) = first else { return Ok(()) };
         let text = format!(
-            "{lost} of the files that this run published or found were replaced meanwhile, {first} among them: perhaps by the run that it \
+            "{lost} of the files that this run published or found were replaced or changed meanwhile, {first} among them: perhaps by the run that it \
              took over, which may still be there; run the same command again"
         );
         Err(fault::failure(Stage::Publish, 0, text))

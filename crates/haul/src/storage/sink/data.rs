@@ -285,7 +285,10 @@ impl Sink {
     pub(super) fn write_first(self: &Arc<Self>, write: NewWrite) {
         let Some((file, pending)) = self.take(write) else { return };
         panic_point("panic~write_first", &fault::show(file.name.as_bytes()));
-        let ready = guard(Stage::Write, || self.files.ready(&file, |open, file| self.begin_path(open, file)));
+        let ready = guard(Stage::Write, || {
+            self.may_make()?;
+            self.files.ready(&file, |open, file| self.begin_path(open, file))
+        });
         match ready {
             Ok(open) => self.route(&open, pending),
             Err(failure) => pending.fail(failure),
@@ -495,7 +498,7 @@ impl Sink {
 
     /// The file failed, and with it every write that was held.
     fn fail_held(&self, open: &OpenFile, failure: &Failure) {
-        self.files.fail_open(open, failure, true);
+        self.files.fail_open(open, failure, || true);
         let held = lock(&open.path).gate.give_up();
         held.into_iter().for_each(|pending| pending.fail(failure.clone()));
     }

@@ -23,6 +23,7 @@ use haul_core::transfer::op::{BundleWrite, Existing, Found, LookupItem, SinkDone
 use haul_core::wire::{Failure, Placed, Stage};
 
 use super::adopt::Adopt;
+use super::commit::OTHERS_DIRS;
 use super::confirm::Published;
 use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
@@ -120,6 +121,8 @@ pub(super) struct Sink {
     pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
     pub(super) published: Option<Published>,
+    /// Directories of other users that were filled: how many, and one of them.
+    pub(super) others_dirs: Mutex<(u64, Option<String>)>,
     /// When the job was last seen to be ours.
     seen_owner: Mutex<Option<Instant>>,
     pub(super) not_kept: Arc<NotKeptCounters>,
@@ -180,6 +183,7 @@ impl WriteEngine {
             dir_owner: config.dir_owner,
             still_owner: config.still_owner,
             published: config.confirm.then(Published::default),
+            others_dirs: Mutex::default(),
             seen_owner: Mutex::new(None),
             not_kept: Arc::default(),
             crew: OnceLock::new(),
@@ -276,12 +280,15 @@ impl WriteEngine {
         }
         if !left.is_empty() {
             self.sink.over.store(true, Ordering::Relaxed);
-        } else if self.sink.tree.is_widened()
-            && (self.sink.still_owner)().is_ok()
-            && !haul_mutant::removed("directories-close-again")
-        {
-            // A new owner of the job needs them open.
-            self.sink.tree.close_again();
+        } else {
+            let ours = || (self.sink.still_owner)().is_ok();
+            if self.sink.tree.is_widened() && !haul_mutant::removed("directories-close-again") {
+                // A new owner of the job needs them open.
+                self.sink.tree.close_again(&ours);
+            }
+            if self.sink.files.has_any() && !ours() {
+                self.sink.files.abandon();
+            }
         }
         self.ended = Some(left.clone());
         left
@@ -326,7 +333,9 @@ impl SinkEngine for WriteEngine {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        self.sink.data.report(&self.sink.files.spaces)
+        let mut lines = self.sink.data.report(&self.sink.files.spaces);
+        lines.extend(self.sink.others_dirs().map(|told| (OTHERS_DIRS.to_owned(), told)));
+        lines
     }
 }
 
@@ -334,17 +343,19 @@ impl Sink {
     /// Whether the job is ours now: asked directly before what cannot be undone. What happens between the answer and that can
     /// never be seen.
     pub(super) fn fence(&self) -> Result<(), Failure> {
-        // It may have hung in a sync until nobody waits any more.
+        // It may have hung in a sync until nobody waits any more, or may hang in the question itself.
         self.check_over()?;
-        match haul_mutant::removed("fence-before-each-rename") {
-            true => Ok(()),
-            false => (self.still_owner)(),
+        if !haul_mutant::removed("fence-before-each-rename") {
+            (self.still_owner)()?;
         }
+        self.check_over()
     }
 
     /// What was left, for people, whose journal stays therefore.
     pub(super) fn left(&self) -> Option<String> {
-        let why = match self.files.left_any() {
+        // What is another run's by now is that one's to tell.
+        let kept = || self.files.kept_any() && (self.still_owner)().is_ok();
+        let why = match self.files.left_any() || kept() {
             true => Some("a temporary of this copy could not be removed".to_owned()),
             false => self.leftovers.as_ref().and_then(Leftovers::left),
         }?;
@@ -363,14 +374,22 @@ impl Sink {
         Ok(())
     }
 
+    /// Asked before a temporary is made: one of a run that lost its job would be debris, in a directory that may be finished.
+    pub(super) fn may_make(&self) -> Result<(), Failure> {
+        match haul_mutant::removed("losers-make-nothing") {
+            true => Ok(()),
+            false => self.check_owner(),
+        }
+    }
+
     /// Looks up one name; see `SinkOp::Lookup`. What is found there may be all that the copy needs.
     fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
         let found = self.files.look(item)?;
-        if let (Some(published), Existing::File { .. }, Some(inode)) =
-            (&self.published, &found.existing, found.inode)
+        if let (Some(published), Existing::File { .. }, Some(seen)) =
+            (&self.published, &found.existing, found.seen)
             && !haul_mutant::removed("found-names-are-confirmed")
         {
-            published.add(&self.tree, item.file.parent, &item.file.name, inode)?;
+            published.add(&self.tree, item.file.parent, &item.file.name, seen)?;
         }
         Ok(found)
     }
@@ -471,7 +490,7 @@ impl Sink {
                 // It has no failure: what could not be removed is debris, which the journal knows.
                 let owed = self.owed(Stage::Write, move |_| SinkDone::Discard { id });
                 self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
-                    sink.files.close(id, true);
+                    sink.files.discard(id, || (sink.still_owner)().is_ok());
                     SinkDone::Discard { id }
                 });
             }
@@ -483,6 +502,7 @@ impl Sink {
                 self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
                     panic_point("panic~create", &fault::show(file.name.as_bytes()));
                     let result = guard(Stage::Create, || {
+                        sink.may_make()?;
                         sink.files.want(&file, striping);
                         let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
                         if sink.files.has_several_targets() {
@@ -563,6 +583,7 @@ impl Sink {
                     track.at(i as u64);
                     let item = &gather.items[i];
                     guard(Stage::Write, || {
+                        sink.may_make()?;
                         let data = slice(payload, item.start, item.file.size)?;
                         // Of an empty one this makes the temporary to publish.
                         sink.files.write_whole(&item.file, data)

@@ -4,6 +4,7 @@ use crate::job::LayoutChoice;
 use crate::storage::Payload;
 use crate::storage::jail::{Jail, Resolve};
 use crate::storage::layout::Provider;
+use crate::storage::sink::files::seen_of;
 use crate::storage::sink::owner::{JobDir, Owner, Patience};
 use crate::storage::sink::tree::tests::as_nobody;
 use crate::storage::sink::{JobKey, NotKept, Ours, temp_name};
@@ -152,7 +153,7 @@ impl Bench {
         if let Some(publish) = item.publish.as_mut().filter(|publish| publish.file.parent == DirId::ROOT) {
             let path =
                 self.root.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(publish.file.name.as_bytes())));
-            publish.found = inode_at(&path);
+            publish.found = seen_at(&path);
         }
         item
     }
@@ -222,9 +223,9 @@ pub(in crate::storage::sink) fn whole(file: &SinkFile, meta: Meta) -> CommitItem
     CommitItem { id: file.id, publish: Some(publish) }
 }
 
-/// Which inode stands there.
-pub(in crate::storage::sink) fn inode_at(path: &Path) -> Option<Inode> {
-    fs::symlink_metadata(path).ok().map(|stat| Inode { dev: stat.dev(), ino: stat.ino() })
+/// What a look at this path sees.
+pub(in crate::storage::sink) fn seen_at(path: &Path) -> Option<Seen> {
+    rustix::fs::lstat(path).ok().map(|stat| seen_of(&stat))
 }
 
 pub(in crate::storage::sink) fn is_root() -> bool {

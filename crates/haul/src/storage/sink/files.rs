@@ -17,7 +17,7 @@ use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::io::IoMode;
 use haul_core::layout::{Layout, Striping};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{Inode, SinkFile};
+use haul_core::transfer::op::{Inode, Seen, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FsWord, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
@@ -66,6 +66,8 @@ pub(super) struct Files {
     pub(super) stripes: Stripes,
     /// A temporary of this session could not be removed.
     left: AtomicBool,
+    /// One was not removed, for the job was another's or could not be looked at.
+    kept: AtomicBool,
 }
 
 impl Files {
@@ -91,6 +93,8 @@ pub(super) struct OpenFile {
     pub(super) temp: Name,
     /// Which inode the temporary is, once it was made.
     inode: OnceLock<Inode>,
+    /// The journal of this run or of one before may speak of it: whoever takes the job over may take it over, too.
+    promised: AtomicBool,
     pub(super) size: u64,
     /// Bytes that have to be written: all but holes.
     pub(super) data_len: u64,
@@ -128,6 +132,14 @@ struct Opened {
 }
 
 impl OpenFile {
+    /// Whether its temporary may be removed. One that no journal speaks of is nobody's but ours, whoever owns the job now: its name
+    /// is of this run alone.
+    fn may_go(&self, may: impl FnOnce() -> bool) -> bool {
+        let unknown =
+            !self.promised.load(Ordering::Acquire) && !haul_mutant::removed("losers-clear-their-own");
+        unknown || may()
+    }
+
     /// What a request at this offset is told apart by, if the file's layout is known.
     pub(super) fn target_at(&self, offset: u64) -> Option<Target> {
         self.layout.get().map(|layout| key_of_one(*layout.at(offset).target))
@@ -182,6 +194,7 @@ impl Files {
             places,
             stripes,
             left: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
         }
     }
 
@@ -293,32 +306,47 @@ impl Files {
         lock(&self.open).get(&id).map(|open| (open.parent, open.name.clone()))
     }
 
-    /// Closes the file; its temporary, if it has one that is ours and `remove`, loses its name.
-    pub(super) fn close(&self, id: FileId, remove: bool) {
+    /// Closes the file, which has its name.
+    pub(super) fn close(&self, id: FileId) {
+        self.close_as(id, |_| {});
+    }
+
+    /// Closes the file; its temporary loses its name, if it has one that is ours. What a journal may speak of is a later owner's to
+    /// take over, so of that `may` is asked; where it says no, the temporary stays.
+    pub(super) fn discard(&self, id: FileId, may: impl FnOnce() -> bool) {
+        self.close_as(id, |open| match open.may_go(may) {
+            true => drop(self.remove(open)),
+            false => self.kept.store(true, Ordering::Release),
+        });
+    }
+
+    fn close_as(&self, id: FileId, end: impl FnOnce(&OpenFile)) {
         let Some(open) = lock(&self.open).remove(&id) else { return };
         let was = std::mem::replace(&mut *lock(&open.state), State::Closed);
-        let temp = matches!(was, State::Open(_) | State::Failed { temp: true, .. });
-        if temp && remove {
-            self.remove(&open);
+        if matches!(was, State::Open(_) | State::Failed { temp: true, .. }) {
+            end(&open);
         }
         if let Some(inode) = open.inode.get() {
             lock(&self.live).remove(inode);
         }
     }
 
-    /// The file failed: writes of it fail with this until it is closed. Its temporary goes at once if `remove`,
-    /// else never. Nothing happens to a file that failed before.
-    pub(super) fn fail(&self, id: FileId, failure: &Failure, remove: bool) {
+    /// The file failed: writes of it fail with this until it is discarded. Its temporary goes at once, if it may (as in
+    /// [`Files::discard`]), else then. Nothing happens to a file that failed before.
+    pub(super) fn fail(&self, id: FileId, failure: &Failure, may: impl FnOnce() -> bool) {
         let open = lock(&self.open).get(&id).cloned();
         if let Some(open) = open {
-            self.fail_open(&open, failure, remove);
+            self.fail_open(&open, failure, may);
         }
     }
 
-    pub(super) fn fail_open(&self, open: &OpenFile, failure: &Failure, remove: bool) {
+    pub(super) fn fail_open(&self, open: &OpenFile, failure: &Failure, may: impl FnOnce() -> bool) {
         let mut state = lock(&open.state);
         let temp = match &*state {
-            State::Open(_) => remove && !self.remove(open),
+            State::Open(_) => {
+                let goes = open.may_go(may);
+                !(goes && self.remove(open)) && (goes || !haul_mutant::removed("doubted-files-are-discarded"))
+            }
             State::New => false,
             State::Failed { .. } | State::Closed => return,
         };
@@ -334,6 +362,17 @@ impl Files {
         }
     }
 
+    /// This run has lost its job. What no journal speaks of, nobody else would ever find: it goes.
+    pub(super) fn abandon(&self) {
+        let open: Vec<FileId> = lock(&self.open).keys().copied().collect();
+        open.into_iter().for_each(|id| self.discard(id, || false));
+    }
+
+    /// From here on the journal may say that a part of the file is here.
+    pub(super) fn is_promised(open: &OpenFile) {
+        open.promised.store(true, Ordering::Release);
+    }
+
     /// Removes the temporary's name. False if it is still there. Another file that somebody put there is not ours to remove.
     fn remove(&self, open: &OpenFile) -> bool {
         let dir = self.tree.dirfd(open.parent).ok();
@@ -345,14 +384,29 @@ impl Files {
         let gone = dir.map(unlink);
         let gone = matches!(gone, Some(Ok(()) | Err(Errno::NOENT)));
         if !gone {
-            self.left.store(true, Ordering::Release);
+            self.leave();
         }
         gone
+    }
+
+    /// Files are open.
+    pub(super) fn has_any(&self) -> bool {
+        !lock(&self.open).is_empty()
     }
 
     /// Whether a temporary of this session could not be removed. By its tag in the journal a later run finds it.
     pub(super) fn left_any(&self) -> bool {
         self.left.load(Ordering::Acquire)
+    }
+
+    /// Whether one was not removed because the job was not seen to be ours.
+    pub(super) fn kept_any(&self) -> bool {
+        self.kept.load(Ordering::Acquire)
+    }
+
+    /// A temporary of this session stays.
+    pub(super) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
     }
 
     fn entry_of(&self, file: &SinkFile) -> Arc<OpenFile> {
@@ -365,6 +419,7 @@ impl Files {
             name: file.name.clone(),
             temp: self.temp_name(file),
             inode: OnceLock::new(),
+            promised: AtomicBool::new(false),
             size: file.size,
             data_len: data_len(file),
             map: file.map.clone(),
@@ -521,7 +576,7 @@ impl Files {
         let holes = file.map.as_ref().is_none_or(|map| clear_holes(fd, map));
         let len = rustix::fs::fstat(fd).ok().filter(|_| holes).map(|stat| stat.st_size as u64);
         if len.is_none() {
-            self.close(file.id, true);
+            self.discard(file.id, || true);
         }
         len
     }
@@ -533,6 +588,7 @@ impl Files {
         if let Ok(stat) = rustix::fs::fstat(&fd) {
             self.is_live(&open, &stat);
         }
+        Files::is_promised(&open);
         let file_of = Opened { file: self.io_file(&open, fd), adopted: true, ready: false };
         *lock(&open.state) = State::Open(file_of);
         lock(&self.open).insert(file.id, open);
@@ -546,6 +602,17 @@ fn is_regular(stat: &Stat) -> bool {
 
 pub(super) fn inode_of(stat: &Stat) -> Inode {
     Inode { dev: stat.st_dev, ino: stat.st_ino }
+}
+
+pub(super) fn seen_of(stat: &Stat) -> Seen {
+    let nanos = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
+    Seen {
+        inode: inode_of(stat),
+        size: stat.st_size as u64,
+        mtime: mtime_of(stat),
+        ctime: Timestamp { secs: stat.st_ctime, nanos },
+        links: stat.st_nlink as u64,
+    }
 }
 
 pub(super) fn mtime_of(stat: &Stat) -> Timestamp {

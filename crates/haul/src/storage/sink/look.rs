@@ -16,7 +16,7 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::files::{Files, NO_FILE, inode_of, mtime_of, set_mtime};
+use super::files::{Files, NO_FILE, mtime_of, seen_of, set_mtime};
 use super::looker::existing_of;
 use super::names::temp_name;
 use super::{fault, lock};
@@ -39,24 +39,24 @@ impl Files {
         let (adopted, len) = (len.is_some(), len.unwrap_or(0));
         // Nothing can stand in a directory that this run made; that spares a request per new file.
         if self.tree.was_created(file.parent) {
-            return Ok(Found { existing: Existing::Nothing, inode: None, adopted, len });
+            return Ok(Found { existing: Existing::Nothing, seen: None, adopted, len });
         }
         let stat = match self.tree.jail().stat(&dir, &file.name) {
-            Err(Errno::NOENT) => return Ok(Found { existing: Existing::Nothing, inode: None, adopted, len }),
+            Err(Errno::NOENT) => return Ok(Found { existing: Existing::Nothing, seen: None, adopted, len }),
             Err(errno) => {
                 let path = self.tree.path_of(file.parent, &file.name);
                 return Err(fault::os(Stage::Open, "stat", &path, errno));
             }
             Ok(stat) => stat,
         };
-        let inode = inode_of(&stat);
+        let seen = seen_of(&stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
         // A directory is no file's to have, and another entry may be it.
-        if kind != FileType::Directory && !self.tree.claim(file.parent, &dir, &file.name, inode, file.id) {
+        if kind != FileType::Directory && !self.tree.claim(file.parent, &dir, &file.name, seen.inode, file.id)
+        {
             return Err(self.tree.folded(file.parent, &file.name));
         }
-        let me = self.adopt.ours.filter(|ours| !ours.faked).map(|ours| ours.uid);
-        let mut existing = existing_of(&stat, me, |mtime| self.grain_for(&dir, stat.st_dev, mtime));
+        let mut existing = existing_of(&stat, self.me(), |mtime| self.grain_for(&dir, stat.st_dev, mtime));
         if let (Existing::File { size, .. }, Some(tag), false) = (&existing, item.adopt, adopted)
             && *size == file.size
         {
@@ -70,7 +70,12 @@ impl Files {
         {
             *mtime = item.mtime;
         }
-        Ok(Found { existing, inode: Some(inode), adopted, len })
+        Ok(Found { existing, seen: Some(seen), adopted, len })
+    }
+
+    /// To whom files belong that we make here, if that says anything.
+    pub(super) fn me(&self) -> Option<u32> {
+        self.adopt.ours.filter(|ours| !ours.faked).map(|ours| ours.uid)
     }
 
     /// What the file system of `dir` makes of an mtime that some cannot hold. `None`: all can, or nobody knows.

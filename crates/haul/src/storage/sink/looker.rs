@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name, Timestamp};
@@ -14,6 +15,8 @@ use haul_core::transfer::op::{Existing, Rights};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstatfs};
 use rustix::io::Errno;
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::fault;
 use super::files::mtime_of;
@@ -109,7 +112,7 @@ impl Looker {
             Err(Errno::NOENT) => Ok(Existing::Nothing),
             Err(errno) => Err(fault::os(Stage::Open, "stat", &tree.path_of(parent, name), errno)),
             Ok(stat) => {
-                let me = rustix::process::geteuid().as_raw();
+                let me = geteuid().as_raw();
                 Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
             }
         }
@@ -180,8 +183,21 @@ fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
         uid: stat.st_uid,
         gid: stat.st_gid,
         linked: stat.st_nlink > 1,
-        foreign: me.is_some_and(|me| me != stat.st_uid) && rustix::process::geteuid().is_root(),
+        foreign: me.is_some_and(|me| me != stat.st_uid) && may_give(),
     }
+}
+
+/// Whether this process may give files to others, or change those of others: as root, or by one of root's capabilities.
+fn may_give() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| {
+        let any = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
+        let has = |any: CapabilitySet| {
+            capabilities(None).is_ok_and(|sets| sets.effective.intersects(any))
+                && !haul_mutant::removed("capabilities-are-roots")
+        };
+        geteuid().is_root() || has(any)
+    })
 }
 
 /// What was looked at; `grain` of this mtime, where it matters.

@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::change::Change;
 use haul_core::entry::{Meta, Timestamp};
-use haul_core::transfer::op::{AmendItem, Inode, LinkItem};
+use haul_core::transfer::op::{AmendItem, Existing, LinkItem, Seen};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::engine::Sink;
 use super::fault;
-use super::files::{inode_of, mtime_of, set_mtime, times};
+use super::files::{mtime_of, seen_of, set_mtime, times};
+use super::looker::existing_of;
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
@@ -169,24 +170,23 @@ impl Sink {
         set_meta(fd, wanted, &self.not_kept, path)
     }
 
-    /// Owner and mtime of a symbolic link under its temporary name.
+    /// Owner and mtime of a symbolic link that is held.
     pub(super) fn set_link_meta(
         &self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
+        link: BorrowedFd<'_>,
         meta: &Meta,
         owner: bool,
     ) -> Result<(), (&'static str, Errno)> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
         if owner && let Some(ids) = ids(meta) {
-            let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(dir, name, uid, gid, flags));
+            let chown =
+                |uid, gid| retry_on_intr(|| rustix::fs::chownat(link, "", uid, gid, AtFlags::EMPTY_PATH));
             let (user, group) = set_owner(ids, chown).map_err(|errno| ("set the owner of", errno))?;
             if !(user && group) {
                 count(&self.not_kept.owner);
             }
         }
         let set = match times(meta.mtime) {
-            Some(times) => rustix::fs::utimensat(dir, name, &times, flags),
+            Some(times) => self.tree.jail().set_times(link, &times),
             None => Err(Errno::INVAL),
         };
         if !permitted(set).map_err(|errno| ("set the mtime of", errno))? {
@@ -201,14 +201,14 @@ impl Sink {
         &self,
         item: &LinkItem,
         dir: &OwnedFd,
-        found: Option<Inode>,
+        found: Option<Seen>,
     ) -> Result<Option<Change>, Failure> {
         let path = || self.tree.path_of(item.file.parent, &item.file.name);
         let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, dir);
         let inode = self.tree.jail().open_path(dir, &item.file.name).map_err(|errno| fail("open", errno))?;
         let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
         let link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
-        if !link || Some(inode_of(&before)) != found || before.st_nlink > 1 {
+        if !link || Some(seen_of(&before)) != found || before.st_nlink > 1 {
             return Ok(None);
         }
         let Some(ids) = ids(&item.meta) else { return Ok(Some(Change::NONE)) };
@@ -235,18 +235,33 @@ impl Sink {
         let fail = |what, errno| fault::os(Stage::Metadata, what, &path(), errno);
         let inode = jail.open_path(&dir, &file.name).map_err(|errno| fail("open", errno))?;
         let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
-        let regular = FileType::from_raw_mode(before.st_mode) == FileType::RegularFile;
-        if (!regular || inode_of(&before) != item.found) && !haul_mutant::removed("amended-is-what-was-seen")
-        {
-            let text =
-                format!("{}: something else stands there since it was looked at; it was left alone", path());
-            return Err(fault::failure(Stage::Metadata, Errno::EXIST.raw_os_error(), text));
+        let replaced = || {
+            let text = format!(
+                "{}: something else stands there since it was looked at, or it was changed; it was left alone",
+                path()
+            );
+            fault::failure(Stage::Metadata, Errno::EXIST.raw_os_error(), text)
+        };
+        if !self.may_amend(item, &before) {
+            return Err(replaced());
         }
-        let fd = match jail.reopen(&inode) {
+        self.fence()?;
+        let fd = match jail.reopen(&inode, false) {
+            // Somebody has a lease on it, and is asked to give it up.
+            Err(Errno::AGAIN) if !haul_mutant::removed("leases-are-waited-for") => {
+                let fd = jail.reopen(&inode, true);
+                let now = fd.as_ref().map_err(|errno| *errno).and_then(rustix::fs::fstat);
+                if now.is_ok_and(|now| seen_of(&now) != seen_of(&before)) {
+                    return Err(replaced());
+                }
+                // That may have taken long.
+                self.fence()?;
+                fd
+            }
             // The owner may open it to himself, and it is given its mode right after.
             Err(Errno::ACCESS) => jail
                 .set_mode(&inode, Mode::from_raw_mode(before.st_mode & 0o7777) | Mode::RUSR)
-                .and_then(|()| jail.reopen(&inode)),
+                .and_then(|()| jail.reopen(&inode, false)),
             other => other,
         };
         let fd = match fd {
@@ -274,6 +289,9 @@ impl Sink {
             .with(Change::MODE, before.st_mode != after.st_mode)
             .with(Change::OWNER, before.st_uid != after.st_uid)
             .with(Change::GROUP, before.st_gid != after.st_gid);
+        if let Some(published) = &self.published {
+            published.add(&self.tree, file.parent, &file.name, seen_of(&after))?;
+        }
         if !changed.is_none() && durable {
             retry_on_intr(|| rustix::fs::fsync(&fd))
                 .map_err(|errno| fault::os_at(Stage::Sync, "sync", &path(), errno, &fd))?;
@@ -343,6 +361,26 @@ fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
         mode &= !SETGID;
     }
     mode
+}
+
+impl Sink {
+    /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given is judged once more:
+    /// within one tick of the file system's clock it can have become another's with the same ctime.
+    fn may_amend(&self, item: &AmendItem, now: &Stat) -> bool {
+        if haul_mutant::removed("amended-is-what-was-seen") {
+            return true;
+        }
+        let (seen, found) = (seen_of(now), &item.found);
+        let same = match haul_mutant::removed("amended-is-unchanged") {
+            true => seen.inode == found.inode,
+            false => seen == *found,
+        };
+        let existing = existing_of(now, self.files.me(), |_| 1);
+        let Existing::File { rights, .. } = existing else { return false };
+        let change = Change::of_file(&existing, item.file.size, &item.meta, item.owner);
+        let may = change.may_be_set(rights, &item.meta, item.owner);
+        same && (may || haul_mutant::removed("rights-are-judged-again"))
+    }
 }
 
 fn wider(path: &str, got: u32, source: u32) -> String {

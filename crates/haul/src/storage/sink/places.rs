@@ -235,10 +235,11 @@ mod tests {
     fn a_target_that_hangs_has_its_own_threads() {
         let (go, wait) = crossbeam_channel::bounded::<()>(0);
         let (asked, hangs) = crossbeam_channel::unbounded();
+        let armed = Arc::new(AtomicBool::new(false));
         let mut bench = Bench::with(|config| {
             config.places = Some(by_size());
             config.threads = 1;
-            let first = AtomicBool::new(true);
+            let first = armed.clone();
             config.still_owner = Arc::new(move || {
                 if first.swap(false, Ordering::SeqCst) {
                     let _ = asked.send(());
@@ -254,6 +255,7 @@ mod tests {
             bench.write(file, 0, &vec![1; file.size as usize]).unwrap();
         }
         let publish = |file: &SinkFile| SinkOp::Commit { durable: true, items: vec![whole(file, META)] };
+        armed.store(true, Ordering::SeqCst);
         bench.submit(publish(&slow), b"");
         hangs.recv_timeout(Duration::from_secs(60)).expect("it hangs");
         let SinkDone::Commit { results } = bench.run(publish(&other), b"") else { panic!("a commit") };

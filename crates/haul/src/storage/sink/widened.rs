@@ -49,13 +49,16 @@ impl SinkTree {
     }
 
     /// Gives directories that were opened to us, and are not finished, the modes that they had; the deepest first, for then
-    /// the way to the others is still open. What cannot be reached any more stays as it is.
-    pub fn close_again(&self) {
+    /// the way to the others is still open. What cannot be reached any more stays as it is, and what has another mode by now. `may`
+    /// is asked before each.
+    pub fn close_again(&self, may: &dyn Fn() -> bool) {
         let mut widened: Vec<(DirId, Mode)> = std::mem::take(&mut *lock(&self.widened)).into_iter().collect();
         widened.sort_by_key(|(id, _)| std::cmp::Reverse(self.depth(*id)));
         for (id, mode) in widened {
-            if let Ok(fd) = self.dirfd(id) {
-                let _ = rustix::fs::fchmod(&fd, mode);
+            if let Ok(fd) = self.dirfd(id)
+                && may()
+            {
+                close_as_it_was_left(&fd, mode);
             }
         }
     }
@@ -66,7 +69,7 @@ impl SinkTree {
         if let Some(mode) = mode
             && let Ok(fd) = self.dirfd(id)
         {
-            let _ = rustix::fs::fchmod(&fd, mode);
+            close_as_it_was_left(&fd, mode);
         }
     }
 
@@ -137,6 +140,20 @@ impl Sink {
     }
 }
 
+/// Takes back what was given to the owner of a directory that had this mode. Where somebody gave it another one meanwhile, that counts.
+fn close_as_it_was_left(fd: &OwnedFd, mode: Mode) {
+    let mode = mode.as_raw_mode();
+    let Ok(stat) = rustix::fs::fstat(fd) else { return };
+    if is_as_left(&stat, mode) || haul_mutant::removed("modes-given-meanwhile-stay") {
+        let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
+    }
+}
+
+/// The directory, which had this mode, has the one that opening it to us left.
+fn is_as_left(stat: &Stat, mode: u32) -> bool {
+    stat.st_mode & RIGHTS == (mode | OWNER) & RIGHTS
+}
+
 /// What the journal has to know of the directory with this path and `stat`.
 fn about(names: &[Name], stat: &Stat) -> Widened {
     let path = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
@@ -168,7 +185,7 @@ fn restore_one(root: &Arc<OwnedFd>, jail: Jail, ours: Ours, dir: &Widened) -> Os
     let stat = rustix::fs::fstat(&fd)?;
     let as_we_left_it = stat.st_ino == dir.ino
         && stat.st_uid == ours.uid
-        && stat.st_mode & RIGHTS == (dir.mode | OWNER) & RIGHTS
+        && is_as_left(&stat, dir.mode)
         && dir.mode & OWNER != OWNER;
     if as_we_left_it || haul_mutant::removed("restored-as-it-was-left") {
         let given = OWNER & !dir.mode;

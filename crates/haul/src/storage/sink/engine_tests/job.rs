@@ -3,15 +3,17 @@
 use super::*;
 use haul_core::journal::{Record, Replayed, compact};
 
-/// Goal: a run that lost its job publishes nothing, removes nothing, and finishes nothing.
-/// Method: ownership is lost between write and commit.
+/// Goal: a run that lost its job publishes nothing, finishes nothing, and removes nothing that the journal may speak of.
+/// Method: ownership is lost between write and commit, of a file of which a part was committed before.
 #[test]
 fn former_owner_publishes_nothing() {
     let mut bench = Bench::new();
     let f = file(1, DirId::ROOT, "f", 1);
     bench.write(&f, 0, b"x").expect("written");
+    bench.commit(vec![CommitItem { id: f.id, publish: None }]).remove(0).expect("a part");
     bench.lost.store(true, Ordering::SeqCst);
     assert_eq!(&*bench.publish(&f).expect_err("lost").text, "lost");
+    bench.run(SinkOp::Discard { id: f.id }, b"");
     assert!(bench.temp("f", TAG).exists(), "it may be the new owner's by now");
     let link = LinkItem {
         file: file(2, DirId::ROOT, "l", 0),
@@ -52,7 +54,7 @@ fn lookup_tells_and_adopts() {
     assert_eq!(bench.look(&file(2, old, "d", 0), None).existing, Existing::Dir);
     assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Link);
     let missing = bench.look(&file(4, old, "m", 0), Some(5));
-    assert_eq!(missing, Found { existing: Existing::Nothing, inode: None, adopted: false, len: 0 });
+    assert_eq!(missing, Found { existing: Existing::Nothing, seen: None, adopted: false, len: 0 });
 
     fs::write(bench.temp("good", 5), "half").expect("write");
     assert!(bench.look(&file(5, DirId::ROOT, "good", 8), Some(5)).adopted);
@@ -102,6 +104,86 @@ fn files_of_others_are_not_adopted() {
     }
 }
 
+/// Goal: what a run that lost its job has made, and no journal speaks of, goes with it, for nobody else would ever look for it; what
+/// the journal speaks of stays for the new owner, and what another put under such a name is his.
+/// Method: a file that was only written, one of which a part was committed, and one that was exchanged; the job is lost and the
+/// commit fails, or the engine ends before there was any.
+#[test]
+fn losers_clear_their_own() {
+    for commits in [true, false] {
+        let mut bench = Bench::new();
+        let files =
+            [("new", 1), ("part", 2), ("strange", 3)].map(|(text, id)| file(id, DirId::ROOT, text, 1));
+        for f in &files {
+            bench.write(f, 0, b"x").expect("written");
+        }
+        let [_, part, _] = &files;
+        bench.commit(vec![CommitItem { id: part.id, publish: None }]).remove(0).expect("a part");
+        let strange = bench.temp("strange", TAG);
+        fs::rename(&strange, bench.root.join("aside")).expect("rename");
+        fs::write(&strange, "another's").expect("write");
+        bench.lost.store(true, Ordering::SeqCst);
+        if commits {
+            let results = bench.commit(files.iter().map(|f| whole(f, META)).collect());
+            assert!(results.iter().all(Result::is_err));
+        }
+        bench.engine.take().expect("running").join();
+        let stands = ["new", "part", "strange"].map(|text| bench.temp(text, TAG).exists());
+        assert_eq!(stands, [false, true, true], "commits: {commits}");
+        assert_eq!(fs::read_to_string(&strange).expect("read"), "another's");
+    }
+}
+
+/// Goal: a run that lost its job makes no temporaries any more.
+/// Method: objects and bundles of a run whose job is another's from the beginning.
+#[test]
+fn losers_make_nothing() {
+    let mut bench = Bench::new();
+    bench.lost.store(true, Ordering::SeqCst);
+    let f = file(1, DirId::ROOT, "f", 1);
+    assert_eq!(&*bench.write(&f, 0, b"x").expect_err("lost").text, "lost");
+    let items = vec![BundleWrite { file: file(2, DirId::ROOT, "g", 1), start: 0 }];
+    match bench.run(SinkOp::WriteBundle { buffer: BufferId(0), items, more: false }, b"x") {
+        SinkDone::WriteBundle { results, .. } => assert!(results[0].1.is_err()),
+        other => panic!("{other:?}"),
+    }
+    let create = SinkOp::Create { file: file(3, DirId::ROOT, "h", 1), striping: None };
+    assert!(matches!(bench.run(create, b""), SinkDone::Create { result: Err(_), .. }));
+    assert!(bench.ls().is_empty(), "{:?}", bench.ls());
+}
+
+/// Goal: where it could for once not be seen whose the job is, a file fails, and leaves nothing when it is discarded.
+/// Method: one question comes to nothing, at the commit of a file of which a part was committed; then they are answered again, or
+/// never: then it stays, and so does the journal.
+#[test]
+fn a_doubt_leaves_nothing() {
+    use std::sync::atomic::AtomicU32;
+    for (doubts, stays) in [(2, false), (u32::MAX, true)] {
+        let left = Arc::new(AtomicU32::new(0));
+        let asked = left.clone();
+        let mut bench = Bench::with(|config| {
+            config.still_owner = Arc::new(move || {
+                match asked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) {
+                    Ok(_) => Err(fault::failure(Stage::Publish, Errno::IO.raw_os_error(), "not seen")),
+                    Err(_) => Ok(()),
+                }
+            });
+        });
+        let f = file(1, DirId::ROOT, "f", 1);
+        bench.write(&f, 0, b"x").expect("written");
+        bench.commit(vec![CommitItem { id: f.id, publish: None }]).remove(0).expect("a part");
+        left.store(doubts, Ordering::SeqCst);
+        assert_eq!(&*bench.publish(&f).expect_err("not seen").text, "not seen");
+        if !stays {
+            left.store(0, Ordering::SeqCst);
+        }
+        bench.run(SinkOp::Discard { id: f.id }, b"");
+        assert_eq!(bench.temp("f", TAG).exists(), stays);
+        left.store(0, Ordering::SeqCst);
+        assert_eq!(bench.engine.as_ref().expect("running").left().is_some(), stays);
+    }
+}
+
 /// Goal: what a run has open that was not seen to die is never published: its parts are copied to a new file.
 /// Method: a temporary of such a run, and one of a run of which nobody knows; a descriptor of each that writes on after the
 /// takeover, as a thawed process does, before and after publication.
@@ -144,6 +226,9 @@ fn the_owner_is_asked_before_each_rename() {
     });
     let f = file(1, DirId::ROOT, "f", 1);
     bench.write(&f, 0, b"x").expect("written");
+    bench.commit(vec![CommitItem { id: f.id, publish: None }]).remove(0).expect("a part");
+    // As long after the last question as another is asked before a commit.
+    *lock(&bench.engine.as_ref().expect("running").sink.seen_owner) = None;
     asked.store(1, Ordering::SeqCst);
     assert_eq!(&*bench.publish(&f).expect_err("lost").text, "lost");
     assert!(bench.temp("f", TAG).exists() && !bench.root.join("f").exists());
@@ -200,6 +285,15 @@ fn found_names_are_confirmed() {
         let old = bench.dir(50, DirId::ROOT, "old");
         let found = bench.look(&file(1, old, "f", 3), None);
         assert!(matches!(found.existing, Existing::File { size: 3, .. }), "{found:?}");
+        // What the run itself gives it afterwards is no replacement.
+        let amended = AmendItem {
+            file: file(1, old, "f", 3),
+            meta: Meta { mode: 0o600, ..META },
+            owner: false,
+            found: found.seen.expect("it stands"),
+        };
+        let done = bench.run(SinkOp::Amend { durable: true, items: vec![amended] }, b"");
+        assert!(matches!(done, SinkDone::Amend { results } if results[0].1 == Ok(Change::MODE)));
         if replaced {
             fs::write(bench.root.join("late"), "old").expect("write");
             fs::rename(bench.root.join("late"), bench.root.join("old/f")).expect("rename");

@@ -8,7 +8,7 @@ fn committed(bench: &mut Bench, item: CommitItem) -> Result<(), Failure> {
     bench.commit_as_it_is(vec![item], ids).remove(0)
 }
 
-fn over(file: &SinkFile, found: Option<Inode>) -> CommitItem {
+fn over(file: &SinkFile, found: Option<Seen>) -> CommitItem {
     let mut item = whole(file, META);
     item.publish.as_mut().expect("set").found = found;
     item
@@ -23,7 +23,7 @@ fn only_what_was_found_is_put_aside() {
     for text in ["replaced", "gone", "same"] {
         fs::write(bench.root.join(text), "old").expect("write");
     }
-    let found = |text: &str| inode_at(&bench.root.join(text));
+    let found = |text: &str| seen_at(&bench.root.join(text));
     let looks = [
         ("appeared", None),
         ("replaced", found("replaced")),
@@ -47,6 +47,153 @@ fn only_what_was_found_is_put_aside() {
         }
     }
     assert_eq!(bench.ls(), ["appeared", "gone", "replaced", "same"]);
+}
+
+/// Changes what stands at `path`, keeping its inode, its size and its mtime, until its ctime is another.
+fn change_in_place(path: &Path, content: &str) {
+    let before = seen_at(path).expect("it stands");
+    while seen_at(path).expect("it stands").ctime == before.ctime {
+        fs::write(path, content).expect("write");
+        let mtime = std::time::UNIX_EPOCH
+            + Duration::new(before.mtime.secs.try_into().expect("after 1970"), before.mtime.nanos);
+        fs::File::options().write(true).open(path).expect("open").set_modified(mtime).expect("utimes");
+    }
+    let after = seen_at(path).expect("it stands");
+    assert_eq!((after.inode, after.size, after.mtime), (before.inode, before.size, before.mtime));
+}
+
+/// Goal: the number of an inode is no identity of a file that nobody holds open: what has the number of what was found, and
+/// is another file by its size, its mtime or its ctime, is not put aside. A file that got another name, or lost one, is the same.
+/// Method: each difference alone, made in place, which is what a file looks like that was made anew under the same number.
+#[test]
+fn a_number_that_came_again_is_no_identity() {
+    let mut bench = Bench::new();
+    let at = |text: &str| bench.root.join(text);
+    for text in ["size", "mtime", "ctime", "same", "linked", "unlinked"] {
+        fs::write(at(text), "old").expect("write");
+    }
+    fs::hard_link(at("unlinked"), at("second")).expect("link");
+    let names = ["size", "mtime", "ctime", "same", "linked", "unlinked"];
+    let looks = names.map(|text| (text, seen_at(&at(text))));
+    fs::write(at("size"), "precious").expect("write");
+    let newer = std::time::SystemTime::now() + Duration::from_secs(9);
+    fs::File::options().write(true).open(at("mtime")).expect("open").set_modified(newer).expect("utimes");
+    change_in_place(&at("ctime"), "dlo");
+    fs::hard_link(at("linked"), at("third")).expect("link");
+    fs::remove_file(at("second")).expect("rm");
+    for (id, (text, found)) in (1..).zip(looks) {
+        let f = file(id, DirId::ROOT, text, 3);
+        bench.write(&f, 0, b"new").expect("written");
+        let result = committed(&mut bench, over(&f, found));
+        let stays = matches!(text, "size" | "mtime" | "ctime");
+        assert_eq!(result.is_err(), stays, "{text}: {result:?}");
+        assert_eq!(fs::read(bench.root.join(text)).expect("read") != b"new", stays, "{text}");
+    }
+    assert_eq!(bench.ls().len(), 7, "{:?}", bench.ls());
+}
+
+/// Goal: rights are given to what was looked at only while nothing of it changed, and only if they may be given to what it is now.
+/// Method: a file that was changed in place with its size and mtime kept; then, as within one tick of the clock, looks that see the
+/// very file that stands there: one that has another name, and one that another user made (as root).
+#[test]
+fn rights_are_given_to_what_was_seen() {
+    let mut bench = Bench::new();
+    let root = bench.root.clone();
+    let at = |text: &str| root.join(text);
+    let amend = |bench: &mut Bench, text, meta: Meta, found| {
+        let items = vec![AmendItem { file: file(1, DirId::ROOT, text, 4), meta, owner: true, found }];
+        match bench.run(SinkOp::Amend { durable: true, items }, b"") {
+            SinkDone::Amend { mut results } => results.remove(0).1,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let meta = Meta { mode: 0o4755, uid, gid, ..META };
+    for text in ["changed", "linked", "anothers"] {
+        fs::write(at(text), "good").expect("write");
+        fs::set_permissions(at(text), fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+    let found = seen_at(&at("changed")).expect("it stands");
+    change_in_place(&at("changed"), "evil");
+    amend(&mut bench, "changed", meta, found).expect_err("it changed");
+    fs::hard_link(at("linked"), at("second")).expect("link");
+    let mut judged = vec!["linked"];
+    if is_root() {
+        std::os::unix::fs::chown(at("anothers"), Some(65_534), Some(65_534)).expect("chown");
+        judged.push("anothers");
+    }
+    for text in judged {
+        let found = seen_at(&at(text)).expect("it stands");
+        amend(&mut bench, text, meta, found).expect_err(text);
+    }
+    for text in ["changed", "linked", "anothers"] {
+        assert_eq!(fs::metadata(at(text)).expect("stat").mode() & 0o7777, 0o755, "{text}");
+    }
+}
+
+/// Goal: owner, time and name are given to the link that was made, whatever stands at its temporary name by then; and what
+/// stands there stays.
+/// Method: another file takes the name before the link is held, and after.
+#[test]
+fn only_the_link_that_was_made_is_published() {
+    let mut bench = Bench::new();
+    let meta = Meta { uid: 12345, gid: 12345, ..META };
+    let item = LinkItem {
+        file: file(1, DirId::ROOT, "l", 0),
+        target: b"target"[..].into(),
+        meta,
+        owner: is_root(),
+        no_replace: false,
+        force: false,
+    };
+    let temp = bench.temp("l", TAG);
+    let (sink, dir) =
+        (bench.engine.as_ref().expect("running").sink.clone(), bench.tree.dirfd(DirId::ROOT).expect("root"));
+    fs::write(&temp, "secret").expect("write");
+    sink.hold_link(&item, &dir).expect_err("it is a file");
+    fs::remove_file(&temp).expect("rm");
+    symlink("elsewhere", &temp).expect("symlink");
+    sink.hold_link(&item, &dir).expect_err("it leads elsewhere");
+    fs::remove_file(&temp).expect("rm");
+    symlink("target", &temp).expect("symlink");
+    let held = sink.hold_link(&item, &dir).expect("it is the link");
+    fs::rename(&temp, bench.root.join("aside")).expect("rename");
+    fs::write(&temp, "secret").expect("write");
+    let before = seen_at(&temp);
+    sink.finish_link(&item, &dir, &held, None).expect_err("it has lost its name");
+    assert_eq!(seen_at(&temp), before, "neither changed nor removed");
+    assert!(fs::symlink_metadata(bench.root.join("l")).is_err());
+    let aside = fs::symlink_metadata(bench.root.join("aside")).expect("stat");
+    assert_eq!(aside.mtime(), META.mtime.secs, "what is held was changed");
+    assert!(!is_root() || aside.uid() == 12345);
+    drop(sink);
+    fs::remove_file(&temp).expect("rm");
+    let done = bench.run(SinkOp::MakeLinks { items: vec![item] }, b"");
+    assert!(matches!(done, SinkDone::MakeLinks { results } if results[0].1.is_ok()));
+    assert_eq!(fs::read_link(bench.root.join("l")).expect("link").as_os_str(), "target");
+}
+
+/// Goal: a directory that another user had made before the copy, under the name of one that is closed at the source, is told; no
+/// other is.
+/// Method: as root, directories of another user that stood there, closed, open and his own at the source, and one of ours.
+#[test]
+fn directories_of_others_are_told() {
+    if !is_root() {
+        return eprintln!("skipped: owners need root");
+    }
+    let mut bench = Bench::new();
+    let cases = [("closed", 7, 0o700), ("open", 7, 0o755), ("his", 7, 0o700), ("ours", 0, 0o700)];
+    for (id, (text, uid, mode)) in (1..).zip(cases) {
+        fs::create_dir(bench.root.join(text)).expect("mkdir");
+        std::os::unix::fs::chown(bench.root.join(text), Some(uid), None).expect("chown");
+        let dir = bench.dir(id, DirId::ROOT, text);
+        let uid = if text == "his" { 7 } else { 0 };
+        bench.finish(vec![(dir, Meta { mode, uid, ..META })]).remove(0).expect("finished");
+    }
+    let lines = bench.engine.as_ref().expect("running").report();
+    let told: Vec<_> = lines.iter().filter(|(name, _)| name == crate::storage::sink::OTHERS_DIRS).collect();
+    assert_eq!(told.len(), 1, "{lines:?}");
+    assert!(told[0].1.starts_with("1 that") && told[0].1.contains("closed of user 7"), "{told:?}");
 }
 
 /// Goal: another file under the temporary's name is neither published nor removed.
@@ -95,7 +242,7 @@ fn special_files_are_told_and_stay() {
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .expect("mkfifo");
     let found = bench.look(&file(2, old, "fifo", 0), None);
-    assert_eq!((found.existing, found.inode), (Existing::Special, inode_at(&fifo)));
+    assert_eq!((found.existing, found.seen), (Existing::Special, seen_at(&fifo)));
     for force in [false, true] {
         let file = file(3, old, "fifo", 0);
         let item =
@@ -164,19 +311,20 @@ fn metadata_is_amended_where_it_was_looked_at() {
     };
     fs::write(&at, "").expect("write");
     fs::set_permissions(&at, fs::Permissions::from_mode(0o644)).expect("chmod");
-    let found = inode_at(&at).expect("it stands");
+    let found = || seen_at(&at).expect("it stands");
     for (wanted, changes) in
         [(0o600, true), (0o600, false), (0, true), (0, false), (0o111, true), (0o640, true)]
     {
         let changes = Change::NONE.with(Change::MODE, changes);
-        assert_eq!(amend(&mut bench, found, wanted), Ok(changes), "{wanted:o}");
+        assert_eq!(amend(&mut bench, found(), wanted), Ok(changes), "{wanted:o}");
         assert_eq!(mode(&at), wanted);
     }
-    let other = Inode { ino: found.ino + 1, ..found };
+    let found = found();
+    let other = Seen { inode: Inode { ino: found.inode.ino + 1, ..found.inode }, ..found };
     assert!(amend(&mut bench, other, 0o777).is_err());
     fs::rename(&at, bench.root.join("g")).expect("rename");
     symlink("g", &at).expect("symlink");
-    let link = inode_at(&at).expect("it stands");
+    let link = seen_at(&at).expect("it stands");
     assert!(amend(&mut bench, link, 0o777).is_err() && amend(&mut bench, found, 0o777).is_err());
     assert_eq!(mode(&bench.root.join("g")), 0o640);
 }
@@ -278,6 +426,32 @@ fn directories_are_closed_again() {
         assert_eq!((mode(&a), mode(&b)), (outer, inner), "finished {finished}, lost {lost}");
         set(&a, 0o755);
         set(&b, 0o755);
+    }
+}
+
+/// Goal: a directory that was opened to us, and got another mode meanwhile, keeps that when the run ends or gives it up.
+/// Method: as somebody whom modes bind, a closed directory that is opened by a use and made private by its owner; the run ends, or
+/// cannot finish it.
+#[test]
+fn modes_given_meanwhile_stay() {
+    if as_nobody("storage::sink::engine::tests::publish::modes_given_meanwhile_stay") {
+        return;
+    }
+    for given_up in [false, true] {
+        let mut bench = Bench::new();
+        let a = bench.root.join("a");
+        fs::create_dir(&a).expect("mkdir");
+        let set = |mode| fs::set_permissions(&a, fs::Permissions::from_mode(mode)).expect("chmod");
+        set(0o555);
+        let inside = bench.dir(1, DirId::ROOT, "a");
+        bench.run(SinkOp::MakeDirs { dirs: vec![inside] }, b"");
+        assert_eq!(fs::metadata(&a).expect("stat").mode() & 0o7777, 0o755, "opened");
+        set(0o700);
+        match given_up {
+            true => bench.tree.close_one(inside),
+            false => drop(bench.engine.take().expect("running").join()),
+        }
+        assert_eq!(fs::metadata(&a).expect("stat").mode() & 0o7777, 0o700, "given up: {given_up}");
     }
 }
 

@@ -70,7 +70,8 @@ fn exhausted_space_is_named() {
 #[test]
 fn an_item_that_hangs_holds_no_other() {
     let (gate, closed) = unbounded::<()>();
-    let asked = AtomicBool::new(false);
+    let asked = Arc::new(AtomicBool::new(true));
+    let armed = asked.clone();
     let mut bench = Bench::with(|config| {
         config.storage.deadline_ms = Some(20);
         config.still_owner = Arc::new(move || {
@@ -87,6 +88,7 @@ fn an_item_that_hangs_holds_no_other() {
         items: files.iter().map(|file| BundleWrite { file: file.clone(), start: 0 }).collect(),
     };
     bench.run(bundle(&files), b"abc");
+    armed.store(false, Ordering::SeqCst);
     let items = files.iter().map(|file| whole(file, META)).collect();
     bench.submit(SinkOp::Commit { durable: true, items }, b"");
     until(|| bench.ls().iter().filter(|name| name.starts_with('f')).count() == 39);
@@ -111,16 +113,21 @@ fn an_item_that_hangs_holds_no_other() {
 fn an_engine_that_hangs_can_be_ended() {
     let (gate, closed) = unbounded::<()>();
     let (back, came_back) = unbounded::<()>();
+    let armed = Arc::new(AtomicBool::new(false));
+    let hangs = armed.clone();
     let mut bench = Bench::with(|config| {
         config.storage.deadline_ms = Some(20);
         config.still_owner = Arc::new(move || {
-            let _ = closed.recv();
-            let _ = back.send(());
+            if hangs.load(Ordering::SeqCst) {
+                let _ = closed.recv();
+                let _ = back.send(());
+            }
             Ok(())
         });
     });
     let f = file(1, DirId::ROOT, "f", 3);
     bench.write(&f, 0, b"abc").expect("written");
+    armed.store(true, Ordering::SeqCst);
     bench.submit(SinkOp::Commit { durable: true, items: vec![whole(&f, META)] }, b"");
     let left = bench.engine.take().expect("running").join();
     assert!(!left.is_empty() && left.iter().any(|what| what.contains("hangs for")), "{left:?}");
