@@ -11,8 +11,8 @@ use std::path::Path;
 
 use haul::api::Endpoint;
 
-use crate::args::parse_size;
 use crate::escape;
+use haul::size::parse_size;
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
