@@ -1,7 +1,7 @@
 //! The command line: what may be typed, what it means, and the texts of `--help`.
 //!
 //! In: argv. Out: [`Args`], each value checked on its own. What concerns two values at once is checked in
-//! `command::copy`. Left out: endpoints, see `endpoint`.
+//! `command::copy`. Left out: endpoints, see `haul::endpoint`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

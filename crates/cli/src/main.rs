@@ -5,7 +5,6 @@
 
 mod args;
 mod command;
-mod endpoint;
 mod live;
 mod manifest;
 mod output;

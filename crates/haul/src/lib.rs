@@ -13,6 +13,7 @@ mod copy;
 pub mod ctl;
 pub mod digest;
 mod driver;
+pub mod endpoint;
 pub mod escape;
 pub mod job;
 pub mod kernel;
