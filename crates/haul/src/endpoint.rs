@@ -17,6 +17,8 @@ use crate::storage::place::{sources_fit, split_scheme};
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
+/// What stands in an IPv6 address, or around it, and in no name.
+const OF_ADDRESSES: [char; 3] = [':', '[', ']'];
 
 /// A place that data comes from or goes to, and the host whose haul reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,8 +240,12 @@ fn check_host(bytes: &[u8]) -> Result<String, &'static str> {
             }
             inner
         }
+        None if name.contains(OF_ADDRESSES) => return Err("write an IPv6 address as [ADDRESS]:PATH"),
         None => name,
     };
+    if user.is_some_and(|user| user.contains(OF_ADDRESSES)) {
+        return Err("a user's name must not hold what IPv6 addresses are written with");
+    }
     if name.is_empty() || user == Some("") {
         return Err("the user or host is empty");
     }
@@ -321,6 +327,10 @@ mod tests {
             (b"a\x1bb://x", "blanks"),
             (b"null://\x1b", "whole number"),
             (b"null://5\x1b", "no unit"),
+            (b"null://5\nx", "no unit"),
+            (b"[::1]@x[::1]:p", "IPv6"),
+            (b"[x:y@h]:p", "IPv6"),
+            (b"[x:@[::1]:p", "IPv6"),
             (b"-oProxyCommand=x:p", "begin with '-'"),
             (b"-x@h:p", "begin with '-'"),
             (b"u@-h:p", "begin with '-'"),
