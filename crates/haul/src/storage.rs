@@ -19,12 +19,16 @@ pub mod layout;
 mod levels;
 pub mod null;
 pub(crate) mod owed;
+pub mod place;
 pub mod sink;
 pub mod source;
 pub mod spill;
 pub mod targets;
 pub(crate) mod volume;
 pub mod walk;
+
+/// Every kind of place that there is: one line for each that a back end brings.
+pub static SCHEMES: [&place::Scheme; 3] = [&place::FILE, &null::NULL, &null::ZERO];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is
 /// the length to read).

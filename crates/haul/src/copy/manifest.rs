@@ -13,20 +13,20 @@ use std::path::PathBuf;
 
 use crossbeam_channel::Receiver;
 
-use crate::api::{CopyRequest, Endpoint, Event, Observer};
+use crate::api::{CopyRequest, Event, Observer};
 use crate::driver::{Unmoved, sink};
 
 /// Hashes the near end's copy of files that were not moved, for the manifest.
 pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, observer: &dyn Observer) {
     let as_path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let candidates = |file: &Unmoved| -> Vec<PathBuf> {
-        match &request.destination {
-            Endpoint::Local(destination) => {
+        match request.destination.local_path() {
+            Some(destination) => {
                 let root = sink::destination(destination, &[], None);
                 let below = root.map(|(root, _)| root.join(OsStr::from_bytes(&file.path)));
                 below.into_iter().chain([as_path(destination)]).collect()
             }
-            Endpoint::Remote { .. } => file.source.iter().map(|source| as_path(source)).collect(),
+            None => file.source.iter().map(|source| as_path(source)).collect(),
         }
     };
     for file in files {

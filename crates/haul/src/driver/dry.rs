@@ -31,9 +31,11 @@ use super::{
     hello, protocol,
 };
 use crate::api::UNSEEN;
+use crate::job::Role;
 use crate::meter::Meter;
 use crate::storage::Post;
-use crate::storage::null;
+use crate::storage::null::NULL;
+use crate::storage::place::PlaceError;
 use crate::storage::sink::Foreseen;
 use crate::storage::sink::looker::{Looker, dir_stands, special_stands};
 use crate::transport::rejoin::Joins;
@@ -255,11 +257,13 @@ impl<'a> Dry<'a> {
     fn begin(&mut self, policy: Policy) -> Result<Option<Name>, Failure> {
         was_asked(self.request, &self.roots, policy)?;
         let request = self.request;
-        let (looker, rename) = match request.destination.0 == null::SINK {
+        let misused = |e: PlaceError| Failure { stage: Stage::Usage, errno: 0, text: e.to_string().into() };
+        request.destination.fits(Role::Sink).map_err(misused)?;
+        let (looker, rename) = match *request.destination.scheme() == NULL {
             true => (Looker::at_nothing(), None),
             false => {
-                let (root, rename) =
-                    destination(&request.destination.0, &self.roots, request.home.as_deref())?;
+                let typed = request.destination.as_file().map_err(misused)?;
+                let (root, rename) = destination(typed, &self.roots, request.home.as_deref())?;
                 let looker = Looker::open(&root)?;
                 let failed =
                     |errno| Failure { stage: Stage::Open, errno, text: "create a file there".into() };
@@ -268,7 +272,7 @@ impl<'a> Dry<'a> {
                 if rename.is_some() && looker.is_nothing() {
                     return Err(unopened(
                         failed(Errno::NOENT.raw_os_error()),
-                        &self.request.destination.0,
+                        typed,
                         &root,
                         rename.is_some(),
                     ));

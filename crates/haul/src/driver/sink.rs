@@ -30,7 +30,7 @@ use super::{
 };
 use crate::api::{DEBRIS, Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{LayoutChoice, PathBytes, StorageOptions};
+use crate::job::{LayoutChoice, StorageOptions};
 use crate::meter::Meter;
 use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
 use crate::storage::sink::{NotKeptCounters, Owner, SinkTree, fault};
@@ -71,7 +71,7 @@ fn line_of(event: Event) -> Option<Heard> {
 /// What the sink end is asked to do.
 pub(crate) struct SinkRequest {
     /// As typed, after the colon if there was one.
-    pub(crate) destination: PathBytes,
+    pub(crate) destination: crate::storage::place::Place,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
     /// Payload bytes in buffers, at most: what is granted.
@@ -88,7 +88,7 @@ pub(crate) struct SinkRequest {
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
     /// end's word is held.
-    pub(crate) asked: Option<(Vec<PathBytes>, Policy)>,
+    pub(crate) asked: Option<(Vec<crate::storage::place::Place>, Policy)>,
     /// Hears what a source that measures the network says of it.
     pub(crate) hears: Option<Hears>,
 }

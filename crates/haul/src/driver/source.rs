@@ -31,9 +31,10 @@ use super::{
 use crate::api::LEFT_OUT;
 use crate::api::Progress;
 use crate::buffer::{Buffer, Pool};
-use crate::job::{Options, PathBytes};
+use crate::job::Options;
 use crate::meter::Meter;
 use crate::storage::descriptors::Claim;
+use crate::storage::place::Place;
 use crate::storage::source::tree::SourceTree;
 use crate::storage::source::{ReadConfig, WallClock};
 use crate::storage::spill::SpillDone;
@@ -78,7 +79,7 @@ fn line_of(event: Event) -> Option<Heard> {
 /// What the source end is asked to do.
 pub(crate) struct SourceRequest {
     /// As typed, after the colon if there was one.
-    pub(crate) sources: Vec<PathBytes>,
+    pub(crate) sources: Vec<Place>,
     pub(crate) options: Options,
     pub(crate) home: Option<PathBuf>,
     /// Payload bytes in buffers, at most.

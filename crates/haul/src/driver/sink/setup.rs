@@ -26,8 +26,9 @@ use super::super::{Protection, Watch, agree, expect, hello, protocol};
 use super::place::{no_state, unopened, unwritable};
 use super::{Event, SinkRequest, line_of};
 use crate::api::{DEBRIS, IN_MEMORY, age_in_words};
-use crate::job::PathBytes;
-use crate::storage::null::{self, Made};
+use crate::job::Role;
+use crate::storage::null::{Made, NULL};
+use crate::storage::place::{Place, PlaceError};
 use crate::storage::sink::clean::{Job, find_debris};
 use crate::storage::sink::fault;
 use crate::storage::sink::owner::{Life, boot_id};
@@ -98,7 +99,10 @@ pub(super) fn set_up(
     let agreed = agree(&ours, &theirs)?;
     let (roots, policy) = hear_sources(mailbox, (control, near.watch), &theirs)?;
     was_asked(request, &roots, policy)?;
-    if request.destination.0 == null::SINK {
+    let misused =
+        |e: PlaceError| Failure { stage: FailureStage::Usage, errno: 0, text: e.to_string().into() };
+    request.destination.fits(Role::Sink).map_err(misused)?;
+    if *request.destination.scheme() == NULL {
         // No journal: nothing is kept that could be resumed.
         let head = Record::Head { job: [0; 16], root_ino: 0 };
         let session = Record::Session { epoch: 0, tag: 0, boot: boot_id(), durable: policy.durable };
@@ -123,12 +127,13 @@ pub(super) fn set_up(
             like: None,
         });
     }
-    let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
+    let typed = request.destination.as_file().map_err(misused)?;
+    let (root, rename) = destination(typed, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
     // must not grow a tree.
     let like = root_like(&roots);
     let tree = SinkTree::open_root_like(&root, rename.is_none(), like.as_ref())
-        .map_err(|failure| unopened(failure, &request.destination.0, &root, rename.is_some()))?;
+        .map_err(|failure| unopened(failure, typed, &root, rename.is_some()))?;
     if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
         refuse_special(&tree, name)?;
     }
@@ -405,16 +410,17 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn of(typed: &[PathBytes]) -> Asked<'_> {
+    fn of(typed: &[Place]) -> Asked<'_> {
         let mut asked = Asked { names: HashSet::new(), made: Vec::new(), contents: false, home: false };
-        for path in typed {
-            let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            match Made::parse(&path.0) {
-                Some(made) => asked.made.extend(made.ok().map(|made| made.name())),
-                None => drop(asked.names.insert(last)),
-            }
+        for place in typed {
+            let Some(path) = place.file_path() else {
+                asked.made.extend(Made::of(place).map(|made| made.name()));
+                continue;
+            };
+            let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            asked.names.insert(last);
             asked.contents |= matches!(last, b"" | b"." | b"..");
-            asked.home |= path.0.starts_with(b"~") && !path.0.contains(&b'/');
+            asked.home |= path.starts_with(b"~") && !path.contains(&b'/');
         }
         asked
     }
@@ -564,7 +570,7 @@ mod asked_tests {
     #[test]
     fn only_what_was_typed_is_taken() {
         let typed =
-            |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
+            |paths: &[&str]| paths.iter().map(|p| Place::parse(p.as_bytes()).unwrap()).collect::<Vec<_>>();
         let named =
             |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
         let contents = SourceRoot::Contents { of: None, meta: Meta::default() };

@@ -13,6 +13,7 @@ use super::super::{Protection, Watch, agree, expect, hello, policy, protocol};
 use super::{Event, SourceRequest, line_of};
 use crate::storage::descriptors::FEW_DESCRIPTORS;
 use crate::storage::null::Made;
+use crate::storage::place::{PlaceError, sources_fit};
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
 use crate::transport::stream::ControlHandle;
 
@@ -36,14 +37,13 @@ pub(super) enum Origin {
 impl Origin {
     /// What the sources as typed mean.
     fn of(request: &SourceRequest) -> Result<Origin, Failure> {
-        let paths: Vec<Vec<u8>> = request.sources.iter().map(|path| path.0.clone()).collect();
-        match (&paths[..], paths.iter().find_map(|path| Made::parse(path))) {
-            ([_], Some(made)) => return made.map(Origin::Made).map_err(|text| refused(true, text)),
-            (_, Some(_)) => {
-                return Err(refused(true, "null:// and zero:// are copied alone, without other sources"));
-            }
-            (_, None) => {}
+        let misused = |e: PlaceError| refused(true, e.to_string());
+        sources_fit(&request.sources).map_err(misused)?;
+        if let Some(made) = request.sources.first().and_then(Made::of) {
+            return Ok(Origin::Made(made));
         }
+        let paths = request.sources.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
+        let paths = paths.collect::<Result<Vec<_>, _>>().map_err(misused)?;
         let recursive = request.options.recursive || request.options.archive;
         let roots = resolve_sources(&paths, recursive, request.home.as_deref());
         roots.map(Origin::Files).map_err(|e| refused(e.is_usage(), e.to_string()))
