@@ -18,6 +18,7 @@ pub mod entry;
 pub mod extents;
 pub mod ids;
 pub mod io;
+pub mod job;
 pub mod journal;
 pub mod layout;
 pub mod resend;

@@ -1,0 +1,3 @@
+//! What a job decides, whoever moves its bytes.
+
+pub(crate) mod dirs;
