@@ -138,6 +138,13 @@ impl Dirs {
         self.finished.drain(..count).map(|dir| (dir, self.dirs[&dir].meta)).collect()
     }
 
+    /// Who was to finish it is gone: it can be taken once more.
+    pub(crate) fn again(&mut self, dir: DirId) {
+        if self.dirs.contains_key(&dir) {
+            self.finished.push_front(dir);
+        }
+    }
+
     /// The directory could not be made.
     pub(crate) fn fail(&mut self, dir: DirId, failure: Failure) {
         if let Some(entry) = self.dirs.get_mut(&dir) {
