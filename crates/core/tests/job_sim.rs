@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds of a default run, of each world.
-const SEEDS: u64 = 1_500;
+const SEEDS: u64 = 600;
 /// Hosts a side: sources, sinks.
 const WORLDS: [(u16, u16); 3] = [(1, 1), (2, 1), (2, 3)];
 

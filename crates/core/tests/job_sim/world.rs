@@ -109,7 +109,7 @@ pub struct World {
 pub fn run(sources: u16, sinks: u16, seed: u64) -> u64 {
     let mut world = World::new(sources, sinks, seed);
     world.start();
-    let faults = world.rng.u64(0..6_000);
+    let faults = world.rng.u64(0..6_000).max(1);
     let mut steps = 0;
     loop {
         steps += 1;
