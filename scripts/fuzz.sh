@@ -32,6 +32,9 @@ while read -r name hex; do
     esac
     seed header "$name" "$hex"
 done <crates/core/tests/golden_wire.txt
+while read -r kind hex; do
+    seed job "$kind" "$kind$hex"
+done <crates/core/tests/golden_job.txt
 
 OPTIONS=(-max_total_time="$SECONDS_EACH" -seed="$SEED" -max_len=65536 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1)
 if cargo fuzz --version >/dev/null 2>&1 && cargo +nightly --version >/dev/null 2>&1; then

@@ -163,6 +163,11 @@ impl SubtreeSet {
         SubtreeSet { map: Some(map).filter(|map| !map.is_full()), ..SubtreeSet::new(kind, total) }
     }
 
+    /// As [`SubtreeSet::with_map`], capped as by [`SubtreeSet::capped`].
+    pub fn capped_with_map(kind: DigestKind, map: ExtentMap, merged_max: u64) -> SubtreeSet {
+        SubtreeSet { merged_max, ..SubtreeSet::with_map(kind, map) }
+    }
+
     /// A set for the same file, of which nothing is known.
     pub fn fresh(&self) -> SubtreeSet {
         let empty = SubtreeSet::new(self.kind, self.total);
@@ -189,10 +194,7 @@ impl SubtreeSet {
     /// that overlaps a held one in part is refused here too. In a sparse file also if any of it is a hole. A value
     /// that is plainly of the other kind is refused.
     pub fn insert(&mut self, offset: u64, len: u64, cv: Cv) -> Result<bool, DigestError> {
-        self.check(offset, len)?;
-        if !self.kind.is_value(&cv) && !haul_mutant::removed("digest-kind") {
-            return Err(DigestError::OtherDigest { offset, len });
-        }
+        self.would_take(offset, len, &cv)?;
         if len == 0 || self.covering(offset).is_some_and(|held| held.end() >= offset + len) {
             return Ok(false);
         }
@@ -207,6 +209,18 @@ impl SubtreeSet {
         }
         self.nodes.insert(node.offset, (node.len, node.cv));
         Ok(true)
+    }
+
+    /// Whether [`SubtreeSet::insert`] would take this.
+    ///
+    /// # Errors
+    /// As those of [`SubtreeSet::insert`].
+    pub fn would_take(&self, offset: u64, len: u64, cv: &Cv) -> Result<(), DigestError> {
+        self.check(offset, len)?;
+        match self.kind.is_value(cv) || haul_mutant::removed("digest-kind") {
+            true => Ok(()),
+            false => Err(DigestError::OtherDigest { offset, len }),
+        }
     }
 
     /// Size of the file, bytes.

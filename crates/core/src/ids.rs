@@ -53,6 +53,36 @@ id! {
     SessionEpoch(u32)
 }
 
+id! {
+    /// A host of a job that many hosts work at, as the job numbers them.
+    HostId(u16)
+}
+id! {
+    /// What a pair of ends works under: a number that no other pair of the job has, nor the same pair when it joins again.
+    /// The upper 32 bits are the session epoch of the coordinator that gave it, so that those of an earlier run of the
+    /// job are lower.
+    Lease(u64)
+}
+
+/// A pair of ends: what reads at `source` is written at `sink`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PairId {
+    pub source: HostId,
+    pub sink: HostId,
+}
+
+impl Lease {
+    /// Lease `number` of the run with this epoch.
+    pub fn new(epoch: SessionEpoch, number: u32) -> Lease {
+        Lease(u64::from(epoch.0) << 32 | u64::from(number))
+    }
+
+    /// The epoch of the run that gave it.
+    pub fn epoch(self) -> SessionEpoch {
+        SessionEpoch((self.0 >> 32) as u32)
+    }
+}
+
 impl Class {
     /// Any storage target of the sink.
     pub const ANY: Class = Class(0);

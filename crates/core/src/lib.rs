@@ -5,7 +5,7 @@
 //! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
 //! transfer is the brain of the simulator.
 //!
-//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`]; [`io`], [`layout`],
+//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`], [`job`]; [`io`], [`layout`],
 //! [`resend`], [`schedule`] and [`tune`] stand alone.
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod entry;
 pub mod extents;
 pub mod ids;
 pub mod io;
+pub mod job;
 pub mod journal;
 pub mod layout;
 pub mod resend;

@@ -44,7 +44,7 @@ pub enum SessionEnd {
 }
 
 /// The other end, or the way to it, did not do what the protocol says.
-fn protocol(text: &str) -> Failure {
+pub(crate) fn protocol(text: &str) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
 }
 

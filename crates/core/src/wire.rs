@@ -7,7 +7,7 @@
 //! streams and to the session machines.
 //!
 //! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection begins; `encode` and `decode`
-//! the control messages (`tables` those for people); `data` the data frames; `negotiate` what two hellos agree on.
+//! the control messages (`tables` those for people); `job` those of a job of many hosts; `data` the data frames; `negotiate` what two hellos agree on.
 
 mod codec;
 mod data;
@@ -15,6 +15,7 @@ mod decode;
 mod encode;
 mod error;
 mod frame;
+mod job;
 mod join;
 mod message;
 mod negotiate;
@@ -25,6 +26,7 @@ pub use decode::*;
 pub use encode::*;
 pub use error::*;
 pub use frame::*;
+pub use job::*;
 pub use join::*;
 pub use message::*;
 pub use negotiate::*;

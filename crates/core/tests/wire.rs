@@ -6,6 +6,8 @@ mod damage;
 mod data;
 #[path = "wire/golden.rs"]
 mod golden;
+#[path = "wire/job.rs"]
+mod job;
 #[path = "wire/negotiation.rs"]
 mod negotiation;
 #[path = "wire/refusals.rs"]

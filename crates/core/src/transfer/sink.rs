@@ -15,6 +15,7 @@ use crate::change::Change;
 use crate::digest::DigestKind;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use crate::job::dirs::Dirs;
 use crate::journal::{Log, PathKey, Replayed};
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
@@ -24,7 +25,7 @@ use crate::wire::{DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBT
 mod announce;
 mod check;
 mod data;
-mod dirs;
+
 mod drain;
 mod end;
 mod epoch;
@@ -37,7 +38,7 @@ mod window;
 
 use check::Checks;
 use data::Frame;
-use dirs::Dirs;
+
 use drain::Drain;
 use epoch::Epochs;
 use file::{File, Phase};

@@ -444,7 +444,7 @@ fn read_done(r: &mut Reader<'_>) -> Result<DoneItem, WireError> {
     Ok(DoneItem { id, generation, outcome })
 }
 
-fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
+pub(super) fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
     let stage = match r.u8("stage of a failure")? {
         1 => Stage::Walk,
         2 => Stage::Open,

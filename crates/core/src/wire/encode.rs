@@ -579,7 +579,7 @@ fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
     }
 }
 
-fn write_failure(w: &mut Writer<'_>, failure: &Failure) {
+pub(super) fn write_failure(w: &mut Writer<'_>, failure: &Failure) {
     w.u8(match failure.stage {
         Stage::Walk => 1,
         Stage::Open => 2,

@@ -32,6 +32,8 @@ pub mod capability {
     pub const TABLES: u16 = 0x0011;
     /// The far end tells what it chose, and why: `CHOICES`. Without a value.
     pub const CHOICES: u16 = 0x0012;
+    /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for: no end names it yet.
+    pub const HOSTS: u16 = 0x0020;
     /// All that this version knows.
     pub const KNOWN: [u16; 9] =
         [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES, AUTH_ONLY, XXH3, SOURCE_ROOTS];

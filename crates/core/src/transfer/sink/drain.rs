@@ -8,6 +8,7 @@
 use super::Sink;
 use super::file::{File, Phase};
 use crate::ids::{DirId, FileId, Generation};
+use crate::job::ledger::Named;
 use crate::transfer::op::SinkOp;
 use crate::transfer::{Ended, protocol};
 use crate::wire::Failure;
@@ -70,8 +71,9 @@ impl Sink {
         file.journaled = false;
         let slot = file.slot.take();
         if promised {
-            let (path, fingerprint, object_size) = (file.path, file.fingerprint, file.object_size);
-            self.epochs.withdraw(slot, path, fingerprint, object_size, (self.config.tag, file.number));
+            // Whatever it was a part of: without its map it is nobody's.
+            let named = Named { map: None, fingerprint: file.fingerprint, ..file.named(self.config.tag) };
+            self.epochs.withdraw(slot, named);
         }
         let Some(file) = self.files.get_mut(&id) else { return };
         file.writing.clear();

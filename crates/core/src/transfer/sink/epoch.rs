@@ -16,11 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{File, Phase, Sink, SinkAction};
-use crate::digest::{DigestKind, Root, Subtree};
-use crate::entry::Fingerprint;
-use crate::extents::ExtentMap;
+use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
 use crate::ids::{Class, DirId, FileId, Generation, Time};
-use crate::journal::{DoneMark, Log, PathKey, Record, SUBTREES_PER_RECORD};
+use crate::job::ledger::{Ledger, Named};
+use crate::journal::{DoneMark, Log, Record};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd};
 use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome, Stage};
@@ -123,9 +122,6 @@ impl Closing {
 }
 
 pub(super) struct Epochs {
-    /// The journal refused a record. The next ones would hang in a chain that is not there: none is written
-    /// and nothing is acknowledged any more.
-    broken: Option<Failure>,
     open: Open,
     /// What is being synced, by the first file of its commit.
     syncing: BTreeMap<FileId, Closing>,
@@ -141,8 +137,8 @@ pub(super) struct Epochs {
     held: BTreeMap<Set, BTreeMap<FileId, bool>>,
     /// By lane.
     paces: BTreeMap<Lane, Pace>,
-    log: Log,
-    next_slot: u32,
+    /// Once it is broken nothing is acknowledged any more.
+    ledger: Ledger,
     /// Records that were made.
     journaled: u64,
 }
@@ -150,7 +146,6 @@ pub(super) struct Epochs {
 impl Epochs {
     pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
         Epochs {
-            broken: None,
             open: Open::default(),
             syncing: BTreeMap::new(),
             synced: None,
@@ -159,8 +154,7 @@ impl Epochs {
             under_way: BTreeSet::new(),
             held: BTreeMap::new(),
             paces: BTreeMap::new(),
-            log,
-            next_slot,
+            ledger: Ledger::new(log, next_slot),
             journaled: 0,
         }
     }
@@ -204,24 +198,11 @@ impl Epochs {
         self.open.since.get_or_insert(now);
     }
 
-    /// The journal shall promise nothing of this path any more. Without a `slot` the promise is of an earlier
-    /// session: a new one takes it over, and is withdrawn.
-    pub(super) fn withdraw(
-        &mut self,
-        slot: Option<u32>,
-        path: PathKey,
-        fingerprint: Fingerprint,
-        object_size: u32,
-        (tag, number): (u32, u64),
-    ) {
-        let slot = slot.unwrap_or_else(|| {
-            let slot = self.take_slot();
-            let (map, digest) = (None, DigestKind::default());
-            let partial = Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
-            self.open.withdrawn.push(partial);
-            slot
-        });
-        self.open.withdrawn.push(Record::Withdrawn { slot });
+    /// The journal shall promise nothing of this path any more. Without a `slot` the promise is of an earlier session.
+    pub(super) fn withdraw(&mut self, slot: Option<u32>, named: Named) {
+        // Nothing is kept of it: of what digest, and under which map, is all the same.
+        let nothing = SubtreeSet::new(DigestKind::default(), 0);
+        self.ledger.withdraw(slot, named, &nothing, &mut self.open.withdrawn);
         self.open.since.get_or_insert(Time::default());
     }
 
@@ -258,17 +239,12 @@ impl Epochs {
 
     /// Encodes a record that goes to the journal by itself, in its turn.
     pub(super) fn note(&mut self, record: &Record) -> Result<Vec<u8>, Failure> {
-        if let Some(failure) = &self.broken {
-            return Err(failure.clone());
-        }
-        let mut bytes = Vec::new();
-        self.log.append(record, &mut bytes);
-        Ok(bytes)
+        self.ledger.encode(std::slice::from_ref(record))
     }
 
     /// The journal refused a record: those behind it would not be read.
     pub(super) fn break_off(&mut self, failure: &Failure) {
-        self.broken.get_or_insert_with(|| failure.clone());
+        self.ledger.break_off(failure);
     }
 
     /// A record for the next write of the journal, which need not wait for anything.
@@ -278,8 +254,7 @@ impl Epochs {
     }
 
     pub(super) fn take_slot(&mut self) -> u32 {
-        self.next_slot += 1;
-        self.next_slot - 1
+        self.ledger.take_slot()
     }
 
     fn is_due(&self, now: Time) -> bool {
@@ -496,16 +471,10 @@ impl Sink {
                 let _ = file.durable.insert(s.offset, s.len, s.cv);
             }
             let fresh = file.slot.is_none();
-            let slot = *file.slot.get_or_insert_with(|| self.epochs.take_slot());
+            let named = file.named(self.config.tag);
+            let slot = self.epochs.ledger.slot(&mut file.slot, named, &file.durable, &mut records);
             file.journaled = true;
             let maximal: Vec<Subtree> = if fresh {
-                let (path, fingerprint) = (file.path, file.claimed.unwrap_or(file.fingerprint));
-                let (object_size, tag, number) = (file.object_size, self.config.tag, file.number);
-                let map = file.digest.map().map(ExtentMap::digest);
-                let digest = file.durable.kind();
-                let record =
-                    Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
-                records.push(record);
                 let wrong = std::mem::take(&mut file.wrong).into_iter();
                 closing.wrong.extend(wrong.map(|(offset, len)| (*id, *generation, offset, len)));
                 // What was not read yet is where the next run has to look, too.
@@ -517,9 +486,7 @@ impl Sink {
                 maximal.dedup();
                 maximal
             };
-            for chunk in maximal.chunks(SUBTREES_PER_RECORD) {
-                records.push(Record::Durable { slot, subtrees: chunk.to_vec() });
-            }
+            Ledger::say_durable(slot, &maximal, &mut records);
         }
         for (id, root) in &closing.published {
             if let Some(file) = self.files.get(id) {
@@ -528,13 +495,10 @@ impl Sink {
             }
         }
         self.epochs.closing = Some(closing);
-        if let Some(failure) = self.epochs.broken.clone() {
-            return self.epoch_journaled(Err(failure));
-        }
-        let mut bytes = Vec::new();
-        for record in &records {
-            self.epochs.log.append(record, &mut bytes);
-        }
+        let bytes = match self.epochs.ledger.encode(&records) {
+            Ok(bytes) => bytes,
+            Err(failure) => return self.epoch_journaled(Err(failure)),
+        };
         if bytes.is_empty() {
             self.epoch_journaled(Ok(()));
         } else {

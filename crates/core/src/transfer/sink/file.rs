@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use crate::change::Change;
 use crate::digest::{DigestKind, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
-use crate::extents::DataExtent;
+use crate::extents::{DataExtent, ExtentMap};
 use crate::ids::{Class, DirId, FileId, Generation, TargetId};
+use crate::job::ledger::Named;
 use crate::journal::{PathKey, SUBTREE_KEPT_MAX};
 use crate::layout::{Layout, Striping};
 use crate::transfer::op::{LookupItem, Seen, SinkFile};
@@ -122,6 +123,13 @@ impl File {
         let map = self.digest.map().cloned();
         let (parent, name, number) = (self.parent, self.name.clone(), self.number);
         SinkFile { id, parent, name, number, size: self.size(), map }
+    }
+    /// As the journal knows it, under the tag of this session.
+    pub(super) fn named(&self, tag: u32) -> Named {
+        let fingerprint = self.claimed.unwrap_or(self.fingerprint);
+        let map = self.digest.map().map(ExtentMap::digest);
+        let (path, object_size, number) = (self.path, self.object_size, self.number);
+        Named { path, fingerprint, object_size, tag, number, map }
     }
     /// What is asked of its name; the next of its tags to adopt goes with it.
     pub(super) fn lookup(&mut self, id: FileId) -> LookupItem {

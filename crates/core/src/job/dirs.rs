@@ -25,20 +25,20 @@ struct Dir {
 }
 
 /// A directory that was removed from the table.
-pub(super) struct Gone {
-    pub(super) parent: DirId,
-    pub(super) name: Name,
-    pub(super) failure: Option<Failure>,
+pub(crate) struct Gone {
+    pub(crate) parent: DirId,
+    pub(crate) name: Name,
+    pub(crate) failure: Option<Failure>,
 }
 
-pub(super) struct Dirs {
+pub(crate) struct Dirs {
     dirs: HashMap<DirId, Dir>,
     finished: VecDeque<DirId>,
 }
 
 impl Dirs {
     /// The destination root, open.
-    pub(super) fn new() -> Dirs {
+    pub(crate) fn new() -> Dirs {
         let root = Dir {
             parent: DirId::ROOT,
             name: None,
@@ -54,38 +54,38 @@ impl Dirs {
     }
 
     /// Open directories without the root.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.dirs.len() - 1
     }
 
     /// Only the root is left, and nothing is open in it.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.dirs.len() == 1 && self.dirs[&DirId::ROOT].holds == 0
     }
 
     /// The path key of a directory that is not finished.
-    pub(super) fn path(&self, dir: DirId) -> Option<PathKey> {
+    pub(crate) fn path(&self, dir: DirId) -> Option<PathKey> {
         // A withdrawn file comes again after its directory ended; the file holds the directory open.
         self.dirs.get(&dir).map(|d| d.path)
     }
 
     /// No more entries may come in `dir`.
-    pub(super) fn is_ended(&self, dir: DirId) -> bool {
+    pub(crate) fn is_ended(&self, dir: DirId) -> bool {
         self.dirs.get(&dir).is_none_or(|d| d.ended)
     }
 
     /// No more entries may come anywhere.
-    pub(super) fn all_ended(&self) -> bool {
+    pub(crate) fn all_ended(&self) -> bool {
         self.dirs.values().all(|d| d.ended)
     }
 
-    pub(super) fn depth(&self, dir: DirId) -> usize {
+    pub(crate) fn depth(&self, dir: DirId) -> usize {
         self.dirs.get(&dir).map_or(0, |d| d.depth)
     }
 
     /// A directory that is to be made: [`Dirs::made`] must follow. It is not finished before, or its making could begin
     /// when it is forgotten already.
-    pub(super) fn add(&mut self, id: DirId, parent: DirId, name: Name, path: PathKey, meta: Meta) {
+    pub(crate) fn add(&mut self, id: DirId, parent: DirId, name: Name, path: PathKey, meta: Meta) {
         let depth = self.depth(parent) + 1;
         self.hold(parent);
         let (holds, ended, linked, failure) = (1, false, false, None);
@@ -94,7 +94,7 @@ impl Dirs {
     }
 
     /// It was made, or could not be.
-    pub(super) fn made(&mut self, dir: DirId, failure: Option<Failure>) {
+    pub(crate) fn made(&mut self, dir: DirId, failure: Option<Failure>) {
         if let Some(failure) = failure {
             self.fail(dir, failure);
         }
@@ -102,19 +102,19 @@ impl Dirs {
     }
 
     /// Something is open in `dir`.
-    pub(super) fn hold(&mut self, dir: DirId) {
+    pub(crate) fn hold(&mut self, dir: DirId) {
         self.dirs.get_mut(&dir).expect("its path was asked for").holds += 1;
     }
 
     /// Something in `dir` ended.
-    pub(super) fn release(&mut self, dir: DirId) {
+    pub(crate) fn release(&mut self, dir: DirId) {
         let entry = self.dirs.get_mut(&dir).expect("it was held");
         entry.holds -= 1;
         self.check(dir);
     }
 
     /// No more entries in `dir`; false if it is not open or ended before.
-    pub(super) fn end(&mut self, dir: DirId) -> bool {
+    pub(crate) fn end(&mut self, dir: DirId) -> bool {
         match self.dirs.get_mut(&dir) {
             Some(entry) if !entry.ended => {
                 entry.ended = true;
@@ -133,27 +133,34 @@ impl Dirs {
     }
 
     /// Up to `count` directories whose metadata can be set now.
-    pub(super) fn take_finished(&mut self, count: usize) -> Vec<(DirId, Meta)> {
+    pub(crate) fn take_finished(&mut self, count: usize) -> Vec<(DirId, Meta)> {
         let count = count.min(self.finished.len());
         self.finished.drain(..count).map(|dir| (dir, self.dirs[&dir].meta)).collect()
     }
 
+    /// Who was to finish it is gone: it can be taken once more.
+    pub(crate) fn again(&mut self, dir: DirId) {
+        if self.dirs.contains_key(&dir) {
+            self.finished.push_front(dir);
+        }
+    }
+
     /// The directory could not be made.
-    pub(super) fn fail(&mut self, dir: DirId, failure: Failure) {
+    pub(crate) fn fail(&mut self, dir: DirId, failure: Failure) {
         if let Some(entry) = self.dirs.get_mut(&dir) {
             entry.failure = Some(failure);
         }
     }
 
     /// A finished directory leaves the table.
-    pub(super) fn remove(&mut self, dir: DirId) -> Option<Gone> {
+    pub(crate) fn remove(&mut self, dir: DirId) -> Option<Gone> {
         let entry = self.dirs.remove(&dir)?;
         self.release(entry.parent);
         Some(Gone { parent: entry.parent, name: entry.name?, failure: entry.failure })
     }
 
     /// `dir` and those above it whose names are not on media yet.
-    pub(super) fn unlinked(&self, dir: DirId) -> Vec<DirId> {
+    pub(crate) fn unlinked(&self, dir: DirId) -> Vec<DirId> {
         let mut chain = vec![dir];
         let mut at = dir;
         while let Some(entry) = self.dirs.get(&at).filter(|d| !d.linked) {
@@ -164,7 +171,7 @@ impl Dirs {
     }
 
     /// Directories in `synced` were synced: the names of their children are on media.
-    pub(super) fn mark_linked(&mut self, dir: DirId) {
+    pub(crate) fn mark_linked(&mut self, dir: DirId) {
         let mut at = dir;
         while let Some(entry) = self.dirs.get_mut(&at).filter(|d| !d.linked) {
             entry.linked = true;

@@ -1,0 +1,430 @@
+//! Entries: what the walk announces, and where each of them stands.
+//!
+//! In: announcements, generations that the source takes back. Out: files for the queue.
+//! Invariants: what is announced fits the limits and lies in an open directory; a file that comes again is the one that
+//! was withdrawn, under a higher generation; temporaries that somebody might still give its name stay known until it has
+//! its name or they are removed.
+
+use super::*;
+use crate::entry::DEPTH_MAX;
+use crate::journal::SUBTREE_KEPT_MAX;
+use crate::transfer::protocol;
+
+/// A pair that acts, under its lease.
+pub(super) type At = (PairId, Lease);
+
+/// Where a file is between its announcement and its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nobody has it.
+    New,
+    /// One pair has all of it and may give it its name.
+    Whole,
+    /// One pair looks what stands there, and makes or finds its temporary.
+    Beginning,
+    /// It goes in ranges.
+    Shared,
+    /// All of it is durable: the source is looked at.
+    Sealing(Option<At>),
+    /// Some end gives it its name.
+    Publishing(Option<At>),
+    /// It has its name, and the journal is told.
+    Published,
+    /// The source took this generation back; another comes.
+    Withdrawn,
+    /// It is over when what is left of it is removed.
+    Ending(Ended, Option<At>),
+}
+
+/// Parts of a file that were written before, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Old {
+    pub(super) temp: Temp,
+    pub(super) parts: SubtreeSet,
+}
+
+/// A range that a pair has.
+#[derive(Clone, Debug)]
+pub(super) struct Out {
+    /// Where it lies, of what is read; and where it is written.
+    pub(super) from: Temp,
+    pub(super) to: Temp,
+    pub(super) end: u64,
+    pub(super) kind: WorkKind,
+    pub(super) at: At,
+    /// What of it is not persisted yet, bytes, as far as it was said.
+    pub(super) left: u64,
+    /// It was asked for what it has not begun.
+    pub(super) asked: Option<(u64, Time)>,
+}
+
+pub(super) struct File {
+    pub(super) generation: Generation,
+    pub(super) parent: DirId,
+    pub(super) path: PathKey,
+    pub(super) is_link: bool,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) object_size: u32,
+    pub(super) phase: Phase,
+    pub(super) temp: Temp,
+    /// Something may stand under the name of its temporary.
+    pub(super) touched: bool,
+    /// Temporaries of it that somebody might still give its name, or that are left.
+    pub(super) former: Vec<Temp>,
+    /// An end that was to give it its name is gone: it may have it already, or get it.
+    pub(super) name_lost: bool,
+    /// Leases that ended and are not written down yet.
+    pub(super) fences: u32,
+    /// What the journal of this run says, as made in this run.
+    pub(super) durable: SubtreeSet,
+    /// What is expected elsewhere and not read yet: what an earlier run's journal said, and what is durable in temporaries that
+    /// somebody may still write into.
+    pub(super) olds: Vec<Old>,
+    pub(super) slot: Option<u32>,
+    /// By where they begin; disjoint.
+    pub(super) out: BTreeMap<u64, Out>,
+    pub(super) queued: bool,
+    pub(super) restarts: u8,
+    /// What it is published with; of what one pair had, what it said.
+    pub(super) root: Option<Root>,
+    /// The new temporary that it is published from, if it is copied for that.
+    pub(super) copy: Option<Temp>,
+    /// Who gave it its name.
+    pub(super) by: Option<At>,
+}
+
+impl File {
+    pub(super) fn size(&self) -> u64 {
+        self.fingerprint.size
+    }
+
+    /// Ranges of it begin at multiples of this.
+    pub(super) fn unit(&self) -> u64 {
+        let page = if haul_mutant::removed("ranges-begin-at-pages") { 1 } else { PAGE_LEN };
+        page.max(u64::from(self.object_size))
+    }
+
+    /// Every byte is durable, and nobody has a range of it.
+    pub(super) fn is_whole(&self) -> bool {
+        self.phase == Phase::Shared && self.out.is_empty() && self.durable.is_complete()
+    }
+
+    /// The root of what is durable.
+    pub(super) fn durable_root(&self) -> Option<Root> {
+        let mut all = match self.durable.map() {
+            Some(map) => SubtreeSet::with_map(self.durable.kind(), map.clone()),
+            None => SubtreeSet::new(self.durable.kind(), self.size()),
+        };
+        for subtree in self.durable.iter() {
+            all.insert(subtree.offset, subtree.len, subtree.cv).ok()?;
+        }
+        all.root()
+    }
+
+    /// Where the last range that a pair has and that has bytes in this one ends.
+    pub(super) fn out_over(&self, begin: u64, end: u64) -> Option<u64> {
+        self.out.range(..end).map(|(_, out)| out.end).filter(|end| *end > begin).max()
+    }
+
+    /// A part that was written before, has bytes in the range, and of which nobody has any.
+    pub(super) fn old_in(&self, offset: u64, len: u64) -> Option<(Temp, Subtree)> {
+        let within = |old: &'_ Old| {
+            let mut parts = old.parts.touching(offset, len);
+            let free = parts.find(|part| self.out_over(part.offset, part.offset + part.len).is_none());
+            free.map(|part| (old.temp, part))
+        };
+        self.olds.iter().find_map(within)
+    }
+
+    /// Whether anything in the range was written before.
+    pub(super) fn has_old_in(&self, offset: u64, len: u64) -> bool {
+        self.olds.iter().any(|old| old.parts.touching(offset, len).next().is_some())
+    }
+
+    /// Where the next part begins that was written before.
+    pub(super) fn next_old(&self, from: u64) -> Option<u64> {
+        let next = |old: &Old| old.parts.touching(from, self.size()).next().map(|part| part.offset);
+        self.olds.iter().filter_map(next).min()
+    }
+
+    /// This is to be taken over from another temporary, if it can be: two ends must not write one page for that.
+    pub(super) fn expect(&mut self, temp: Temp, part: Subtree) {
+        let unit = self.unit();
+        let at_edges = part.offset.is_multiple_of(unit)
+            && (part.len.is_multiple_of(unit) || part.offset + part.len == self.size());
+        if temp != self.temp && !at_edges {
+            return;
+        }
+        if let Some(old) = self.olds.iter_mut().find(|old| old.temp == temp) {
+            let _ = old.parts.insert(part.offset, part.len, part.cv);
+        } else {
+            let mut parts = self.durable.fresh();
+            let _ = parts.insert(part.offset, part.len, part.cv);
+            self.olds.push(Old { temp, parts });
+        }
+    }
+
+    /// The part that begins here was read.
+    pub(super) fn expect_no_more(&mut self, temp: Temp, offset: u64) {
+        for old in self.olds.iter_mut().filter(|old| old.temp == temp) {
+            old.parts.remove(offset);
+        }
+        self.olds.retain(|old| !old.parts.is_empty());
+    }
+
+    /// Of this range nothing need be read any more.
+    pub(super) fn have(&mut self, offset: u64, len: u64) {
+        for old in &mut self.olds {
+            let parts: Vec<Subtree> = old.parts.touching(offset, len).collect();
+            let inside = parts.iter().filter(|p| p.offset >= offset && p.offset + p.len <= offset + len);
+            for part in inside {
+                old.parts.remove(part.offset);
+            }
+        }
+        self.olds.retain(|old| !old.parts.is_empty());
+    }
+
+    /// Somebody may still write into its temporary: it goes on in a new one, into which what is durable is taken over.
+    pub(super) fn move_to(&mut self, temp: Temp) {
+        let left = std::mem::replace(&mut self.temp, temp);
+        self.former.push(left);
+        self.slot = None;
+        let fresh = self.durable.fresh();
+        let durable = Old { temp: left, parts: std::mem::replace(&mut self.durable, fresh) };
+        // What was only to be read where it lies is to be taken over now.
+        for old in std::mem::take(&mut self.olds).into_iter().chain([durable]) {
+            old.parts.iter().for_each(|part| self.expect(old.temp, part));
+        }
+    }
+
+    pub(super) fn named(&self) -> ledger::Named {
+        ledger::Named {
+            path: self.path,
+            fingerprint: self.fingerprint,
+            object_size: self.object_size,
+            tag: self.temp.tag,
+            number: self.temp.number,
+            map: self.durable.map().map(ExtentMap::digest),
+        }
+    }
+}
+
+/// An empty set as the journal keeps them.
+fn kept(kind: DigestKind, size: u64, map: Option<&ExtentMap>) -> SubtreeSet {
+    match map {
+        Some(map) => SubtreeSet::capped_with_map(kind, map.clone(), SUBTREE_KEPT_MAX),
+        None => SubtreeSet::capped(kind, size, SUBTREE_KEPT_MAX),
+    }
+}
+
+impl Coordinator {
+    fn check_new(&self, id: FileId, parent: DirId) -> Result<PathKey, Refused> {
+        if self.open_entries() >= self.config.entries_max as usize {
+            return Err(Refused::TooMany);
+        }
+        if self.files.contains_key(&id) || self.dirs.path(id.as_dir()).is_some() {
+            return Err(Refused::Twice);
+        }
+        match self.dirs.path(parent).filter(|_| !self.dirs.is_ended(parent)) {
+            Some(path) => Ok(path),
+            None => Err(Refused::NoDirectory),
+        }
+    }
+
+    /// The walk announces a directory. Ends make it when they need it.
+    ///
+    /// # Errors
+    /// If it cannot be; nothing changed.
+    pub fn handle_dir(&mut self, id: DirId, parent: DirId, name: Name, meta: Meta) -> Result<(), Refused> {
+        let path = self.check_new(id.as_file(), parent)?.child(&name);
+        if self.dirs.depth(parent) >= DEPTH_MAX {
+            return Err(Refused::TooDeep);
+        }
+        self.dirs.add(id, parent, name, path, meta);
+        self.dirs.made(id, None);
+        Ok(())
+    }
+
+    /// No more entries are announced in `dir`.
+    ///
+    /// # Errors
+    /// If it is not open, or ended before.
+    pub fn handle_dir_ended(&mut self, dir: DirId) -> Result<(), Refused> {
+        if self.dirs.end(dir) { Ok(()) } else { Err(Refused::NoDirectory) }
+    }
+
+    /// The walk announces what is no file and no directory: one pair makes it.
+    ///
+    /// # Errors
+    /// If it cannot be; nothing changed.
+    pub fn handle_link(&mut self, id: FileId, parent: DirId, name: Name) -> Result<(), Refused> {
+        self.check_new(id, parent)?;
+        let (generation, fingerprint, object_size) = (Generation(0), Fingerprint::default(), 0);
+        let spec = FileSpec { id, generation, parent, name, fingerprint, object_size, map: None };
+        self.add_file(spec, true);
+        Ok(())
+    }
+
+    /// The walk announces a file; or one that was withdrawn, under a higher generation.
+    ///
+    /// # Errors
+    /// If it cannot be; nothing changed.
+    pub fn handle_file(&mut self, spec: FileSpec) -> Result<(), Refused> {
+        match self.files.get(&spec.id) {
+            Some(old) if old.phase == Phase::Withdrawn && old.generation < spec.generation => {
+                let old = self.files.remove(&spec.id).expect("it was just there");
+                // Its directory stays held.
+                let (id, former, restarts) = (spec.id, old.former, old.restarts);
+                let file = self.make_file(spec, false, former, restarts);
+                self.files.insert(id, file);
+                self.enqueue(id);
+                Ok(())
+            }
+            _ => {
+                self.check_new(spec.id, spec.parent)?;
+                self.add_file(spec, false);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_file(&mut self, spec: FileSpec, is_link: bool) {
+        self.dirs.hold(spec.parent);
+        let id = spec.id;
+        let file = self.make_file(spec, is_link, Vec::new(), 0);
+        self.files.insert(id, file);
+        self.enqueue(id);
+    }
+
+    fn make_file(&mut self, spec: FileSpec, is_link: bool, former: Vec<Temp>, restarts: u8) -> File {
+        let FileSpec { id: _, generation, parent, name, fingerprint, object_size, map } = spec;
+        let path = self.dirs.path(parent).expect("its directory is open").child(&name);
+        let (size, kind, map) = (fingerprint.size, self.config.digest, map.filter(|map| !map.is_full()));
+        let mut file = File {
+            generation,
+            parent,
+            path,
+            is_link,
+            fingerprint,
+            object_size,
+            phase: Phase::New,
+            temp: self.take_temp(),
+            touched: false,
+            former,
+            name_lost: false,
+            fences: 0,
+            durable: kept(kind, size, map.as_ref()),
+            olds: Vec::new(),
+            slot: None,
+            out: BTreeMap::new(),
+            queued: false,
+            restarts,
+            root: None,
+            copy: None,
+            by: None,
+        };
+        let digest = map.as_ref().map(ExtentMap::digest);
+        let fits = |old: &crate::journal::Partial| {
+            old.fingerprint == fingerprint && old.map == digest && old.subtrees.kind() == kind
+        };
+        // A second entry of one name must not write into the temporary of the first: each promise is taken once.
+        if let Some(old) = self.resume.partials.remove(&path) {
+            let temp = Temp { tag: old.tag, number: old.number };
+            let written_late = self.may_be_overtaken && !haul_mutant::removed("written-late-is-left");
+            if written_late || !fits(&old) {
+                file.former.push(temp);
+            } else {
+                file.temp = temp;
+                file.touched = true;
+            }
+            if fits(&old) {
+                old.subtrees.iter().for_each(|part| file.expect(temp, part));
+            }
+        }
+        file
+    }
+
+    /// The source of a pair says that a generation is not what it was announced as. `retry`: it comes again under a higher
+    /// one; else the file is given up.
+    pub fn handle_withdrawn(
+        &mut self,
+        (pair, lease): (PairId, Lease),
+        id: FileId,
+        generation: Generation,
+        retry: bool,
+        failure: Option<Failure>,
+    ) {
+        if !self.hears(pair, lease) {
+            return;
+        }
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        // What was looked at after the last read is what it was; that it changed since is another copy's matter.
+        if matches!(
+            file.phase,
+            Phase::Publishing(_) | Phase::Published | Phase::Withdrawn | Phase::Ending(..)
+        ) {
+            return;
+        }
+        self.revoke(id, Some(pair));
+        self.forget_parts(id);
+        match retry {
+            true => self.set_phase(id, Phase::Withdrawn),
+            false => {
+                let failure = failure.unwrap_or_else(|| protocol("the source gave it up"));
+                self.begin_end(id, Ended::Failed(failure));
+            }
+        }
+    }
+
+    /// Nobody works at the file any more, and what was written of it counts for nothing. A later one begins with a temporary
+    /// of its own, so that whoever has not heard of it writes into the old one.
+    pub(super) fn revoke(&mut self, id: FileId, but: Option<PairId>) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let generation = file.generation;
+        let out = std::mem::take(&mut file.out);
+        let mut holders: Vec<At> = out.values().map(|out| out.at).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        for (offset, out) in &out {
+            self.unload(id, *offset, out);
+        }
+        self.leave_act(id);
+        for (pair, lease) in holders.into_iter().filter(|(pair, _)| Some(*pair) != but) {
+            self.actions.push_back(Action::Revoke { pair, lease, id, generation });
+        }
+    }
+
+    /// The journal is told that nothing of the file is there, if it was told otherwise; its temporary is one of the former.
+    pub(super) fn forget_parts(&mut self, id: FileId) {
+        let temp = self.take_temp();
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let promised = file.slot.is_some() || !file.olds.is_empty();
+        let (slot, named) = (file.slot.take(), file.named());
+        let old = std::mem::replace(&mut file.temp, temp);
+        if std::mem::take(&mut file.touched) {
+            file.former.push(old);
+        }
+        file.name_lost = false;
+        file.durable = file.durable.fresh();
+        file.olds.clear();
+        if promised {
+            self.push_fact(Fact::Forgotten { slot, named, kind: self.config.digest });
+        }
+    }
+
+    pub(super) fn set_phase(&mut self, id: FileId, phase: Phase) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.phase = phase;
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id).filter(|file| !file.queued && file.fences == 0) else {
+            return;
+        };
+        if matches!(file.phase, Phase::New | Phase::Shared) {
+            file.queued = true;
+            self.queue.push_back(id);
+        }
+    }
+}

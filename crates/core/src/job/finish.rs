@@ -1,0 +1,274 @@
+//! The end of entries: sealed, published by one end, removed, or failed; and of directories.
+//!
+//! In: files of which every byte is durable, answers of ends. Out: looks at the source, names to be given, what is to be
+//! removed, entries and directories that ended.
+//! Invariants: the source is looked at after the last byte is durable; one end at a time has a file's name to give; an
+//! entry ends once, and its directory is released with it.
+
+use super::entry::{At, Phase};
+use super::*;
+use crate::change::Change;
+use crate::transfer::other_end;
+use crate::wire::Stage;
+
+impl Coordinator {
+    /// Something happened to a file: whatever can be done with it next is.
+    pub(super) fn advance(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.fences == 0) else { return };
+        if file.is_whole() {
+            file.phase = Phase::Sealing(None);
+        }
+        match file.phase {
+            Phase::New | Phase::Shared => self.enqueue(id),
+            Phase::Sealing(None) | Phase::Publishing(None) | Phase::Ending(_, None) => {
+                self.acts.push_back(id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives seals, publications and removals to pairs.
+    pub(super) fn run_acts(&mut self) {
+        while let Some(id) = self.acts.front().copied() {
+            let Some(pair) = self.best(false) else { return };
+            let lease = self.pairs[&pair].lease;
+            self.acts.pop_front();
+            let spare = self.take_temp();
+            let Some(file) = self.files.get_mut(&id).filter(|file| file.fences == 0) else { continue };
+            let generation = file.generation;
+            let action = match &mut file.phase {
+                Phase::Sealing(act @ None) => {
+                    *act = Some((pair, lease));
+                    Action::Seal { pair, lease, id, generation }
+                }
+                Phase::Publishing(act @ None) => {
+                    *act = Some((pair, lease));
+                    let root = file.root.expect("it was sealed");
+                    let way = match file.name_lost {
+                        true => Way::Copy { to: spare },
+                        false => Way::Rename,
+                    };
+                    file.copy = file.name_lost.then_some(spare);
+                    let (temp, former) = (file.temp, file.former.clone());
+                    let publication = Publication { id, generation, temp, root, way, former };
+                    Action::Publish { pair, lease, publication }
+                }
+                Phase::Ending(end, act @ None) => {
+                    let own = Some(file.temp).filter(|_| file.touched);
+                    let temps: Vec<Temp> = file.former.iter().copied().chain(own).collect();
+                    if temps.is_empty() {
+                        let end = end.clone();
+                        self.end_entry(id, end, None);
+                        continue;
+                    }
+                    *act = Some((pair, lease));
+                    Action::Discard { pair, lease, id, temps }
+                }
+                _ => continue,
+            };
+            let held = self.pairs.get_mut(&pair).expect("it was chosen");
+            held.acts.insert(id);
+            self.actions.push_back(action);
+        }
+    }
+
+    /// The pair that seals, publishes or removes a file has nothing more to do with it.
+    pub(super) fn leave_act(&mut self, id: FileId) {
+        let Some(file) = self.files.get(&id) else { return };
+        let (Phase::Sealing(Some((pair, lease)))
+        | Phase::Publishing(Some((pair, lease)))
+        | Phase::Ending(_, Some((pair, lease)))) = file.phase
+        else {
+            return;
+        };
+        if let Some(held) = self.pairs.get_mut(&pair).filter(|held| held.lease == lease) {
+            held.acts.remove(&id);
+        }
+    }
+
+    /// The source was looked at after the last byte was durable, and is what was announced. `root`: it made one by itself, as it
+    /// does where only its ctime changed.
+    pub fn handle_sealed(&mut self, at: At, id: FileId, generation: Generation, root: Option<Root>) {
+        if !self.hears(at.0, at.1) {
+            return;
+        }
+        let seals = |file: &&File| file.generation == generation && file.phase == Phase::Sealing(Some(at));
+        if self.files.get(&id).filter(seals).is_none() {
+            return;
+        }
+        self.leave_act(id);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.root = file.durable_root();
+        match file.root {
+            Some(own) if root.is_none_or(|root| root == own) => {
+                file.phase = Phase::Publishing(None);
+                self.acts.push_back(id);
+            }
+            _ => self.restart(id),
+        }
+    }
+
+    /// The end gave an entry its name, on media: one that it had all of, or that it was told to publish. `root`: of the bytes that
+    /// it wrote, or read for that; `None` of what is no file.
+    pub fn handle_published(
+        &mut self,
+        at: At,
+        id: FileId,
+        generation: Generation,
+        result: Result<Option<Root>, Failure>,
+    ) {
+        if !self.hears(at.0, at.1) {
+            return;
+        }
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        let whole = |out: &entry::Out| out.at == at && out.kind == WorkKind::Whole;
+        let had_all = file.phase == Phase::Whole && file.out.get(&0).is_some_and(whole);
+        if !had_all && file.phase != Phase::Publishing(Some(at)) {
+            return self.violates(at, "a name given that it was not told to give");
+        }
+        let root = match result {
+            Ok(root) => root,
+            Err(failure) if failure.stage == Stage::Digest && !had_all => {
+                self.leave_act(id);
+                return self.restart(id);
+            }
+            Err(failure) => return self.handle_failed(at, id, generation, failure),
+        };
+        if root.is_none() != file.is_link || (!had_all && root != file.root) {
+            return self.violates(at, "a name given to something else");
+        }
+        self.leave_act(id);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.root = root;
+        file.phase = Phase::Published;
+        file.by = Some(at);
+        let out = if had_all { file.out.remove(&0) } else { None };
+        if let Some(out) = out
+            && let Some(held) = self.pairs.get_mut(&at.0)
+        {
+            held.works.remove(&(id, 0));
+            held.did(pairs::cost(&out), self.now);
+        }
+        if self.facts_len >= FACTS_MAX {
+            return self.violates(at, "more names given than anybody can write down");
+        }
+        self.push_fact(Fact::Published { at, id, generation });
+    }
+
+    /// An entry need not be moved, says a pair that was to begin with it: it is there, or may not be touched.
+    pub fn handle_not_needed(&mut self, at: At, id: FileId, generation: Generation, end: Ended) {
+        if self.hears(at.0, at.1) && self.has(at, id, generation) {
+            let begins = |file: &&File| matches!(file.phase, Phase::Whole | Phase::Beginning);
+            match self.files.get(&id).filter(begins) {
+                Some(_) => self.give_up(at, id, end),
+                None => self.violates(at, "an entry that was begun needs not be moved"),
+            }
+        }
+    }
+
+    /// A pair cannot do with an entry what it was to do.
+    pub fn handle_failed(&mut self, at: At, id: FileId, generation: Generation, failure: Failure) {
+        if self.hears(at.0, at.1) && self.has(at, id, generation) {
+            self.give_up(at, id, Ended::Failed(failure));
+        }
+    }
+
+    /// Whether a pair has something to do with a file.
+    fn has(&self, at: At, id: FileId, generation: Generation) -> bool {
+        self.files.get(&id).is_some_and(|file| {
+            let acts = matches!(
+                file.phase,
+                Phase::Sealing(Some(act)) | Phase::Publishing(Some(act)) if act == at
+            );
+            file.generation == generation && (acts || file.out.values().any(|out| out.at == at))
+        })
+    }
+
+    fn give_up(&mut self, at: At, id: FileId, end: Ended) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if file.phase == Phase::Whole {
+            // Who had all of it left nothing.
+            file.touched = false;
+        }
+        self.revoke(id, Some(at.0));
+        self.begin_end(id, end);
+    }
+
+    /// What was to be published is not what was written: all of it comes again, a few times.
+    fn restart(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        file.restarts += 1;
+        let over = file.restarts > RESTARTS_MAX;
+        // The copy that could not be made may be left.
+        file.former.extend(file.copy.take());
+        self.forget_parts(id);
+        if over {
+            let text =
+                "what was read back before its publication was not what had been written, several times";
+            let failure = Failure { stage: Stage::Digest, errno: 0, text: text.into() };
+            return self.begin_end(id, Ended::Failed(failure));
+        }
+        self.set_phase(id, Phase::New);
+        self.advance(id);
+    }
+
+    /// An entry is over when nothing is left of it.
+    pub(super) fn begin_end(&mut self, id: FileId, end: Ended) {
+        let Some(file) = self.files.get(&id) else { return };
+        if file.slot.is_some() || !file.olds.is_empty() || file.touched {
+            self.forget_parts(id);
+        }
+        self.set_phase(id, Phase::Ending(end, None));
+        self.advance(id);
+    }
+
+    /// What was left of an entry is removed, or cannot be.
+    pub fn handle_discarded(&mut self, at: At, id: FileId) {
+        if !self.hears(at.0, at.1) {
+            return;
+        }
+        let Some(file) = self.files.get(&id) else { return };
+        if let Phase::Ending(end, Some(act)) = &file.phase
+            && *act == at
+        {
+            let end = end.clone();
+            self.leave_act(id);
+            self.end_entry(id, end, None);
+        }
+    }
+
+    pub(super) fn end_entry(&mut self, id: FileId, end: Ended, root: Option<Root>) {
+        let Some(file) = self.files.remove(&id) else { return };
+        self.dirs.release(file.parent);
+        self.actions.push_back(Action::Ended { id, generation: file.generation, end, root });
+    }
+
+    /// Directories in which everything ended are finished, each by one pair.
+    pub(super) fn finish_dirs(&mut self) {
+        let Some(pair) = self.best(false) else { return };
+        let finished = self.dirs.take_finished(ITEMS_MAX);
+        let Some(held) = self.pairs.get_mut(&pair) else { return };
+        let lease = held.lease;
+        for (dir, meta) in finished {
+            held.dirs.insert(dir);
+            self.actions.push_back(Action::FinishDir { pair, lease, dir, meta });
+        }
+    }
+
+    /// A directory has its metadata, or cannot get it.
+    pub fn handle_finished_dir(&mut self, at: At, dir: DirId, result: Result<Change, Failure>) {
+        if !self.hears(at.0, at.1) {
+            return;
+        }
+        if !self.pairs.get_mut(&at.0).is_some_and(|held| held.dirs.remove(&dir)) {
+            return self.violates(at, "a directory finished that it was not told to finish");
+        }
+        let Some(gone) = self.dirs.remove(dir) else { return };
+        let end = match gone.failure.map_or(result, Err) {
+            Ok(change) => other_end(change),
+            Err(failure) => Ended::Failed(failure),
+        };
+        let (id, generation, root) = (dir.as_file(), Generation(0), None);
+        self.actions.push_back(Action::Ended { id, generation, end, root });
+    }
+}
