@@ -12,8 +12,8 @@ use crate::schedule::table::{Table, UnwellTargets};
 use crate::stage::{Processors, StageTime};
 
 /// The protocol version that this program speaks, and the oldest that it understands.
-pub const VERSION: u16 = 2;
-pub const VERSION_MIN: u16 = 2;
+pub const VERSION: u16 = 3;
+pub const VERSION_MIN: u16 = 3;
 
 /// Most entries in one [`Message::Announce`].
 pub const ANNOUNCE_ENTRIES_MAX: usize = 1024;
