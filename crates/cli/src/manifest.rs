@@ -7,13 +7,13 @@
 //! A FILE that is no plain file (a pipe, `/dev/stdout`) gets its lines as they come, and has no FILE.json.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
 
-use crate::output::{self, Place, Temporary};
+use crate::output::{self, Place, Spot, Temporary};
 use crate::report::json::PathFields;
 
 /// Longest line of a FILE.json: the longest path of an entry, each byte of it escaped, and as much again in base64.
@@ -25,7 +25,7 @@ pub struct Manifest {
     /// Made when the first name needs it.
     json: Option<Part>,
     /// `None`: FILE is a stream, and nothing lies beside it.
-    json_path: Option<PathBuf>,
+    beside: Option<Spot>,
     counts: Counts,
 }
 
@@ -72,8 +72,8 @@ pub fn json_beside(path: &Path) -> PathBuf {
 /// Why `--manifest` cannot have this name: what stands as FILE.json is no list of ours.
 pub fn foreign_json(path: &Path) -> Option<String> {
     let json = json_beside(path);
-    // A stream has nothing beside it.
-    if is_ours_or_nothing(&json) || matches!(output::place(path), Ok(Place::Stream(_))) {
+    // A stream has nothing beside it; what else is wrong with the name is for others to say.
+    if !matches!(output::place(path), Ok(Place::File(_))) || beside(&json).is_ok() {
         return None;
     }
     let (name, json) = (path.display(), json.display());
@@ -83,18 +83,25 @@ pub fn foreign_json(path: &Path) -> Option<String> {
     ))
 }
 
-/// Whether FILE.json may be replaced or removed. An empty one may not: none of ours is.
-fn is_ours_or_nothing(json: &Path) -> bool {
-    if haul_mutant::removed("foreign-json-stays") {
-        return true;
+/// Where FILE.json lies, and what stands there: nothing, or a list of ours, which may be replaced or removed.
+fn beside(json: &Path) -> io::Result<(Spot, Option<File>)> {
+    let foreign =
+        || io::Error::other(format!("{} is no list of haul's; it was left as it is", json.display()));
+    let Ok(Place::File(spot)) = output::place(json) else { return Err(foreign()) };
+    let old = old_list(&spot).map_err(|_| foreign())?;
+    Ok((spot, old))
+}
+
+/// The list of ours that stands there, if any. An empty one is foreign: none of ours is.
+fn old_list(spot: &Spot) -> io::Result<Option<File>> {
+    let Some(file) = spot.read()? else { return Ok(None) };
+    if is_ours(&file) || haul_mutant::removed("foreign-json-stays") {
+        return Ok(Some(file));
     }
-    match fs::symlink_metadata(json) {
-        Err(error) => return error.kind() == io::ErrorKind::NotFound,
-        // What a link leads to is looked at; one that leads nowhere is not ours.
-        Ok(_) if !fs::metadata(json).is_ok_and(|meta| meta.is_file()) => return false,
-        Ok(_) => {}
-    }
-    let Ok(file) = File::open(json) else { return false };
+    Err(io::Error::other(format!("{} is no list of haul's; it was left as it is", spot.path().display())))
+}
+
+fn is_ours(file: &File) -> bool {
     let (mut reader, mut line, mut lines) = (BufReader::new(file), Vec::new(), 0);
     loop {
         line.clear();
@@ -121,8 +128,11 @@ impl Manifest {
     /// The temporary next to `path` cannot be made, or the stream not opened.
     pub fn create(path: &Path) -> io::Result<Manifest> {
         let place = output::place(path)?;
-        let json_path = matches!(place, Place::File(_)).then(|| json_beside(path));
-        Ok(Manifest { plain: Part::create(&place)?, json: None, json_path, counts: Counts::default() })
+        let beside = match &place {
+            Place::File(_) => Some(beside(&json_beside(path))?.0),
+            Place::Stream(_) => None,
+        };
+        Ok(Manifest { plain: Part::create(&place)?, json: None, beside, counts: Counts::default() })
     }
 
     /// Adds a file.
@@ -132,13 +142,13 @@ impl Manifest {
             self.counts.plain += 1;
             return self.plain.out.write_all(line.as_bytes());
         }
-        let Some(json_path) = &self.json_path else {
+        let Some(beside) = &self.beside else {
             self.counts.left_out += 1;
             return Ok(());
         };
         let part = match &mut self.json {
             Some(part) => part,
-            none => none.insert(Part::create(&output::place(json_path)?)?),
+            none => none.insert(Part::create(&Place::File(beside.clone()))?),
         };
         self.counts.json += 1;
         serde_json::to_writer(&mut part.out, &Line { path: PathFields::new(path), blake3: &hex })?;
@@ -147,23 +157,42 @@ impl Manifest {
 
     /// Puts both lists under their names. A FILE.json of an earlier run that this one does not need is removed,
     /// for it would be taken for a part of this manifest.
+    ///
+    /// # Errors
+    /// Both are as they were; if FILE.json alone could not follow, the error says so.
     pub fn finish(mut self) -> io::Result<Counts> {
-        if let Some(json_path) = &self.json_path {
-            // Hours may have gone by.
-            if !is_ours_or_nothing(json_path) {
-                let text = format!("{} is no list of haul's; it was left as it is", json_path.display());
-                return Err(io::Error::other(text));
-            }
-            match self.json.take() {
-                Some(part) => part.finish()?,
-                None => match fs::remove_file(json_path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                },
+        let Some(beside) = &self.beside else {
+            self.plain.finish()?;
+            return Ok(self.counts);
+        };
+        // Hours may have gone by.
+        let old = old_list(beside)?;
+        if let Some(part) = &mut self.json {
+            part.out.flush()?;
+            part.out.get_ref().sync_data()?;
+        }
+        if haul_mutant::removed("both-lists-or-none")
+            && let Some(old) = &old
+        {
+            beside.remove(old)?;
+        }
+        // The old lists stay until the new one stands.
+        self.plain.finish()?;
+        let followed = match (self.json.take(), old) {
+            (Some(part), _) => part.finish(),
+            (None, Some(old)) => beside.remove(&old),
+            (None, None) => Ok(()),
+        };
+        match followed {
+            Ok(()) => Ok(self.counts),
+            Err(error) => {
+                let json = beside.path().display();
+                Err(io::Error::new(
+                    error.kind(),
+                    format!("it is written, but {json} beside it is not its own: {error}"),
+                ))
             }
         }
-        self.plain.finish()?;
-        Ok(self.counts)
     }
 }
 
@@ -202,6 +231,7 @@ fn line(path: &[u8], hex: &str) -> Option<String> {
 mod tests {
     use super::*;
     use std::ffi::OsStr;
+    use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::process::Command;
 
@@ -279,6 +309,29 @@ mod tests {
         assert!(!dir.path().join("sums.json").exists());
     }
 
+    /// Goal: where FILE cannot get its name, FILE.json of the run before stays with it.
+    /// Method: FILE becomes a directory while the manifest is made, with and without a name that needs FILE.json.
+    #[test]
+    fn both_lists_change_or_none() {
+        for odd in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (list, json) = (dir.path().join("sums"), dir.path().join("sums.json"));
+            let mut manifest = Manifest::create(&list).unwrap();
+            manifest.add(b"\xff", &[0; 32]).unwrap();
+            manifest.finish().unwrap();
+            let before = fs::read(&json).unwrap();
+            let mut manifest = Manifest::create(&list).unwrap();
+            if odd {
+                manifest.add(b"cr\r", &[0; 32]).unwrap();
+            }
+            fs::remove_file(&list).unwrap();
+            fs::create_dir(&list).unwrap();
+            assert!(manifest.finish().is_err());
+            assert_eq!(fs::read(&json).unwrap(), before);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary is left");
+        }
+    }
+
     /// Goal: a FILE.json that is no list of ours is neither replaced nor removed, also if it comes while the run lasts; one of
     /// ours is known.
     /// Method: what people have under such names, and lists that are nearly ours, with and without a name that needs one.
@@ -305,6 +358,7 @@ mod tests {
             for odd in [false, true] {
                 let mut manifest = Manifest::create(&list).unwrap();
                 fs::write(&json, &content).unwrap();
+                assert_eq!(Manifest::create(&list).is_ok(), known, "{content:?}");
                 assert_eq!(foreign_json(&list).is_none(), known, "{content:?}");
                 if odd {
                     manifest.add(b"cr\r", &[0; 32]).unwrap();

@@ -25,8 +25,7 @@ enum Belongs {
     Here,
     /// Its journal names another directory.
     Elsewhere,
-    /// It has no journal that says so, or what the journal speaks of is not here: inode numbers of two file systems may be
-    /// equal.
+    /// It has no journal that says so, or nothing of what its runs made is here: inode numbers of two file systems may be equal.
     Unknown,
     /// Its journal is not as a run leaves it.
     Odd,
@@ -67,7 +66,14 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             _ if claim.is_none() => Belongs::Odd,
             (Some((_, of)), _) if of != ino && (state.is_some() || strict) => Belongs::Elsewhere,
             (_, None) => Belongs::Here,
-            (Some(_), _) if files > 0 || replayed.partials.is_empty() => Belongs::Here,
+            (Some(_), _) if files > 0 => Belongs::Here,
+            // It may have left nothing that a journal speaks of, here or on another file system.
+            (Some(_), _)
+                if replayed.partials.is_empty()
+                    && haul_mutant::removed("clean-knows-the-place-by-its-files") =>
+            {
+                Belongs::Here
+            }
             (_, Some(_)) => Belongs::Unknown,
         };
         if belongs == Belongs::Elsewhere && state.is_some() {
@@ -91,7 +97,10 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         };
         let left = match belongs {
             Belongs::Here => None,
-            Belongs::Elsewhere => Some("its journal is of another directory"),
+            Belongs::Elsewhere => Some(
+                "its journal is of another directory (or of this one, if its inode number changed, as it can on overlayfs: then \
+                 remove that and what is named like it by hand)",
+            ),
             Belongs::Unknown => Some("perhaps of another destination"),
             Belongs::Odd => Some("its journal is not as a run leaves it"),
         };
@@ -133,7 +142,10 @@ fn replay(place: &Path, job: &Job) -> Result<Told, String> {
     let place = JobDir::open(place, job.key.clone()).map_err(|failure| failure.text.to_string())?;
     let mut replay = Replay::new();
     let mut good = true;
-    let found = place.load_any(&mut |bytes| good = good && replay.feed(bytes).is_ok());
+    let found = place.load_any(&mut |bytes| {
+        good = good && replay.feed(bytes).is_ok();
+        !replay.is_over() || haul_mutant::removed("bad-journals-are-read-no-further")
+    });
     let Some(stat) = found.map_err(|failure| failure.text.to_string())? else {
         return Ok(Told { replayed: Replayed::default(), claim: Some(Claim::default()) });
     };
@@ -161,6 +173,30 @@ fn file_of(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a file that anybody may plant under a journal's name is read no further than it is a journal.
+    /// Method: one of zeros and one of a good head with zeros behind it, so long that it would take a while.
+    #[test]
+    fn endless_journals_are_left_unread() {
+        use crate::storage::sink::names::JobKey;
+        for head in [false, true] {
+            let dir = tempfile::tempdir().expect("tempdir");
+            let key = JobKey::new(&[1; 16]);
+            let mut bytes = Vec::new();
+            if head {
+                let mut log = haul_core::journal::Log::start(&mut bytes);
+                log.append(&haul_core::journal::Record::Head { job: [1; 16], root_ino: 1 }, &mut bytes);
+            }
+            let path = dir.path().join(format!(".haul~{}", key.as_str()));
+            std::fs::write(&path, &bytes).expect("write");
+            let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
+            file.set_len(1 << 36).expect("as long as file systems let it be");
+            let start = std::time::Instant::now();
+            let report = run(dir.path(), None, false).expect("listed");
+            assert_eq!(report.jobs.len(), 1);
+            assert!(start.elapsed() < Duration::from_secs(5), "{head}: {:?}", start.elapsed());
+        }
+    }
 
     /// Goal: a temporary is told by the file that it would have become.
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_core::digest::DigestKind;
-use haul_core::entry::{DEPTH_MAX, Name};
+use haul_core::entry::{DEPTH_MAX, Fingerprint, Name};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::schedule::table::UnwellTargets;
 use haul_core::stage::{Processors, StageTime};
@@ -237,7 +237,7 @@ impl Tally {
         (root, change): (Option<[u8; 32]>, Change),
         bytes: u64,
         path: impl FnOnce() -> Vec<u8>,
-        source: impl FnOnce() -> Option<Vec<u8>>,
+        source: impl FnOnce() -> Option<(Vec<u8>, Fingerprint)>,
     ) {
         let entry_end = match end {
             Ended::Copied => {
@@ -333,8 +333,8 @@ fn lasts(failure: &Failure) -> bool {
 pub(crate) struct Unmoved {
     /// At the destination, as the manifest names it.
     pub(crate) path: Vec<u8>,
-    /// At the source, if that is this end.
-    pub(crate) source: Option<Vec<u8>>,
+    /// At the source, if that is this end, and which version of it the session knows.
+    pub(crate) source: Option<(Vec<u8>, Fingerprint)>,
     /// How much of it was copied, if it was: at the source it can have grown since.
     pub(crate) len: Option<u64>,
 }

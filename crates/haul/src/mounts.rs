@@ -1,11 +1,14 @@
 //! What is mounted where, as this process sees it.
 //!
 //! In: an open descriptor. Out: its mount, from `/proc/self/fdinfo` and `/proc/self/mountinfo`: a path may lie below
-//! several mounts, and a device number is not the mount's on btrfs.
+//! several mounts, and a device number is not the mount's on btrfs. And whether a directory lies below another, whatever mounts
+//! show one part of a file system in several places.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Kinds that keep no files of anybody.
 const NO_FILES: [&str; 19] = [
@@ -75,6 +78,68 @@ impl Mount {
     }
 }
 
+/// A mount, and what of its file system it shows.
+struct Shown {
+    id: u64,
+    device: Vec<u8>,
+    /// The directory of the file system that stands at the mount point.
+    root: PathBuf,
+    point: PathBuf,
+}
+
+/// The names by which `inner` is reached below `outer`, two open directories: none if it does not lie there. Bind mounts may give
+/// it several, and one that climbs from it meets none of them. Where `/proc` cannot say there are none.
+pub(crate) fn ways_below(outer: impl AsFd, inner: impl AsFd) -> Vec<PathBuf> {
+    if haul_mutant::removed("mounts-are-seen-through") {
+        return Vec::new();
+    }
+    let Ok(mounts) = std::fs::read("/proc/self/mountinfo") else { return Vec::new() };
+    let mounts: Vec<Shown> = mounts.split(|byte| *byte == b'\n').filter_map(parse_shown).collect();
+    let (Some((outer, outer_path)), Some((inner, inner_path))) =
+        (place(&mounts, outer), place(&mounts, inner))
+    else {
+        return Vec::new();
+    };
+    let within = |mount: &Shown, path: &Path| Some(mount.root.join(path.strip_prefix(&mount.point).ok()?));
+    let (Some(inner_within), Some(outer_within)) = (within(inner, &inner_path), within(outer, &outer_path))
+    else {
+        return Vec::new();
+    };
+    // What the directory shows: its own part of its file system, and what is mounted below it.
+    let own = (&outer.device, &*outer_within, Path::new(""));
+    let mounted = mounts.iter().filter_map(|mount| {
+        let below =
+            mount.point.strip_prefix(&outer_path).ok().filter(|below| !below.as_os_str().is_empty())?;
+        Some((&mount.device, &*mount.root, below))
+    });
+    let shown = std::iter::once(own).chain(mounted);
+    let mut ways: Vec<PathBuf> = shown
+        .filter(|(device, ..)| **device == inner.device)
+        .filter_map(|(_, root, at)| Some(at.join(inner_within.strip_prefix(root).ok()?)))
+        .collect();
+    ways.sort();
+    ways.dedup();
+    ways
+}
+
+/// The mount that an open directory was reached through, and its path.
+fn place(mounts: &[Shown], dir: impl AsFd) -> Option<(&Shown, PathBuf)> {
+    let fd = dir.as_fd().as_raw_fd();
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+    let id: u64 = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())?;
+    Some((mounts.iter().find(|mount| mount.id == id)?, path))
+}
+
+/// The beginning of a line of `/proc/self/mountinfo`, whose names need not be text.
+fn parse_shown(line: &[u8]) -> Option<Shown> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+    let device = words.nth(1)?.to_vec();
+    let path = |word| PathBuf::from(OsStr::from_bytes(&unescape_bytes(word)));
+    Some(Shown { id, device, root: path(words.next()?), point: path(words.next()?) })
+}
+
 /// A line of `/proc/self/mountinfo`: `id parent major:minor root mount-point options [tags] - kind source super-options`.
 pub(crate) fn parse_mount(line: &str) -> Option<Mount> {
     let (place, system) = line.split_once(" - ")?;
@@ -90,9 +155,12 @@ pub(crate) fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { id, device, mount_point, kind, source, options })
 }
 
-/// The kernel writes space, tab, line feed and backslash as `\040` and so on.
 fn unescape(text: &str) -> String {
-    let bytes = text.as_bytes();
+    String::from_utf8_lossy(&unescape_bytes(text.as_bytes())).into_owned()
+}
+
+/// The kernel writes space, tab, line feed and backslash as `\040` and so on.
+fn unescape_bytes(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
@@ -101,7 +169,7 @@ fn unescape(text: &str) -> String {
         out.push(value.unwrap_or(bytes[at]));
         at += if value.is_some() { 4 } else { 1 };
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 #[cfg(test)]
@@ -124,5 +192,21 @@ mod tests {
             assert_eq!(parse_mount(bad), None, "{bad}");
         }
         assert_eq!(unescape(r"a\04\1345\"), r"a\04\5\");
+    }
+
+    /// Goal: a directory is found below another by its names; a sibling with the same beginning is not below.
+    /// Method: real directories without mounts; where a bind mount leads is another test's, for it needs root.
+    #[test]
+    fn directories_are_found_below_others() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("a/b c\\")).unwrap();
+        std::fs::create_dir_all(temp.path().join("ab")).unwrap();
+        let open = |path: &str| std::fs::File::open(temp.path().join(path)).unwrap();
+        assert_eq!(ways_below(open("a"), open("a/b c\\")), [PathBuf::from("b c\\")]);
+        assert_eq!(ways_below(open("a"), open("a")), [PathBuf::new()]);
+        assert_eq!(ways_below(open("a"), open("ab")), [] as [PathBuf; 0]);
+        assert_eq!(ways_below(open("a/b c\\"), open("a")), [] as [PathBuf; 0]);
+        let shown = parse_shown(br"41 27 0:52 /x\040y /mnt/big\040data rw - ext4 a b").unwrap();
+        assert_eq!((shown.root, shown.point), ("/x y".into(), "/mnt/big data".into()));
     }
 }

@@ -5,16 +5,15 @@
 //! is killed leaves what it knew.
 //! Invariant: a command that makes no sense (exit 2) changes neither.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use super::{Settings, json};
 use crate::command::{FAILED, USAGE};
 use crate::manifest::{self, Counts, Manifest};
-use crate::output::{self, Place};
+use crate::output::{self, Place, Temporary};
 
 /// What became of the lists.
 #[derive(Debug, Default)]
@@ -50,7 +49,7 @@ pub fn files(settings: &Settings) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for list in [&settings.manifest, &settings.failures].into_iter().flatten() {
         if let Ok(Place::File(file)) = output::place(list) {
-            files.push(file);
+            files.push(file.path().to_owned());
             if settings.manifest.as_ref() == Some(list) {
                 files.push(manifest::json_beside(list));
             }
@@ -63,35 +62,25 @@ pub fn files(settings: &Settings) -> Vec<PathBuf> {
 struct Failures {
     path: PathBuf,
     out: BufWriter<File>,
-    /// It is a plain file, by the name behind all links.
-    file: Option<PathBuf>,
-    /// It was not there before.
-    made: bool,
+    /// It can be made durable.
+    is_file: bool,
+    /// Beside the file until the list is this run's.
+    temporary: Option<Temporary>,
     begun: bool,
 }
 
 impl Failures {
-    /// Opens it, and leaves what is in it.
+    /// Begins it beside what stands there, which stays.
     fn open(path: &Path) -> io::Result<Failures> {
-        let (file, name, made) = match output::place(path)? {
-            Place::Stream(stream) => (output::open_stream(&stream)?, None, false),
-            Place::File(name) => match OpenOptions::new().write(true).create_new(true).open(&name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    (OpenOptions::new().write(true).open(&name)?, Some(name), false)
-                }
-                made => (made?, Some(name), true),
-            },
-        };
-        Ok(Failures { path: path.into(), out: BufWriter::new(file), file: name, made, begun: false })
+        let (file, temporary) = output::begin(&output::place(path)?)?;
+        let is_file = temporary.is_some();
+        Ok(Failures { path: path.into(), out: BufWriter::new(file), is_file, temporary, begun: false })
     }
 
-    /// From now on the list is this run's.
+    /// From now on the list is this run's: it takes the name, empty, and grows there.
     fn begin(&mut self) -> io::Result<()> {
-        if !self.begun && self.file.is_some() {
-            self.out.get_ref().set_len(0)?;
-        }
         self.begun = true;
-        Ok(())
+        self.temporary.take().map_or(Ok(()), |temporary| temporary.put(self.out.get_ref()))
     }
 
     fn add(&mut self, line: &json::Failure<'_>) -> io::Result<()> {
@@ -100,20 +89,15 @@ impl Failures {
         self.out.write_all(b"\n")
     }
 
+    /// Of a run that did nothing nothing is left.
     fn finish(&mut self, usage: bool) -> io::Result<()> {
-        if self.begun || !usage {
-            self.begin()?;
-            self.out.flush()?;
-            return if self.file.is_some() { self.out.get_ref().sync_data() } else { Ok(()) };
+        if usage && !self.begun {
+            self.temporary = None;
+            return Ok(());
         }
-        let same = |name: &&PathBuf| {
-            let (there, ours) = (fs::symlink_metadata(name).ok()?, self.out.get_ref().metadata().ok()?);
-            Some((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
-        };
-        match self.file.as_ref().filter(|name| self.made && same(name) == Some(true)) {
-            Some(name) => fs::remove_file(name),
-            None => Ok(()),
-        }
+        self.begin()?;
+        self.out.flush()?;
+        if self.is_file { self.out.get_ref().sync_data() } else { Ok(()) }
     }
 }
 
@@ -142,16 +126,15 @@ impl Files {
             return Err((text.into(), USAGE));
         }
         if let (Some(manifest), Some(failures)) = (&settings.manifest, &settings.failures) {
-            let place = |path: &Path| match output::place(path) {
-                Ok(Place::File(file)) => {
-                    Some((fs::canonicalize(output::parent(&file)).ok()?, file.file_name()?.to_owned()))
-                }
+            let spot = |path: &Path| match output::place(path) {
+                Ok(Place::File(spot)) => Some(spot),
                 _ => None,
             };
-            let failures = place(failures);
-            let same =
-                [manifest.clone(), manifest::json_beside(manifest)].iter().any(|m| place(m) == failures);
-            if failures.is_some() && same {
+            let failures = spot(failures);
+            let same = |list: &PathBuf| {
+                spot(list).zip(failures.as_ref()).is_some_and(|(list, failures)| list.is(failures))
+            };
+            if [manifest.clone(), manifest::json_beside(manifest)].iter().any(same) {
                 return Err(("--manifest and --failures would be written to one file".into(), USAGE));
             }
         }

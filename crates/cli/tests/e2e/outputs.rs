@@ -196,3 +196,107 @@ fn a_full_stdout_is_no_success() {
         }
     }
 }
+
+/// Goal: a list that takes the place of a file with another name leaves the content there: a source cannot be emptied by one.
+/// Method: both lists under a hard link of a source's file, whose other name lies outside.
+#[test]
+fn lists_leave_other_names_of_a_file() {
+    for list in ["manifest", "failures"] {
+        let room = Room::new();
+        one_file(&room);
+        fs::hard_link(room.at("data/f"), room.at("list")).expect("link");
+        copy(&room, &[&option(list, &room.at("list"))]).run().sane().exits(0);
+        assert_eq!(read(room.at("data/f")), b"content", "{list}");
+        assert_eq!(read(room.at("sink/f")), b"content", "{list}");
+        assert_ne!(read(room.at("list")), b"content", "{list}");
+    }
+}
+
+/// Goal: a list takes nothing but itself to another owner, and only what was written gets the name.
+/// Method: root replaces a list of nobody's; while it gives its temporary away, that becomes a link to a file of root's.
+#[test]
+fn lists_give_no_other_file_away() {
+    need!("root");
+    need!("strace");
+    for list in ["manifest", "failures"] {
+        let room = Room::new();
+        one_file(&room);
+        let secret = room.file("secret", "secret");
+        set_mode(&secret, 0o600);
+        room.dir("theirs");
+        let old = room.file("theirs/list", "old");
+        for path in [room.at("theirs"), old.clone()] {
+            std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("chown");
+        }
+        let calls = "chown,lchown,fchown,fchownat:delay_enter=1500000:when=1";
+        let mut run = copy(&room, &[&option(list, &old)]).injected(&[calls.into()]).start();
+        let temporary = || {
+            let names =
+                fs::read_dir(room.at("theirs")).expect("list").map(|entry| entry.expect("entry").path());
+            names.into_iter().find(|path| path.file_name() != old.file_name())
+        };
+        assert!(run.until(|_| temporary().is_some()), "it makes no temporary");
+        let name = temporary().expect("a temporary");
+        fs::rename(&name, room.at("kept")).expect("move");
+        symlink(&secret, &name).expect("link");
+        run.wait().sane().exits(1).says("temporary");
+        assert_eq!(fs::metadata(&secret).expect("stat").uid(), 0, "{list}");
+        assert_eq!(read(&old), b"old", "{list}");
+        assert_eq!(read(room.at("sink/f")), b"content", "{list}");
+    }
+}
+
+/// Goal: a link that another user planted where all may write leads a list nowhere.
+/// Method: one in a directory as `/tmp` is; nothing of the copy is begun.
+#[test]
+fn lists_follow_no_planted_links() {
+    need!("root");
+    let room = Room::new();
+    one_file(&room);
+    let precious = room.file("precious", "precious");
+    set_mode(&room.dir("shared"), 0o1777);
+    symlink(&precious, room.at("shared/list")).expect("link");
+    std::os::unix::fs::lchown(room.at("shared/list"), Some(65534), Some(65534)).expect("chown");
+    for list in ["manifest", "failures"] {
+        let ended = copy(&room, &[&option(list, &room.at("shared/list"))]).run().sane().exits(1);
+        ended.says("another user put it");
+        assert_eq!(read(&precious), b"precious", "{list}");
+        assert!(!room.at("sink").exists(), "{list}");
+    }
+}
+
+/// Goal: a bind mount hides neither that a list would replace a copied file or lie in a source, nor that a destination lies in its
+/// source; other places behind one are as good as any.
+/// Method: mounts of the destination, of a part of it and of a part of the source, in a mount namespace of each run.
+#[test]
+fn bind_mounts_hide_nothing() {
+    need!("root");
+    need!("unshare");
+    let room = Room::new();
+    one_file(&room);
+    for dir in ["data/sub", "sink/sub", "whole", "part", "inside"] {
+        room.dir(dir);
+    }
+    room.file("data/sub/g", "g");
+    let mounts: Vec<String> = [("sink", "whole"), ("sink/sub", "part"), ("data/sub", "inside")]
+        .map(|(from, to)| format!("mount --bind '{}' '{}'", room.at(from).display(), room.at(to).display()))
+        .into();
+    let script = format!("{} && exec \"$0\" \"$@\"", mounts.join(" && "));
+    let mounted = |haul: Haul| haul.wrapped(["unshare", "-m", "sh", "-c", &script]).run().sane();
+    for list in ["manifest", "failures"] {
+        for (name, words) in [
+            ("whole/f", "replace a file of the copy"),
+            ("whole/sub/g", "replace a file of the copy"),
+            ("part/g", "replace a file of the copy"),
+            ("inside/list", "inside the source"),
+        ] {
+            mounted(copy(&room, &[&option(list, &room.at(name))])).exits(2).says(words);
+        }
+        mounted(copy(&room, &[&option(list, &room.at("part/list"))])).exits(0);
+        assert!(room.at("sink/sub/list").exists());
+        fs::remove_file(room.at("sink/sub/list")).expect("rm");
+    }
+    let into = Haul::new(["cp", "-r"]).args([room.at("data"), room.at("inside")]);
+    mounted(into).exits(2).says("lies inside the source");
+    assert_eq!(fs::read_dir(room.at("data/sub")).expect("list").count(), 1);
+}

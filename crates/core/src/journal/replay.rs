@@ -128,6 +128,11 @@ impl Replay {
         }
     }
 
+    /// Nothing behind what was fed counts any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over | State::Refused(_))
+    }
+
     /// Ends the replay. `boot` is the current boot of this host. `durable`: the next session promises
     /// durability, so that what was done without it is worth nothing to it.
     ///

@@ -3,16 +3,20 @@
 //! In: the request, and the names of plain files, behind all links. Out: whether each of them is apart from the copy: a list
 //! in a source would be copied while it grows, and one that is a source, or takes the name of a copied file, would
 //! replace it.
-//! Left out: what lies at another host, which nobody here can look at; and further names (hard links) of a source's file.
+//! Directories are told apart by what they are, for a bind mount gives one several paths; names by what the directory makes of them.
+//! Left out: what lies at another host, which nobody here can look at; and names that are one only in a form of Unicode. Further
+//! names (hard links) of a source's file harm nothing, for lists are never written in place.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, statat};
 
 use crate::api::{CopyRequest, Endpoint};
+use crate::mounts::ways_below;
+use crate::storage::sink::fold::may_fold_case;
 use crate::storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources};
 
 /// Refuses the first of `files` that is not apart from the copy.
@@ -64,26 +68,61 @@ fn same(file: &Path, source: &Path) -> bool {
 
 /// Whether the file has the name of something that is copied from `spec`.
 fn replaces(file: &Path, spec: &RootSpec, destination: &Path) -> bool {
-    let real = |path: &Path| {
-        let dir = std::fs::canonicalize(parent(path)).ok()?;
-        Some(dir.join(path.file_name()?))
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty()).ok();
+    let (Some(dir), Some(name)) = (open(parent(file)), file.file_name()) else { return false };
+    let folds = may_fold_case(parent(file));
+    let Some(root) = open(destination) else {
+        // One file, whose name at the destination the command gives.
+        let same = open(parent(destination)).is_some_and(|other| is_same(&dir, &other));
+        return !spec.is_dir
+            && same
+            && destination.file_name().is_some_and(|copied| is_one_name(folds, copied, name));
     };
-    let Some(real_file) = real(file) else { return false };
-    if let Ok(root) = std::fs::canonicalize(destination)
-        && root.is_dir()
+    let mut ways = ways_below(&root, &dir);
+    if let (Ok(dir), Ok(root)) = (std::fs::canonicalize(parent(file)), std::fs::canonicalize(destination))
+        && let Ok(below) = dir.strip_prefix(root)
     {
-        let Ok(below) = real_file.strip_prefix(&root) else { return false };
-        let source = match &spec.target {
-            RootTarget::Contents => spec.path.join(below),
-            RootTarget::Named(name) => {
-                let Ok(rest) = below.strip_prefix(OsStr::from_bytes(name.as_bytes())) else { return false };
-                if rest.as_os_str().is_empty() { spec.path.clone() } else { spec.path.join(rest) }
-            }
-        };
-        return source.symlink_metadata().is_ok();
+        ways.push(below.to_owned());
     }
-    // One file, whose name at the destination the command gives.
-    !spec.is_dir && real(destination).is_some_and(|destination| destination == real_file)
+    ways.iter().map(|way| way.join(name)).any(|way| is_copied(&way, spec, folds))
+}
+
+/// Whether something of `spec` is copied to `way`, below the destination, which may fold the case of names.
+fn is_copied(way: &Path, spec: &RootSpec, folds: bool) -> bool {
+    let mut at = spec.path.clone();
+    let mut names = way.iter();
+    if let RootTarget::Named(name) = &spec.target
+        && !names.next().is_some_and(|first| is_one_name(folds, OsStr::from_bytes(name.as_bytes()), first))
+    {
+        return false;
+    }
+    for name in names {
+        let exact = at.join(name);
+        if exact.symlink_metadata().is_ok() {
+            at = exact;
+            continue;
+        }
+        // The directory may take another name for this one.
+        let listed = if folds { std::fs::read_dir(&at).ok() } else { None };
+        let entries = listed.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        match entries.into_iter().find(|entry| is_one_name(folds, entry, name)) {
+            Some(entry) => at.push(entry),
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Whether both are one name, where case may not count.
+fn is_one_name(folds: bool, one: &OsStr, other: &OsStr) -> bool {
+    let folded = |name: &OsStr| name.to_string_lossy().to_lowercase();
+    one == other || (folds && folded(one) == folded(other))
+}
+
+fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let inode = |dir: &OwnedFd| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
+    matches!((inode(one), inode(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 fn parent(path: &Path) -> &Path {
@@ -162,6 +201,26 @@ mod tests {
                 "" => assert_eq!(refused, Ok(()), "{source:?} {list}"),
                 part => assert!(refused.as_ref().is_err_and(|why| why.contains(part)), "{list}: {refused:?}"),
             }
+        }
+    }
+
+    /// Goal: where case does not count, a list under another spelling of a copied name is known to replace it.
+    #[test]
+    fn names_that_are_one_are_known() {
+        let room = tempfile::tempdir().unwrap();
+        fs::create_dir_all(room.path().join("src/Sub")).unwrap();
+        fs::write(room.path().join("src/Sub/File"), "x").unwrap();
+        let paths = [room.path().join("src").into_os_string().into_encoded_bytes()];
+        let spec = resolve_sources(&paths, true, None).unwrap().pop().unwrap();
+        for (way, exact, folded) in [
+            ("src/Sub/File", true, true),
+            ("SRC/sub/FILE", false, true),
+            ("src/sub/other", false, false),
+            ("src", true, true),
+            ("", false, false),
+        ] {
+            assert_eq!(is_copied(Path::new(way), &spec, false), exact, "{way}");
+            assert_eq!(is_copied(Path::new(way), &spec, true), folded, "{way}");
         }
     }
 }

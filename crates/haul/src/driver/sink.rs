@@ -179,6 +179,10 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
     if let Some(place) = session.place.as_ref().filter(|_| ended && session.complete) {
         place.finish(&session.not_kept);
     }
+    if let Some(stays) = session.place.as_ref().and_then(|place| place.owner.stays()) {
+        let text = format!("{stays}; the next run of this copy removes it, or `haul clean`");
+        chosen.push((DEBRIS.to_owned(), text));
+    }
     if session.complete {
         // Together with the report: whoever hears it may look at the destination, and finds nothing of ours there.
         control.send(Message::Complete);

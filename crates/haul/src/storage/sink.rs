@@ -26,7 +26,7 @@ mod data;
 pub mod engine;
 pub(crate) mod fault;
 mod files;
-mod fold;
+pub(crate) mod fold;
 mod gate;
 mod gather;
 mod held;

@@ -216,13 +216,10 @@ fn whose(
     let kept = place.ours()?;
     let ours = match elsewhere {
         false => kept,
-        true => {
-            let name = Name::new(b".haul~whose").expect("a legal name");
-            Ours::learn(tree.jail(), &**tree.root(), &name).map_err(|errno| {
-                let text = format!("create a file in the destination: {}", strerror(errno.raw_os_error()));
-                Failure { stage: FailureStage::Create, errno: errno.raw_os_error(), text: text.into() }
-            })?
-        }
+        true => Ours::learn_beside(tree.jail(), &**tree.root()).map_err(|errno| {
+            let text = format!("create a file in the destination: {}", strerror(errno.raw_os_error()));
+            Failure { stage: FailureStage::Create, errno: errno.raw_os_error(), text: text.into() }
+        })?,
     };
     let fakes = |what: &str| {
         format!(

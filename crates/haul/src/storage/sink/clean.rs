@@ -23,7 +23,7 @@ use super::here::is_of_a_job;
 use super::life::{Life, judge};
 use super::names::{JobFile, JobKey, job_file, tag_of};
 use super::ours::Ours;
-use super::owner::{AcquireError, JobDir, OwnerInfo, Patience};
+use super::owner::{AcquireError, JobDir, OwnerInfo, Patience, Seen};
 use super::tree::sync_dir;
 use super::widened::restore;
 use crate::storage::descriptors::budget;
@@ -83,10 +83,7 @@ pub(super) fn each_name(dir: impl AsFd, mut each: impl FnMut(&[u8], FileType)) -
 /// # Errors
 /// The directory cannot be read.
 pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
-    let place = |key: JobKey| JobDir::open(root, key);
-    let dir = place(JobKey::new(&[0; 16]))?;
-    let mut found: BTreeMap<JobKey, Option<(u64, u32, Duration)>> = BTreeMap::new();
-    let mut journals = Vec::new();
+    let dir = JobDir::open(root, JobKey::new(&[0; 16]))?;
     let mut named = Vec::new();
     each_name(dir.fd(), |name, _| {
         if let Some((key, file)) = job_file(name)
@@ -96,47 +93,49 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
         }
     })
     .map_err(|errno| fault::os(Stage::Read, "list", &dir.path_of(&dir.key().journal()), errno))?;
+    // Anybody may plant such names: the directory is listed once, whatever their number.
+    let mut found: BTreeMap<JobKey, Found> = BTreeMap::new();
     for (key, file, name) in named {
-        if is_of_a_job(dir.jail(), dir.fd(), &name, &key, file)
-            || haul_mutant::removed("clean-knows-jobs-by-content")
-        {
-            if file == JobFile::Journal {
-                journals.push(key.clone());
+        let known = is_of_a_job(dir.jail(), dir.fd(), &name, &key, file)
+            || haul_mutant::removed("clean-knows-jobs-by-content");
+        // A job is there by what it wrote; then the owner is whoever has the highest number.
+        let job = found.entry(key).or_default();
+        job.known |= known;
+        match file {
+            JobFile::Owner { epoch } => job.owner = job.owner.max(Some(epoch)),
+            JobFile::Journal => job.journal = known,
+            JobFile::NewJournal { .. } => {}
+        }
+    }
+    let mut jobs = Vec::new();
+    for (key, job) in found.into_iter().filter(|(_, job)| job.known) {
+        let dir = dir.of(key.clone());
+        let journal = job.journal.then(|| dir.jail().stat(dir.fd(), &key.journal()).ok()).flatten();
+        let (owner, life) = match job.owner.map(|epoch| dir.peek(epoch)) {
+            None => (None, Life::Dead),
+            Some(Ok(Some((_, Seen { info: Some(info), .. })))) => {
+                let life = judge(&info, dir.here());
+                (Some(info), life)
             }
-            found.entry(key).or_default();
-        }
-    }
-    for key in journals {
-        if let Ok(stat) = dir.jail().stat(dir.fd(), &key.journal()) {
-            let age = SystemTime::now().duration_since(changed(&stat)).unwrap_or_default();
-            found.insert(key, Some((stat.st_size as u64, stat.st_uid, age)));
-        }
-    }
-    let mut jobs = Vec::with_capacity(found.len());
-    for (key, journal) in found {
-        let dir = place(key.clone())?;
-        let unknown = (None, Life::Unknown);
-        let (owner, life) = match dir.owners() {
-            Ok(epochs) => match epochs.last() {
-                None => (None, Life::Dead),
-                Some(epoch) => match dir.peek(*epoch) {
-                    Ok(Some((_, seen))) => match seen.info {
-                        Some(info) => {
-                            let life = judge(&info, dir.here());
-                            (Some(info), life)
-                        }
-                        None => unknown,
-                    },
-                    _ => unknown,
-                },
-            },
-            Err(_) => unknown,
+            Some(_) => (None, Life::Unknown),
         };
-        let (user, age) = (journal.map(|(_, user, _)| user), journal.map(|(_, _, age)| age));
-        let journal = journal.map(|(len, _, _)| len);
+        let user = journal.as_ref().map(|stat| stat.st_uid);
+        let age =
+            journal.as_ref().map(|stat| SystemTime::now().duration_since(changed(stat)).unwrap_or_default());
+        let journal = journal.map(|stat| stat.st_size as u64);
         jobs.push(Job { key, journal, user, age, owner, life });
     }
     Ok(jobs)
+}
+
+/// What stands in a directory of one job.
+#[derive(Default)]
+struct Found {
+    /// One of its files is what it is called.
+    known: bool,
+    journal: bool,
+    /// The highest owner.
+    owner: Option<u32>,
 }
 
 /// Removes what a dead job left: its `debris` (by its journal) below `root`, directories that it opened to itself (`widened`, by
@@ -154,7 +153,9 @@ pub fn remove_debris(
     patience: &Patience,
 ) -> Result<Removed, AcquireError> {
     let place = JobDir::open(state, job.key.clone()).map_err(AcquireError::Failed)?;
-    let owner = place.acquire(0, "haul clean", patience)?;
+    // A run that waits for its network lives: it gives way to a run, not to this.
+    let patience = Patience { takes_from_waiting: false, ..patience.clone() };
+    let owner = place.acquire(0, "haul clean", &patience)?;
     let tree = Jail::open_root(root).map_err(|errno| {
         let path = fault::show(root.as_os_str().as_encoded_bytes());
         AcquireError::Failed(fault::os(Stage::Open, "open directory", &path, errno))
@@ -191,6 +192,10 @@ pub fn remove_debris(
     for name in names {
         removed.take(place.jail(), place.fd(), &name);
     }
+    if removed.failed == 0 && !haul_mutant::removed("clean-finishes") {
+        // Of the run before nothing is left, proven dead or not: nobody has to be told of it.
+        owner.settle();
+    }
     owner.release();
     let _ = sync_dir(place.fd());
     Ok(removed)
@@ -200,8 +205,7 @@ pub fn remove_debris(
 fn restore_widened(place: &JobDir, root: &Arc<OwnedFd>, widened: &[Widened]) -> Result<usize, AcquireError> {
     place.load(&mut |_| {}).map_err(AcquireError::Failed)?;
     let jail = Jail::probe(root);
-    let name = Name::new(b".haul~whose").expect("a legal name");
-    let ours = Ours::learn(jail, &**root, &name).map_err(|errno| {
+    let ours = Ours::learn_beside(jail, &**root).map_err(|errno| {
         let text = "create a file in the destination";
         AcquireError::Failed(fault::os(Stage::Create, text, "to see whose files are", errno))
     })?;

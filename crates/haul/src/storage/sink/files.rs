@@ -604,6 +604,8 @@ pub(super) fn inode_of(stat: &Stat) -> Inode {
     Inode { dev: stat.st_dev, ino: stat.st_ino }
 }
 
+// The widths of these fields differ between the CPUs that Linux runs on.
+#[allow(clippy::unnecessary_cast)]
 pub(super) fn seen_of(stat: &Stat) -> Seen {
     let nanos = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
     Seen {

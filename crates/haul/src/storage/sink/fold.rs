@@ -8,13 +8,16 @@
 //! Left out: directories that this session made, where a name that is taken cannot be taken again.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Inode;
-use rustix::fs::FsWord;
+use rustix::fs::{FsWord, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::files::inode_of;
@@ -116,6 +119,35 @@ pub(super) fn is_exact(dir: &OwnedFd) -> bool {
     rustix::fs::fstatfs(dir).is_ok_and(|stat| FLAGGED.contains(&stat.f_type)) && !has_flag(dir)
 }
 
+/// Whether the directory at `path` may take names for one that differ in case. Nothing is made to see: its own name with the case
+/// turned tells, where the file system does not.
+pub(crate) fn may_fold_case(path: &Path) -> bool {
+    let (Ok(path), flags) =
+        (std::fs::canonicalize(path), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)
+    else {
+        return true;
+    };
+    let Ok(dir) = rustix::fs::open(&path, flags, Mode::empty()) else { return true };
+    if is_exact(&dir) {
+        return false;
+    }
+    let Some(name) = path.file_name().filter(|_| !has_flag(&dir)) else { return true };
+    let turned = turned(name.as_bytes());
+    let same = |a: &Path, b: &Path| match (rustix::fs::stat(a), rustix::fs::stat(b)) {
+        (Ok(a), Ok(b)) => inode_of(&a) == inode_of(&b),
+        _ => false,
+    };
+    turned == name.as_bytes() || same(&path.with_file_name(OsStr::from_bytes(&turned)), &path)
+}
+
+fn turned(name: &[u8]) -> Vec<u8> {
+    let turned = |byte: &u8| match byte.is_ascii_lowercase() {
+        true => byte.to_ascii_uppercase(),
+        false => byte.to_ascii_lowercase(),
+    };
+    name.iter().map(turned).collect()
+}
+
 /// What the directory makes of names, as far as `name`, at which `inode` stands, tells.
 fn sense(jail: Jail, fd: &OwnedFd, name: &Name, inode: Inode) -> Sense {
     if has_flag(fd) {
@@ -124,11 +156,7 @@ fn sense(jail: Jail, fd: &OwnedFd, name: &Name, inode: Inode) -> Sense {
     if is_exact(fd) {
         return Sense::Exact;
     }
-    let turned = |byte: &u8| match byte.is_ascii_lowercase() {
-        true => byte.to_ascii_uppercase(),
-        false => byte.to_ascii_lowercase(),
-    };
-    let turned: Vec<u8> = name.as_bytes().iter().map(turned).collect();
+    let turned = turned(name.as_bytes());
     if turned == name.as_bytes() {
         return Sense::Unknown;
     }

@@ -43,18 +43,23 @@ impl JobDir {
     /// # Errors
     /// It cannot be read, is another user's, or something else than a file stands there (a symbolic link is not followed).
     pub fn load(&self, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        self.read(true, feed).map(|stat| stat.is_some())
+        let all = &mut |bytes: &[u8]| {
+            feed(bytes);
+            true
+        };
+        self.read(true, all).map(|stat| stat.is_some())
     }
 
     /// As [`JobDir::load`], whoever made it: for `haul clean`, which believes it in what is its owner's. Says what file was read.
+    /// `feed` says whether it wants more: a file that anybody can make may be of any length.
     ///
     /// # Errors
     /// It cannot be read, or is no file.
-    pub fn load_any(&self, feed: &mut dyn FnMut(&[u8])) -> Result<Option<Stat>, Failure> {
+    pub fn load_any(&self, feed: &mut dyn FnMut(&[u8]) -> bool) -> Result<Option<Stat>, Failure> {
         self.read(false, feed)
     }
 
-    fn read(&self, ours: bool, feed: &mut dyn FnMut(&[u8])) -> Result<Option<Stat>, Failure> {
+    fn read(&self, ours: bool, feed: &mut dyn FnMut(&[u8]) -> bool) -> Result<Option<Stat>, Failure> {
         let name = self.key().journal();
         let path = self.path_of(&name);
         let fd = match self.jail().open_file(self.fd(), &name, false) {
@@ -83,7 +88,8 @@ impl JobDir {
         loop {
             match retry_on_intr(|| rustix::io::read(&fd, &mut piece[..])).map_err(fail)? {
                 0 => return Ok(Some(stat)),
-                len => feed(&piece[..len]),
+                len if feed(&piece[..len]) => {}
+                _ => return Ok(Some(stat)),
             }
         }
     }

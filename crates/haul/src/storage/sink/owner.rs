@@ -54,6 +54,9 @@ pub struct Patience {
     pub notice: Duration,
     /// One that ends is waited for so long.
     pub ending: Duration,
+    /// One that waits for its network gives way: to a run of the job, which goes on with its files, and to nobody who would
+    /// remove them.
+    pub takes_from_waiting: bool,
 }
 
 impl Default for Patience {
@@ -66,7 +69,14 @@ impl Default for Patience {
             beat: Duration::from_secs(3),
             notice: Duration::from_secs(5),
             ending: Duration::from_secs(30),
+            takes_from_waiting: true,
         }
+    }
+}
+
+impl Patience {
+    fn takes_it(&self) -> bool {
+        self.takes_from_waiting || haul_mutant::removed("clean-spares-who-waits")
     }
 }
 
@@ -113,6 +123,8 @@ pub struct Owner {
     epoch: u32,
     dev_ino: (u64, u64),
     released: AtomicBool,
+    /// Why its file is still there after it was given up.
+    stays: OnceLock<String>,
     follows_unproven: bool,
     settled: AtomicBool,
     /// Dropped to stop the beat.
@@ -134,6 +146,11 @@ impl JobDir {
             here: Arc::new(here()),
             ours: Arc::default(),
         })
+    }
+
+    /// The same directory for another job.
+    pub(super) fn of(&self, key: JobKey) -> JobDir {
+        JobDir { key, ..self.clone() }
     }
 
     /// The job's key.
@@ -229,7 +246,7 @@ impl JobDir {
             let judged = seen.info.as_ref().map_or(Life::Unknown, |info| judge(info, &self.here));
             let info = seen.info.clone().unwrap_or_default();
             let mut life = judged;
-            if life != Life::Dead && info.yields && !info.ends {
+            if life != Life::Dead && info.yields && !info.ends && patience.takes_it() {
                 life = Life::Dead;
             } else if life == Life::Unknown {
                 life = match &watched {
@@ -407,6 +424,7 @@ impl JobDir {
             epoch,
             dev_ino: (stat.st_dev, stat.st_ino),
             released: AtomicBool::new(false),
+            stays: OnceLock::new(),
             follows_unproven,
             settled: AtomicBool::new(!follows_unproven),
             beat: Mutex::new(None),
@@ -421,7 +439,7 @@ impl JobDir {
         for lower in all.iter().filter(|lower| **lower < epoch && !known.contains(lower)) {
             if let Some(Seen { info: Some(info), .. }) = self.look(*lower)?
                 && judge(&info, &self.here) != Life::Dead
-                && !info.yields
+                && !(info.yields && patience.takes_it())
             {
                 return Err(AcquireError::Held(Box::new(info)));
             }
@@ -613,8 +631,19 @@ impl Owner {
         let name = key.owner(self.epoch);
         if jail.stat(fd, &name).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.dev_ino) {
             // Left behind, it is found dead by the next run.
-            let _ = jail.unlink(fd, &name);
+            match jail.unlink(fd, &name) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => {
+                    let path = self.place.path_of(&name);
+                    let _ = self.stays.set(fault::os(Stage::Write, "remove", &path, errno).text.to_string());
+                }
+            }
         }
+    }
+
+    /// What could not be removed when the job was given up, in words.
+    pub fn stays(&self) -> Option<&str> {
+        self.stays.get().map(String::as_str)
     }
 }
 

@@ -16,6 +16,7 @@ fn short() -> Patience {
         beat: Duration::from_millis(5),
         notice: Duration::ZERO,
         ending: Duration::from_secs(60),
+        takes_from_waiting: true,
     }
 }
 
@@ -312,6 +313,27 @@ fn a_yielding_owner_is_taken_over() {
     while first.still_owner().is_ok() {
         assert!(Instant::now() < deadline, "it does not see that it lost the job");
     }
+}
+
+/// Goal: an owner that waits for its network gives way to no one who would remove its files; a dead one that waited does.
+/// Method: a live owner of this very process says that it waits; then what it said stays behind a process that is gone.
+#[test]
+fn who_waits_gives_way_to_runs_only() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = place(dir.path());
+    let cleaner = Patience { takes_from_waiting: false, ..short() };
+    for (info, held) in [((std::process::id() as i32, true), true), ((dead_pid(), false), false)] {
+        let (pid, lives) = info;
+        plant(&place, 1, |info| {
+            (info.yields, info.pid) = (true, pid);
+            info.pid_start = if lives { info.pid_start } else { 1 };
+        });
+        let taken = place.acquire(0, "haul clean", &cleaner);
+        assert_eq!(matches!(taken, Err(AcquireError::Held(_))), held, "{lives}");
+        assert_eq!(taken.is_ok(), !held, "{lives}");
+    }
+    plant(&place, 1, |info| info.yields = true);
+    place.acquire(0, "a run", &short()).expect("taken over");
 }
 
 /// Goal: whether the former owner is proven dead is told, and is not forgotten by a chain of owners: one that took the job from

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::acl::told_at;
 use super::failure::{printable, strerror};
 use super::stat::Seen;
+use crate::mounts::ways_below;
 use crate::users::{self, Unexpanded};
 
 /// Most sources of one job: both ends keep the names of all.
@@ -234,11 +235,20 @@ pub fn is_inside(dir: BorrowedFd<'_>, specs: &[RootSpec]) -> Result<Option<usize
         fd = openat(&fd, OsStr::new(".."), flags, Mode::empty())?;
         let above = fstat(&fd)?;
         if same(&above, &here) {
-            return Ok(None);
+            return Ok(by_mounts(dir, specs));
         }
         here = above;
     }
     Err(Errno::LOOP)
+}
+
+/// The source that a mount shows the directory in, or that has it mounted below itself: the way up from it meets neither.
+fn by_mounts(dir: BorrowedFd<'_>, specs: &[RootSpec]) -> Option<usize> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    specs.iter().position(|spec| {
+        let root = spec.is_dir.then(|| rustix::fs::open(&spec.path, flags, Mode::empty()));
+        root.is_some_and(|root| root.is_ok_and(|root| !ways_below(root, dir).is_empty()))
+    })
 }
 
 #[cfg(test)]

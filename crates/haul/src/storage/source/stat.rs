@@ -98,6 +98,12 @@ pub(in crate::storage) fn look_into(fd: BorrowedFd<'_>) -> Result<Seen, Errno> {
     }
 }
 
+/// The version of an open file, as the walk and later looks know it. `None`: it is no regular file.
+pub(crate) fn version_of(fd: BorrowedFd<'_>) -> Result<Option<Fingerprint>, Errno> {
+    let seen = look_into(fd)?;
+    Ok(seen.is_file().then_some(seen.fingerprint))
+}
+
 /// What a sandbox says that does not know `statx`. (Some say `EPERM`.)
 fn is_unknown(errno: Errno) -> bool {
     matches!(errno, Errno::NOSYS | Errno::PERM | Errno::INVAL)

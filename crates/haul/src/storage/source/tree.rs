@@ -185,8 +185,9 @@ impl SourceTree {
         }
     }
 
-    /// The path of an entry at this end, as the sources were named; `None`: it is forgotten.
-    pub fn origin_of(&self, id: FileId) -> Option<Vec<u8>> {
+    /// The path of an entry at this end, as the sources were named, and the version of it that the session knows; `None`: it is
+    /// forgotten, or no file.
+    pub fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Fingerprint)> {
         let inner = self.lock();
         let entry = inner.entries.get(&id)?;
         let mut place = entry.place;
@@ -194,7 +195,8 @@ impl SourceTree {
             place = inner.dirs.get(&dir)?.place;
         }
         let Place::Base(base) = place else { return None };
-        Some([&inner.bases[base].path, &b"/"[..], &inner.path(entry.place, &entry.name)].concat())
+        let path = [&inner.bases[base].path, &b"/"[..], &inner.path(entry.place, &entry.name)].concat();
+        Some((path, entry.fingerprint?))
     }
 
     /// The system refused `op` on an entry: in the words of the command, if it names the entry.
