@@ -58,14 +58,48 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// Tells one version of a source file from another. `st_dev` is not in it: it differs between the hosts of
-/// a shared file system.
+/// Longest [`Version`], bytes.
+pub const VERSION_LEN_MAX: usize = 32;
+
+/// What a storage says of the version of an entry beside its size and mtime, for itself alone to understand: ctime and inode,
+/// an entity tag, whatever it has. Everybody else only compares it. It says nothing where it is empty.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Version {
+    len: u8,
+    /// Zero behind `len`.
+    bytes: [u8; VERSION_LEN_MAX],
+}
+
+impl Version {
+    /// Nothing is said.
+    pub const NONE: Version = Version { len: 0, bytes: [0; VERSION_LEN_MAX] };
+
+    /// These bytes; `None` if they are more than [`VERSION_LEN_MAX`].
+    pub fn new(bytes: &[u8]) -> Option<Version> {
+        let mut version = Version::NONE;
+        version.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        version.len = bytes.len() as u8;
+        Some(version)
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("v")?;
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Tells one version of a source file from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     pub size: u64,
     pub mtime: Timestamp,
-    pub ctime: Timestamp,
-    pub ino: u64,
+    pub version: Version,
 }
 
 impl Fingerprint {

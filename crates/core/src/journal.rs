@@ -28,8 +28,9 @@ pub use log::{Log, compact};
 pub use replay::Replay;
 
 /// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest. 4: and
-/// the number of its temporary; runs that may still write are named, and directories that were opened to us.
-pub const FORMAT_VERSION: u16 = 4;
+/// the number of its temporary; runs that may still write are named, and directories that were opened to us. 5: versions of the
+/// source's storage instead of ctime and inode.
+pub const FORMAT_VERSION: u16 = 5;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
 /// Most subtrees in one [`Record::Durable`] on disk; [`Log::append`] splits longer lists.
@@ -85,7 +86,7 @@ impl PathKey {
 }
 
 /// What stays of a finished file: the version of the source that it is a copy of, and its hash. The source's
-/// inode and ctime are not kept, for a change of these alone must not make a finished file unfinished.
+/// version is not kept, for a change of it alone must not make a finished file unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoneMark {
     pub size: u64,

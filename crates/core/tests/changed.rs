@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use haul_core::digest::{DigestKind, Subtree};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Version};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::Ended;
@@ -155,7 +155,7 @@ impl Bench {
 }
 
 fn of_size(size: u64) -> Fingerprint {
-    Fingerprint { size, ino: 7, ..Fingerprint::default() }
+    Fingerprint { size, version: Version::new(&[7]).expect("short"), ..Fingerprint::default() }
 }
 
 fn second_hash() -> SourceOp {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use haul_core::journal::{Record, Replay, Replayed, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact};
 use haul_core::transfer::SessionEnd;
@@ -108,7 +108,7 @@ impl Bench {
                 name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
                 meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime },
                 kind: EntryKind::File {
-                    fingerprint: Fingerprint { size, mtime, ctime: mtime, ino: id },
+                    fingerprint: Fingerprint { size, mtime, version: Version::NONE },
                     object_size: OBJECT as u32,
                     sparse: false,
                     striped: false,

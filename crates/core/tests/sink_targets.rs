@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::journal::{Log, Replayed};
 use haul_core::layout::{Component, Layout, Striping};
@@ -165,7 +165,7 @@ const TARGETS: Limits = Limits { total: 256, each: 16 };
 
 fn announced(id: u64, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1, nanos: 0 };
-    let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: id };
+    let fingerprint = Fingerprint { size, mtime, version: Version::NONE };
     Announced {
         id: FileId(id),
         generation: Generation(0),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use haul_core::digest::{DigestKind, Subtree};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{Look, SourceDone, SourceOp};
@@ -106,7 +106,8 @@ fn a_young_look_is_waited_out_before_the_hash() {
     let Some(SourceOp::ReadBundle { files: asked }) = ops(&mut source).pop() else {
         panic!("it is not read")
     };
-    let seen = Fingerprint { size: 1000, ino: 7, ..Fingerprint::default() };
+    let seen =
+        Fingerprint { size: 1000, version: Version::new(&[7]).expect("short"), ..Fingerprint::default() };
     let look = Look::MetaOnly { seen, settle: GRAIN };
     let ok = haul_core::transfer::op::BundleOk { root: [3; 32], look };
     let items = vec![(asked[0], Ok(ok))];

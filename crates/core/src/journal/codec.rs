@@ -7,7 +7,7 @@ use super::{
     DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX, WIDENED_PATH_LEN_MAX, Widened,
 };
 use crate::digest::{DigestKind, Subtree};
-use crate::entry::{Fingerprint, Timestamp};
+use crate::entry::{Fingerprint, Timestamp, Version};
 
 const HEAD: u8 = 1;
 const SESSION: u8 = 2;
@@ -58,8 +58,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&path.0);
             out.extend_from_slice(&fingerprint.size.to_le_bytes());
             put_time(&fingerprint.mtime, out);
-            put_time(&fingerprint.ctime, out);
-            out.extend_from_slice(&fingerprint.ino.to_le_bytes());
+            put_version(&fingerprint.version, out);
             out.extend_from_slice(&object_size.to_le_bytes());
             out.extend_from_slice(&tag.to_le_bytes());
             out.extend_from_slice(&number.to_le_bytes());
@@ -129,6 +128,12 @@ fn put_time(time: &Timestamp, out: &mut Vec<u8>) {
     out.extend_from_slice(&time.nanos.to_le_bytes());
 }
 
+fn put_version(version: &Version, out: &mut Vec<u8>) {
+    let bytes = version.as_bytes();
+    out.push(bytes.len() as u8);
+    out.extend_from_slice(bytes);
+}
+
 /// The record of a body; `None` if it is none of this format. Allocates no more than `body` is long.
 pub(super) fn decode(body: &[u8]) -> Option<Record> {
     let mut fields = Fields(body);
@@ -149,8 +154,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             fingerprint: Fingerprint {
                 size: fields.u64()?,
                 mtime: fields.time()?,
-                ctime: fields.time()?,
-                ino: fields.u64()?,
+                version: fields.version()?,
             },
             object_size: fields.u32()?,
             tag: fields.u32()?,
@@ -209,6 +213,12 @@ impl Fields<'_> {
     }
     fn time(&mut self) -> Option<Timestamp> {
         Some(Timestamp { secs: self.take().map(i64::from_le_bytes)?, nanos: self.u32()? })
+    }
+    fn version(&mut self) -> Option<Version> {
+        let [len] = self.take()?;
+        let (bytes, rest) = self.0.split_at_checked(len.into())?;
+        self.0 = rest;
+        Version::new(bytes)
     }
     /// All that is left: at least one byte, at most `len_max`.
     fn rest(&mut self, len_max: usize) -> Option<Box<[u8]>> {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::digest::CHUNK_LEN;
+use crate::entry::{VERSION_LEN_MAX, Version};
 
 const BOOT: [u8; 16] = [0xb0; 16];
 const OTHER_BOOT: [u8; 16] = [0x0b; 16];
@@ -10,8 +11,13 @@ fn path(i: u8) -> PathKey {
 
 fn fingerprint(rng: &mut fastrand::Rng, chunks: u64) -> Fingerprint {
     let mut time = || Timestamp { secs: rng.i64(..), nanos: rng.u32(..1_000_000_000) };
-    let (mtime, ctime) = (time(), time());
-    Fingerprint { size: chunks * CHUNK_LEN, mtime, ctime, ino: rng.u64(..) }
+    let mtime = time();
+    Fingerprint { size: chunks * CHUNK_LEN, mtime, version: version(rng) }
+}
+
+fn version(rng: &mut fastrand::Rng) -> Version {
+    let bytes: Vec<u8> = (0..rng.usize(..=VERSION_LEN_MAX)).map(|_| rng.u8(..)).collect();
+    Version::new(&bytes).expect("not too long")
 }
 
 fn leaf(i: u64, cv: u8) -> Subtree {
@@ -263,7 +269,7 @@ fn records_round_trip() {
         }
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
-    let mut expected = b"haul-journal\0\0\x04\0".to_vec();
+    let mut expected = b"haul-journal\0\0\x05\0".to_vec();
     expected.extend([25, 0, 0, 0, 1]);
     expected.extend([3; 16]);
     expected.extend([77, 0, 0, 0, 0, 0, 0, 0]);

@@ -332,10 +332,9 @@ fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
         return Err(WireError::TooLong { what: "size of a file", len: size, max: FILE_LEN_MAX });
     }
     let mtime = read_time(r, "mtime of a fingerprint")?;
-    let ctime = read_time(r, "ctime of a fingerprint")?;
-    let ino = r.u64("inode")?;
+    let version = r.version("version of a fingerprint")?;
     let object_size = read_object_size(r)?;
-    let fingerprint = Fingerprint { size, mtime, ctime, ino };
+    let fingerprint = Fingerprint { size, mtime, version };
     Ok(EntryKind::File { fingerprint, object_size, sparse: false, striped: false })
 }
 

@@ -13,7 +13,7 @@ use super::{
     Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
     TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name, Timestamp};
+use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name, Timestamp, VERSION_LEN_MAX};
 use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
 use crate::schedule::Health;
 use crate::stage::Processors;
@@ -32,8 +32,12 @@ pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
+/// What a file has beside what every entry has: size, mtime, the length of its version, object size.
+const FILE_LEN_MIN: usize = 25;
 /// An extra field that marks a file as sparse or striped: kind, required, length of no value.
 const MARK_LEN: usize = 5;
+/// All extra fields of an entry.
+const EXTRAS_LEN_MAX: usize = u16::MAX as usize;
 pub(super) const SEALED_LEN: usize = 14;
 pub(super) const FILE_LAYOUT_LEN: usize = 26;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
@@ -53,6 +57,9 @@ const _: () = assert!(CHOICES_MAX * (CHOICE_LEN_MIN + 2 * TEXT_LEN_MAX) <= LIST_
 // ...and so does one item of the large ones.
 const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
 const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIST_LEN_MAX);
+const _: () = assert!(
+    ANNOUNCED_LEN_MIN + NAME_LEN_MAX + FILE_LEN_MIN + VERSION_LEN_MAX + EXTRAS_LEN_MAX <= LIST_LEN_MAX
+);
 const _: () = assert!(DONE_LEN_MIN + 7 + TEXT_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(ROOTS_PART_MAX <= ITEMS_MAX && ROOTS_PART_MAX * SOURCE_ROOT_LEN_MAX <= LIST_LEN_MAX);
 // Counts are u16.
@@ -63,8 +70,9 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 pub fn announced_len(entry: &Announced) -> usize {
     let kind = match &entry.kind {
         EntryKind::Dir => 0,
-        EntryKind::File { sparse, striped, .. } => {
-            44 + MARK_LEN * (usize::from(*sparse) + usize::from(*striped))
+        EntryKind::File { fingerprint, sparse, striped, .. } => {
+            let marks = usize::from(*sparse) + usize::from(*striped);
+            FILE_LEN_MIN + fingerprint.version.as_bytes().len() + MARK_LEN * marks
         }
         EntryKind::Symlink { target } => 2 + target.len(),
     };
@@ -493,8 +501,7 @@ fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
             assert!(object_size_is_legal(*object_size), "own object size {object_size}");
             w.u64(fingerprint.size);
             write_time(w, fingerprint.mtime);
-            write_time(w, fingerprint.ctime);
-            w.u64(fingerprint.ino);
+            w.version(&fingerprint.version);
             w.u32(*object_size);
         }
         EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),

@@ -12,8 +12,8 @@ use crate::schedule::table::{Table, UnwellTargets};
 use crate::stage::{Processors, StageTime};
 
 /// The protocol version that this program speaks, and the oldest that it understands.
-pub const VERSION: u16 = 2;
-pub const VERSION_MIN: u16 = 2;
+pub const VERSION: u16 = 3;
+pub const VERSION_MIN: u16 = 3;
 
 /// Most entries in one [`Message::Announce`].
 pub const ANNOUNCE_ENTRIES_MAX: usize = 1024;
@@ -102,8 +102,8 @@ pub enum FileState {
     Unchanged,
     /// `--no-clobber` or `--update` forbids it: nothing to send.
     Skipped,
-    /// These subtrees are on media. `verify`: the source's inode or ctime differs from the journal's, so
-    /// the source must compare its own digests before it believes them.
+    /// These subtrees are on media. `verify`: the version in the source's fingerprint is not the
+    /// journal's, so the source must compare its own digests before it believes them.
     Held { subtrees: Vec<Subtree>, verify: bool },
     /// Only in a dry run: it would be copied, and change this.
     Planned(Change),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use haul_core::digest::Subtree;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::layout::{Component, Layout, Striping};
@@ -144,7 +144,11 @@ fn golden_message(index: usize) -> Message {
                 name: name(b"\xfff"),
                 meta,
                 kind: EntryKind::File {
-                    fingerprint: Fingerprint { size: 0x1234, mtime: stamp(1), ctime: stamp(2), ino: 9 },
+                    fingerprint: Fingerprint {
+                        size: 0x1234,
+                        mtime: stamp(1),
+                        version: Version::new(b"version").expect("short"),
+                    },
                     object_size: 4 << 20,
                     sparse: false,
                     striped: false,

@@ -342,7 +342,7 @@ fn harmful_announcements_are_refused() {
         decode_message(kind, &body)
     };
     assert!(patched(0, &[]).is_ok());
-    let refused: [(&str, usize, &[u8]); 11] = [
+    let refused: [(&str, usize, &[u8]); 12] = [
         ("root announced", 2, &[0]),
         ("mode above 07777", 22, &0o10000u32.to_le_bytes()),
         ("nanoseconds", 42, &1_000_000_000u32.to_le_bytes()),
@@ -352,8 +352,9 @@ fn harmful_announcements_are_refused() {
         ("dots", 48, b".."),
         ("NUL", 48, b"a\0"),
         ("size", 50, &(1u64 << 63).to_le_bytes()),
-        ("object size not a power of two", 90, &(3u32 << 20).to_le_bytes()),
-        ("object size under 64 KiB", 90, &(1u32 << 15).to_le_bytes()),
+        ("version longer than 32 bytes", 70, &[33]),
+        ("object size not a power of two", 71, &(3u32 << 20).to_le_bytes()),
+        ("object size under 64 KiB", 71, &(1u32 << 15).to_le_bytes()),
     ];
     for (what, at, bytes) in refused {
         assert!(patched(at, bytes).is_err(), "{what}");

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use haul_core::digest::{Subtree, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
+use haul_core::entry::{
+    EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp, VERSION_LEN_MAX, Version,
+};
 use haul_core::extents::DataExtent;
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::layout::{Component, Layout, STRIPES_MAX, Striping};
@@ -92,6 +94,11 @@ pub fn time(r: &mut Rng) -> Timestamp {
     Timestamp { secs: r.i64(..), nanos: r.u32(..1_000_000_000) }
 }
 
+pub fn stamp(r: &mut Rng) -> Version {
+    let bytes: Vec<u8> = (0..r.usize(..=VERSION_LEN_MAX)).map(|_| r.u8(..)).collect();
+    Version::new(&bytes).expect("not too long")
+}
+
 pub fn version(r: &mut Rng) -> (FileId, Generation) {
     (FileId(number(r)), Generation(r.u32(..)))
 }
@@ -128,7 +135,7 @@ pub fn announced(r: &mut Rng) -> Announced {
     let kind = match r.u8(..3) {
         0 => EntryKind::Dir,
         1 => EntryKind::File {
-            fingerprint: Fingerprint { size: number(r) >> 1, mtime: time(r), ctime: time(r), ino: r.u64(..) },
+            fingerprint: Fingerprint { size: number(r) >> 1, mtime: time(r), version: stamp(r) },
             object_size: 1 << r.u32(16..=26),
             sparse: r.bool(),
             striped: r.bool(),

@@ -470,7 +470,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return None;
         }
         let kind = if seen.is_file() {
-            let size = seen.fingerprint.size;
+            let size = seen.stamp.size;
             self.totals.files += 1;
             self.totals.bytes = self.totals.bytes.saturating_add(size);
             if seen.links > 1 {
