@@ -29,7 +29,7 @@ pub use replay::Replay;
 
 /// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest. 4: and
 /// the number of its temporary; runs that may still write are named, and directories that were opened to us. 5: versions of the
-/// source's storage instead of ctime and inode.
+/// source's storage instead of ctime and inode; the destination root by an identity.
 pub const FORMAT_VERSION: u16 = 5;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
@@ -85,6 +85,25 @@ impl PathKey {
     }
 }
 
+/// Longest [`RootId`], bytes.
+pub const ROOT_ID_LEN_MAX: usize = 64;
+
+/// What tells the destination root of a job from all others, as its storage says: for POSIX the file system and the inode. Only
+/// that storage understands it. 1 to [`ROOT_ID_LEN_MAX`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootId(Box<[u8]>);
+
+impl RootId {
+    /// These bytes; `None` if they are none, or too many.
+    pub fn new(bytes: &[u8]) -> Option<RootId> {
+        (1..=ROOT_ID_LEN_MAX).contains(&bytes.len()).then(|| RootId(bytes.into()))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// What stays of a finished file: the version of the source that it is a copy of, and its hash. The source's
 /// version is not kept, for a change of it alone must not make a finished file unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +124,7 @@ impl DoneMark {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// First record, and only there: what this journal belongs to.
-    Head { job: [u8; 16], root_ino: u64 },
+    Head { job: [u8; 16], root: RootId },
     /// A run of the job took it over. `tag` stands in the names of its temporaries. Records that follow
     /// count only on this boot if `durable` is false. Slots of earlier sessions are void.
     Session { epoch: u32, tag: u32, boot: [u8; 16], durable: bool },
@@ -177,8 +196,8 @@ pub struct Partial {
 /// What a journal is worth to the next session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Job and inode of the destination root; `None` if not even the head was whole.
-    pub head: Option<([u8; 16], u64)>,
+    /// Job and identity of the destination root; `None` if not even the head was whole.
+    pub head: Option<([u8; 16], RootId)>,
     /// The highest epoch of any session, 0 if there was none.
     pub epoch_max: u32,
     /// The tags of all sessions, each once, newest last, at most [`TAGS_MAX`].

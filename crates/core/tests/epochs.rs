@@ -9,7 +9,9 @@ use haul_core::change::Change;
 use haul_core::digest::{DigestKind, subtrees};
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
-use haul_core::journal::{Record, Replay, Replayed, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact};
+use haul_core::journal::{
+    Record, Replay, Replayed, RootId, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact,
+};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
@@ -49,7 +51,7 @@ fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
 
 impl Bench {
     fn new(files_open_max: u32) -> Bench {
-        let head = Record::Head { job: [1; 16], root_ino: 1 };
+        let head = Record::Head { job: [1; 16], root: RootId::new(&[1]).expect("short") };
         let session = Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true };
         let (journal, log, _, next_slot) = compact(&Replayed::default(), head, session);
         let resume = Resume { replayed: Replayed::default(), log, next_slot };

@@ -16,6 +16,7 @@ use crate::storage::sink::claim::{Claim, Debris};
 use crate::storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::{JobDir, Patience};
+use crate::storage::volume::is_of;
 use crate::users::name_of;
 
 /// What a job has to do with a destination.
@@ -42,7 +43,7 @@ struct Told {
 /// `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
     let place = state.unwrap_or(root);
-    let ino = rustix::fs::stat(root).map_err(|e| format!("destination {}: {e}", root.display()))?.st_ino;
+    let dir = std::fs::File::open(root).map_err(|e| format!("destination {}: {e}", root.display()))?;
     let jobs = find_debris(place).map_err(|failure| failure.text.to_string())?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = if jobs.is_empty() { Vec::new() } else { temporaries(root)? };
@@ -60,9 +61,9 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let bytes = theirs.iter().fold(0_u64, |bytes, temporary| bytes.saturating_add(temporary.size));
         let first = theirs.iter().map(|temporary| file_of(&temporary.path)).min();
         let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
-        let belongs = match (replayed.head, state) {
+        let belongs = match (&replayed.head, state) {
             _ if claim.is_none() => Belongs::Odd,
-            (Some((_, of)), _) if of != ino && (state.is_some() || strict) => Belongs::Elsewhere,
+            (Some((_, of)), _) if !is_of(of, &dir) && (state.is_some() || strict) => Belongs::Elsewhere,
             (_, None) => Belongs::Here,
             (Some(_), _) if files > 0 || replayed.partials.is_empty() => Belongs::Here,
             (_, Some(_)) => Belongs::Unknown,

@@ -4,7 +4,8 @@
 //! flags, bytes left over, empty lists).
 
 use super::{
-    DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX, WIDENED_PATH_LEN_MAX, Widened,
+    DoneMark, PathKey, RECORD_LEN_MAX, Record, RootId, SUBTREES_PER_RECORD, TAGS_MAX, WIDENED_PATH_LEN_MAX,
+    Widened,
 };
 use crate::digest::{DigestKind, Subtree};
 use crate::entry::{Fingerprint, Timestamp, Version};
@@ -38,10 +39,10 @@ const _: () = assert!(1 + 4 + 8 + 4 + WIDENED_PATH_LEN_MAX <= RECORD_LEN_MAX);
 /// Appends the body of `record`. Its lists fit one record and are not empty.
 pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
     match record {
-        Record::Head { job, root_ino } => {
+        Record::Head { job, root } => {
             out.push(HEAD);
             out.extend_from_slice(job);
-            out.extend_from_slice(&root_ino.to_le_bytes());
+            put_short(root.as_bytes(), out);
         }
         Record::Session { epoch, tag, boot, durable } => {
             out.push(SESSION);
@@ -129,8 +130,12 @@ fn put_time(time: &Timestamp, out: &mut Vec<u8>) {
 }
 
 fn put_version(version: &Version, out: &mut Vec<u8>) {
-    let bytes = version.as_bytes();
-    out.push(bytes.len() as u8);
+    put_short(version.as_bytes(), out);
+}
+
+/// A `u8` length and that many bytes.
+fn put_short(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(u8::try_from(bytes.len()).expect("identities and versions are short"));
     out.extend_from_slice(bytes);
 }
 
@@ -139,7 +144,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
     let mut fields = Fields(body);
     let [kind] = fields.take()?;
     let record = match kind {
-        HEAD => Record::Head { job: fields.take()?, root_ino: fields.u64()? },
+        HEAD => Record::Head { job: fields.take()?, root: RootId::new(fields.short()?)? },
         SESSION => Record::Session {
             epoch: fields.u32()?,
             tag: fields.u32()?,
@@ -214,11 +219,15 @@ impl Fields<'_> {
     fn time(&mut self) -> Option<Timestamp> {
         Some(Timestamp { secs: self.take().map(i64::from_le_bytes)?, nanos: self.u32()? })
     }
-    fn version(&mut self) -> Option<Version> {
+    /// A `u8` length and that many bytes.
+    fn short(&mut self) -> Option<&[u8]> {
         let [len] = self.take()?;
         let (bytes, rest) = self.0.split_at_checked(len.into())?;
         self.0 = rest;
-        Version::new(bytes)
+        Some(bytes)
+    }
+    fn version(&mut self) -> Option<Version> {
+        Version::new(self.short()?)
     }
     /// All that is left: at least one byte, at most `len_max`.
     fn rest(&mut self, len_max: usize) -> Option<Box<[u8]>> {

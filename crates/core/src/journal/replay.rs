@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::codec::decode;
 use super::{
     DONE_REPLAYED_MAX, DoneMark, JournalError, LEN_LEN, MAGIC, MAGIC_LEN, PARTIALS_REPLAYED_MAX, Partial,
-    PathKey, RECORD_LEN_MAX, Record, Replayed, SUBTREE_KEPT_MAX, SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX,
-    WIDENED_LEN_MAX, Widened, sum,
+    PathKey, RECORD_LEN_MAX, Record, Replayed, RootId, SUBTREE_KEPT_MAX, SUBTREES_REPLAYED_MAX, SUM_LEN,
+    TAGS_MAX, WIDENED_LEN_MAX, Widened, sum,
 };
 use crate::digest::{Subtree, SubtreeSet};
 
@@ -23,7 +23,7 @@ pub struct Replay {
     pending: Vec<u8>,
     chain: [u8; SUM_LEN],
     good_len: u64,
-    head: Option<([u8; 16], u64)>,
+    head: Option<([u8; 16], RootId)>,
     epoch_max: u32,
     tags: Vec<u32>,
     unproven: Vec<u32>,
@@ -225,7 +225,7 @@ impl Replay {
     /// Applies a whole record; `None` if it does not belong where it stands.
     fn apply(&mut self, record: Record) -> Option<()> {
         match record {
-            Record::Head { job, root_ino } if self.head.is_none() => self.head = Some((job, root_ino)),
+            Record::Head { job, root } if self.head.is_none() => self.head = Some((job, root)),
             _ if self.head.is_none() => return None,
             Record::Head { .. } => return None,
             Record::Session { epoch, tag, boot, durable } => {
@@ -353,7 +353,7 @@ mod tests {
     fn bounds_drop_and_count() {
         let mut bytes = Vec::new();
         let mut log = Log::start(&mut bytes);
-        log.append(&Record::Head { job: [1; 16], root_ino: 2 }, &mut bytes);
+        log.append(&Record::Head { job: [1; 16], root: RootId::new(&[2]).expect("short") }, &mut bytes);
         log.append(&Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true }, &mut bytes);
         let fingerprint = Fingerprint { size: 64 * 1024, ..Fingerprint::default() };
         let digest = DigestKind::Blake3;

@@ -46,9 +46,13 @@ fn replay(bytes: &[u8]) -> Replayed {
     replay_for(bytes, BOOT, false).expect("a journal")
 }
 
+fn head() -> Record {
+    Record::Head { job: [3; 16], root: RootId::new(&[77; 8]).expect("short") }
+}
+
 /// Head, and a session of a kind.
 fn opening(durable: bool, boot: [u8; 16]) -> Vec<Record> {
-    vec![Record::Head { job: [3; 16], root_ino: 77 }, Record::Session { epoch: 5, tag: 50, boot, durable }]
+    vec![head(), Record::Session { epoch: 5, tag: 50, boot, durable }]
 }
 
 /// Records as a sink may write them, and some as it never would: few paths and slots, so that they meet.
@@ -231,7 +235,7 @@ fn replay_is_what_was_appended() {
             let replayed = replay_for(&bytes, boot, durable).expect("a journal");
             assert!(!replayed.damaged);
             assert_eq!(replayed.good_len, bytes.len() as u64);
-            assert_eq!(replayed.head, Some(([3; 16], 77)));
+            assert_eq!(replayed.head, Some(([3; 16], RootId::new(&[77; 8]).expect("short"))));
             let (partials, done) = model(&records, boot, durable);
             assert_eq!(replayed.partials, partials);
             assert_eq!(replayed.done, done);
@@ -270,11 +274,12 @@ fn records_round_trip() {
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
     let mut expected = b"haul-journal\0\0\x05\0".to_vec();
-    expected.extend([25, 0, 0, 0, 1]);
+    expected.extend([26, 0, 0, 0, 1]);
     expected.extend([3; 16]);
-    expected.extend([77, 0, 0, 0, 0, 0, 0, 0]);
+    expected.push(8);
+    expected.extend([77; 8]);
     let mut hashed = expected[..16].to_vec();
-    hashed.extend(&expected[20..45]);
+    hashed.extend(&expected[20..46]);
     expected.extend(&blake3::hash(&hashed).as_bytes()[..16]);
     assert_eq!(bytes, expected);
 }
@@ -505,7 +510,7 @@ fn compaction_keeps_the_state() {
         let mut state = replay_for(&bytes, BOOT, durable).expect("a journal");
         for run in 1..3 {
             let (epoch, tag) = (state.epoch_max.saturating_add(1), 1000 + run);
-            let head = Record::Head { job: [3; 16], root_ino: 77 };
+            let head = head();
             let session = Record::Session { epoch, tag, boot: BOOT, durable };
             let (mut bytes, mut log, slots, next_slot) = compact(&state, head.clone(), session.clone());
             assert_eq!(slots.len(), state.partials.len());

@@ -12,6 +12,7 @@ use haul_core::journal::{Record, Replayed, compact};
 use super::*;
 use crate::storage::sink::{JobDir, JobKey, Journal, Patience, temp_name};
 use crate::storage::source::roots::resolve_sources;
+use crate::storage::volume;
 
 /// A file system path below `root`, from bytes.
 fn below(root: &Path, path: &[u8]) -> std::path::PathBuf {
@@ -570,7 +571,8 @@ fn only_what_a_job_here_owns_is_left_out() {
     let begin = |dir: &str, tag| {
         let owner = Arc::new(place(dir).acquire(0, "test", &Patience::default()).expect("ours"));
         let mut journal = Journal::new(owner.clone());
-        let head = Record::Head { job: [7; 16], root_ino: fs::metadata(at(dir)).expect("stat").ino() };
+        let root = volume::root_id(fs::File::open(at(dir)).expect("open")).expect("stat");
+        let head = Record::Head { job: [7; 16], root };
         let session = Record::Session { epoch: 1, tag, boot: [0; 16], durable: true };
         let (bytes, ..) = compact(&Replayed::default(), head, session);
         journal.replace(&bytes).expect("replaced");
