@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::wire::{Announced, Message, decode_message, encode_message};
 
@@ -28,6 +28,7 @@ fn main() {
                 sparse: false,
                 striped: false,
             },
+            extras: Extras::default(),
         }
     });
     let message = Message::Announce(entries.collect());

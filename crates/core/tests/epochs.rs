@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
-use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, Lease, StreamId, Time};
 use haul_core::journal::{
     Record, Replay, Replayed, RootId, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact,
 };
@@ -77,6 +77,8 @@ impl Bench {
             targets: None,
             round_trip: None,
             layouts: false,
+            shards: 1,
+            lease: Lease::ALONE,
             names: None,
         };
         let sink = Sink::new(config, resume);
@@ -115,6 +117,7 @@ impl Bench {
                     sparse: false,
                     striped: false,
                 },
+                extras: Extras::default(),
             })
             .collect();
         for part in all.chunks(100) {
@@ -142,7 +145,7 @@ impl Bench {
     fn act(&mut self) {
         while let Some(action) = self.sink.poll_action() {
             let done = match action {
-                SinkAction::Send(Message::Durable(extents)) => {
+                SinkAction::Send(Message::Durable { extents, .. }) => {
                     self.durable.extend(extents);
                     continue;
                 }
@@ -378,7 +381,8 @@ fn the_journal_knows_what_is_open() {
         parent: DirId::ROOT,
         name: Name::new(format!("d{id}").as_bytes()).expect("legal"),
         meta: Meta { mode: if id == 3 { 0 } else { 0o755 }, uid: 0, gid: 0, mtime },
-        kind: EntryKind::Dir,
+        kind: EntryKind::Dir { version: Version::NONE },
+        extras: Extras::default(),
     });
     bench.sink.handle_message(Message::Announce(dirs.collect()), bench.now);
     bench.act();

@@ -14,3 +14,5 @@ mod refusals;
 mod round_trip;
 #[path = "wire/samples.rs"]
 mod samples;
+#[path = "wire/scopes.rs"]
+mod scopes;

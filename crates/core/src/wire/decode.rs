@@ -15,14 +15,17 @@ use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX,
     Capability, Change, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport,
-    Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed,
-    Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
-    TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
+    Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, METADATA_PIECE_LEN_MAX, Message, MetadataPiece,
+    NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
+    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
-use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
+use crate::entry::{
+    EntryKind, Extras, FileRange, Fingerprint, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX,
+    Meta, Name, NameError, Namespace, Timestamp,
+};
 use crate::extents::DataExtent;
-use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Lease, StreamId};
 use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
 use crate::schedule::Health;
 use crate::stage::{Processors, StageTime};
@@ -82,6 +85,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             })?;
             Message::Holes { id, generation, extents, last }
         }
+        kind::METADATA => Message::Metadata(read_metadata(r)?),
         kind::FILE_LAYOUT => {
             Message::FileLayout(r.list("layouts of files", items, FILE_LAYOUT_LEN, read_file_layout)?)
         }
@@ -111,7 +115,8 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             bytes: r.u64("total of bytes")?,
         }),
         kind::GRANT => {
-            Message::Grant { class: read_class(r, "grant: class")?.0, total: r.u64("grant: total")? }
+            let by = read_lease(r)?;
+            Message::Grant { by, class: read_class(r, "grant: class")?.0, total: r.u64("grant: total")? }
         }
         kind::WRITTEN => Message::Written {
             bytes: r.u64("written: bytes")?,
@@ -119,7 +124,10 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
                 Ok((StreamId(r.u16("written: stream")?), r.u64("written: frames")?))
             })?,
         },
-        kind::DURABLE => Message::Durable(r.list("durable extents", items, EXTENT_LEN, read_extent)?),
+        kind::DURABLE => Message::Durable {
+            by: read_lease(r)?,
+            extents: r.list("durable extents", items, EXTENT_LEN, read_extent)?,
+        },
         kind::DONE => Message::Done(r.list("done entries", items, DONE_LEN_MIN, read_done)?),
         kind::NOT_HELD => {
             Message::NotHeld(r.list("extents that are not held", items, EXTENT_LEN, read_extent)?)
@@ -310,7 +318,7 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
     let tag = r.u8("kind of an entry")?;
     let name = r.name("name of an entry")?;
     let mut kind = match tag {
-        1 => EntryKind::Dir,
+        1 => EntryKind::Dir { version: r.version("version of a directory")? },
         2 => read_file(r)?,
         3 => {
             let what = "target of a symlink";
@@ -320,10 +328,25 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
             }
             EntryKind::Symlink { target: target.into() }
         }
+        4 => EntryKind::Fifo,
+        5 => EntryKind::Socket,
+        6 => EntryKind::Device {
+            block: r.bool("kind of a device")?,
+            major: r.u32("major number of a device")?,
+            minor: r.u32("minor number of a device")?,
+        },
+        7 => {
+            let to = FileId(r.u64("file of a hard link")?);
+            // It was announced before: of one shard, under a lower number.
+            if to.as_dir() == DirId::ROOT || (to.shard() == id.shard() && to >= id) {
+                return Err(WireError::BadValue { what: "file of a hard link", value: to.0 });
+            }
+            EntryKind::HardLink { to }
+        }
         other => return Err(WireError::BadValue { what: "kind of an entry", value: other.into() }),
     };
-    read_extras(r, &mut kind)?;
-    Ok(Announced { id, generation, parent, name, meta, kind })
+    let extras = read_extras(r, &mut kind)?;
+    Ok(Announced { id, generation, parent, name, meta, kind, extras })
 }
 
 fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
@@ -357,18 +380,30 @@ fn read_file_layout(r: &mut Reader<'_>) -> Result<FileLayout, WireError> {
     Ok(FileLayout { id, generation, object_size, striping })
 }
 
-/// Extra fields of an entry: v1 knows two, and steps over the others as far as it may.
-fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<(), WireError> {
+/// Extra fields of an entry: those that are known, each at most once; the others are stepped over as far as that is allowed.
+fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, WireError> {
+    let mut known = Extras::default();
     let len = usize::from(r.u16("extra fields")?);
     let mut extras = Reader::new(r.take("extra fields", len)?);
     while extras.remaining() > 0 {
         let kind = extras.u16("extra field kind")?;
         let required = extras.bool("extra field: required")?;
-        if matches!(kind, extra::SPARSE | extra::LAYOUT) {
+        if kind == extra::RANGE {
+            let value = extras.bytes("extra field", len)?;
+            if !required || known.range.is_some() {
+                return Err(WireError::BadValue { what: "range of a file", value: kind.into() });
+            }
+            known.range = Some(read_file_range(value, entry)?);
+            continue;
+        }
+        if matches!(kind, extra::SPARSE | extra::LAYOUT | extra::METADATA) {
             let empty = extras.bytes("extra field", len)?.is_empty();
             let mark = match entry {
+                EntryKind::File { .. } | EntryKind::Dir { .. } if kind == extra::METADATA => {
+                    Some(&mut known.metadata)
+                }
                 EntryKind::File { sparse, .. } if kind == extra::SPARSE => Some(sparse),
-                EntryKind::File { striped, .. } => Some(striped),
+                EntryKind::File { striped, .. } if kind == extra::LAYOUT => Some(striped),
                 _ => None,
             };
             match mark {
@@ -382,7 +417,65 @@ fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<(), WireErro
         }
         extras.bytes("extra field", len)?;
     }
-    Ok(())
+    Ok(known)
+}
+
+/// The value of a range, which the file must have.
+fn read_file_range(value: &[u8], entry: &EntryKind) -> Result<FileRange, WireError> {
+    let what = "range of a file";
+    let mut r = Reader::new(value);
+    let (source, sink, len) = (r.u64(what)?, r.u64(what)?, r.u64(what)?);
+    let range = FileRange { source, sink, len, partial: r.bool(what)? };
+    r.finish(what)?;
+    match entry {
+        EntryKind::File { fingerprint, object_size, .. }
+            if range.fits(fingerprint.size, *object_size)
+                || haul_mutant::removed("ranges-lie-in-their-file") =>
+        {
+            Ok(range)
+        }
+        _ => Err(WireError::BadValue { what, value: source }),
+    }
+}
+
+/// A host that there can be, and its lease.
+fn read_lease(r: &mut Reader<'_>) -> Result<Lease, WireError> {
+    let (host, epoch) = (r.u16("host")?, r.u32("lease")?);
+    match host < HOSTS_MAX {
+        true => Ok(Lease { host, epoch }),
+        false => Err(WireError::TooLong { what: "host", len: host.into(), max: u64::from(HOSTS_MAX) - 1 }),
+    }
+}
+
+fn read_metadata(r: &mut Reader<'_>) -> Result<MetadataPiece, WireError> {
+    let (id, generation) = read_version(r)?;
+    let namespace = match r.u8("namespace of metadata")? {
+        1 => Namespace::Xattr,
+        2 => Namespace::AccessAcl,
+        3 => Namespace::DefaultAcl,
+        4 => Namespace::Nfs4Acl,
+        other => return Err(WireError::BadValue { what: "namespace of metadata", value: other.into() }),
+    };
+    let last = r.bool("metadata: last")?;
+    let what = "name of metadata";
+    let name: Box<[u8]> = r.bytes(what, METADATA_NAME_LEN_MAX)?.into();
+    if name.is_empty() == (namespace == Namespace::Xattr) || name.contains(&0) {
+        return Err(WireError::BadValue { what, value: name.len() as u64 });
+    }
+    let what = "length of metadata";
+    let (total, offset) = (r.u32(what)?, r.u32("offset of metadata")?);
+    if total > METADATA_VALUE_LEN_MAX {
+        let (len, max) = (total.into(), METADATA_VALUE_LEN_MAX.into());
+        return Err(WireError::TooLong { what, len, max });
+    }
+    let piece: Box<[u8]> = r.bytes("piece of metadata", METADATA_PIECE_LEN_MAX)?.into();
+    let end = u64::from(offset) + piece.len() as u64;
+    // What is last ends its value; what is empty is all of it.
+    let whole = end == u64::from(total);
+    if end > total.into() || (last && !whole) || (piece.is_empty() && total > 0) {
+        return Err(WireError::BadValue { what: "offset of metadata", value: offset.into() });
+    }
+    Ok(MetadataPiece { id, generation, namespace, name, total, offset, piece, last })
 }
 
 fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), WireError> {
@@ -400,6 +493,7 @@ fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), Wir
         },
         4 => FileState::Planned(read_change(r)?),
         5 => FileState::Amended(read_change(r)?),
+        6 => FileState::Finished,
         other => return Err(WireError::BadValue { what: "file state", value: other.into() }),
     };
     Ok((id, generation, state))
@@ -431,6 +525,7 @@ fn read_done(r: &mut Reader<'_>) -> Result<DoneItem, WireError> {
         0 => Outcome::Done { change: read_change(r)?, root: None },
         1 => Outcome::Done { change: read_change(r)?, root: Some(r.array("root of a done file")?) },
         2 => Outcome::Failed(read_failure(r)?),
+        3 => Outcome::Persisted,
         other => return Err(WireError::BadValue { what: "outcome", value: other.into() }),
     };
     Ok(DoneItem { id, generation, outcome })

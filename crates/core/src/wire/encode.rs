@@ -9,12 +9,16 @@ use super::negotiate::extra;
 use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem,
-    EndReport, Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message,
-    Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
-    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
+    EndReport, Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs,
+    METADATA_PIECE_LEN_MAX, Message, MetadataPiece, Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX,
+    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX,
+    TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name, Timestamp, VERSION_LEN_MAX};
-use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
+use crate::entry::{
+    EntryKind, Extras, FileRange, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, NAME_LEN_MAX, Name, Namespace,
+    Timestamp, VERSION_LEN_MAX,
+};
+use crate::ids::{DirId, FileId, Generation, HOSTS_MAX, Lease, SessionEpoch, StreamId};
 use crate::schedule::Health;
 use crate::stage::Processors;
 
@@ -34,7 +38,8 @@ pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
 /// What a file has beside what every entry has: size, mtime, the length of its version, object size.
 const FILE_LEN_MIN: usize = 25;
-/// An extra field that marks a file as sparse or striped: kind, required, length of no value.
+/// The value of a range. An extra field without a value, which is a mark: kind, required, length.
+pub(super) const RANGE_LEN: usize = 25;
 const MARK_LEN: usize = 5;
 /// All extra fields of an entry.
 const EXTRAS_LEN_MAX: usize = u16::MAX as usize;
@@ -60,6 +65,7 @@ const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIS
 const _: () = assert!(
     ANNOUNCED_LEN_MIN + NAME_LEN_MAX + FILE_LEN_MIN + VERSION_LEN_MAX + EXTRAS_LEN_MAX <= LIST_LEN_MAX
 );
+const _: () = assert!(32 + METADATA_NAME_LEN_MAX + METADATA_PIECE_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(DONE_LEN_MIN + 7 + TEXT_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(ROOTS_PART_MAX <= ITEMS_MAX && ROOTS_PART_MAX * SOURCE_ROOT_LEN_MAX <= LIST_LEN_MAX);
 // Counts are u16.
@@ -69,20 +75,25 @@ const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX
 /// [`LIST_LEN_MAX`] bytes.
 pub fn announced_len(entry: &Announced) -> usize {
     let kind = match &entry.kind {
-        EntryKind::Dir => 0,
+        EntryKind::Dir { version } => 1 + version.as_bytes().len(),
         EntryKind::File { fingerprint, sparse, striped, .. } => {
             let marks = usize::from(*sparse) + usize::from(*striped);
             FILE_LEN_MIN + fingerprint.version.as_bytes().len() + MARK_LEN * marks
         }
         EntryKind::Symlink { target } => 2 + target.len(),
+        EntryKind::Fifo | EntryKind::Socket => 0,
+        EntryKind::Device { .. } => 9,
+        EntryKind::HardLink { .. } => 8,
     };
-    ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind
+    let range = if entry.extras.range.is_some() { MARK_LEN + RANGE_LEN } else { 0 };
+    let extras = range + MARK_LEN * usize::from(entry.extras.metadata);
+    ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind + extras
 }
 
 /// Bytes that an item takes in a `State`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
-        FileState::Fresh | FileState::Unchanged | FileState::Skipped => STATE_LEN_MIN,
+        FileState::Fresh | FileState::Unchanged | FileState::Skipped | FileState::Finished => STATE_LEN_MIN,
         FileState::Planned(_) | FileState::Amended(_) => STATE_LEN_MIN + 1,
         FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
     }
@@ -91,6 +102,7 @@ pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
 /// Bytes that an item takes in a `Done`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
 pub fn done_len(item: &DoneItem) -> usize {
     match &item.outcome {
+        Outcome::Persisted => DONE_LEN_MIN,
         Outcome::Done { root: None, .. } => DONE_LEN_MIN + 1,
         Outcome::Done { root: Some(root), .. } => DONE_LEN_MIN + 1 + root.len(),
         Outcome::Failed(failure) => DONE_LEN_MIN + 7 + failure.text.len().min(TEXT_LEN_MAX),
@@ -110,7 +122,9 @@ impl Message {
             Message::Done(list) => cut(list, items, done_len, Message::Done),
             Message::DirEnd(list) => cut(list, items, |_| 8, Message::DirEnd),
             Message::Sealed(list) => cut(list, items, |_| SEALED_LEN, Message::Sealed),
-            Message::Durable(list) => cut(list, items, |_| EXTENT_LEN, Message::Durable),
+            Message::Durable { by, extents } => {
+                cut(extents, items, |_| EXTENT_LEN, |extents| Message::Durable { by, extents })
+            }
             Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
             Message::NotHeld(list) => cut(list, items, |_| EXTENT_LEN, Message::NotHeld),
             Message::FileLayout(list) => cut(list, items, |_| FILE_LAYOUT_LEN, Message::FileLayout),
@@ -209,6 +223,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             list(w, "data extents", ITEMS_MAX, extents, |w, e| write_range(w, e.offset, e.len));
             kind::HOLES
         }
+        Message::Metadata(piece) => {
+            write_metadata(w, piece);
+            kind::METADATA
+        }
         Message::FileLayout(files) => {
             list(w, "layouts of files", ITEMS_MAX, files, |w, file| {
                 assert!(object_size_is_legal(file.object_size), "own object size {}", file.object_size);
@@ -258,7 +276,8 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             }
             kind::END
         }
-        Message::Grant { class, total } => {
+        Message::Grant { by, class, total } => {
+            write_lease(w, *by);
             w.u16(*class);
             w.u64(*total);
             kind::GRANT
@@ -271,7 +290,8 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             });
             kind::WRITTEN
         }
-        Message::Durable(extents) => {
+        Message::Durable { by, extents } => {
+            write_lease(w, *by);
             list(w, "durable extents", ITEMS_MAX, extents, write_extent);
             kind::DURABLE
         }
@@ -489,13 +509,17 @@ fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
     w.u32(entry.meta.gid);
     write_time(w, entry.meta.mtime);
     w.u8(match &entry.kind {
-        EntryKind::Dir => 1,
+        EntryKind::Dir { .. } => 1,
         EntryKind::File { .. } => 2,
         EntryKind::Symlink { .. } => 3,
+        EntryKind::Fifo => 4,
+        EntryKind::Socket => 5,
+        EntryKind::Device { .. } => 6,
+        EntryKind::HardLink { .. } => 7,
     });
     w.name(&entry.name);
     match &entry.kind {
-        EntryKind::Dir => {}
+        EntryKind::Dir { version } => w.version(version),
         EntryKind::File { fingerprint, object_size, .. } => {
             assert!(fingerprint.size <= FILE_LEN_MAX, "own file of {} bytes", fingerprint.size);
             assert!(object_size_is_legal(*object_size), "own object size {object_size}");
@@ -505,19 +529,63 @@ fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
             w.u32(*object_size);
         }
         EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),
+        EntryKind::Fifo | EntryKind::Socket => {}
+        EntryKind::Device { block, major, minor } => {
+            w.bool(*block);
+            w.u32(*major);
+            w.u32(*minor);
+        }
+        EntryKind::HardLink { to } => w.u64(to.0),
     }
-    // Length of the extra fields, and those that v1 sends.
-    let marks = match entry.kind {
-        EntryKind::File { sparse, striped, .. } => [(sparse, extra::SPARSE), (striped, extra::LAYOUT)],
-        _ => [(false, 0); 2],
+    write_extras(w, entry);
+}
+
+/// The length of the extra fields, and the fields.
+fn write_extras(w: &mut Writer<'_>, entry: &Announced) {
+    let (sparse, striped) = match entry.kind {
+        EntryKind::File { sparse, striped, .. } => (sparse, striped),
+        _ => (false, false),
     };
-    let marks: Vec<u16> = marks.into_iter().filter(|(on, _)| *on).map(|(_, kind)| kind).collect();
-    w.u16((MARK_LEN * marks.len()) as u16);
-    for kind in marks {
+    let Extras { range, metadata } = entry.extras;
+    let marks = [(sparse, extra::SPARSE), (striped, extra::LAYOUT), (metadata, extra::METADATA)];
+    let marks = marks.into_iter().filter(|(on, _)| *on);
+    let range_len = range.map_or(0, |_| MARK_LEN + RANGE_LEN);
+    w.u16((range_len + MARK_LEN * marks.clone().count()) as u16);
+    if let Some(FileRange { source, sink, len, partial }) = range {
+        w.u16(extra::RANGE);
+        w.bool(true);
+        w.u16(RANGE_LEN as u16);
+        [source, sink, len].into_iter().for_each(|n| w.u64(n));
+        w.u8(partial.into());
+    }
+    for (_, kind) in marks {
         w.u16(kind);
         w.bool(true);
         w.u16(0);
     }
+}
+
+fn write_lease(w: &mut Writer<'_>, by: Lease) {
+    assert!(by.host < HOSTS_MAX, "own host {}", by.host);
+    w.u16(by.host);
+    w.u32(by.epoch);
+}
+
+fn write_metadata(w: &mut Writer<'_>, metadata: &MetadataPiece) {
+    let MetadataPiece { id, generation, namespace, name, total, offset, piece, last } = metadata;
+    w.u64(id.0);
+    w.u32(generation.0);
+    w.u8(match namespace {
+        Namespace::Xattr => 1,
+        Namespace::AccessAcl => 2,
+        Namespace::DefaultAcl => 3,
+        Namespace::Nfs4Acl => 4,
+    });
+    w.bool(*last);
+    w.bytes("name of metadata", name, METADATA_NAME_LEN_MAX);
+    w.u32(*total);
+    w.u32(*offset);
+    w.bytes("piece of metadata", piece, METADATA_PIECE_LEN_MAX);
 }
 
 fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation, FileState)) {
@@ -527,6 +595,7 @@ fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation
         FileState::Fresh => w.u8(0),
         FileState::Unchanged => w.u8(1),
         FileState::Skipped => w.u8(2),
+        FileState::Finished => w.u8(6),
         FileState::Held { subtrees, verify } => {
             w.u8(3);
             w.bool(*verify);
@@ -576,6 +645,7 @@ fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
             w.u8(2);
             write_failure(w, failure);
         }
+        Outcome::Persisted => w.u8(3),
     }
 }
 

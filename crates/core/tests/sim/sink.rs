@@ -7,7 +7,7 @@ use haul_core::change::Change;
 use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{BufferId, DirId, FileId, TargetId, Time};
+use haul_core::ids::{BufferId, DirId, FileId, Lease, TargetId, Time};
 use haul_core::journal::{Former, Record, Replay, RootId, compact};
 use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
@@ -130,6 +130,8 @@ impl World {
             targets,
             round_trip: Some(Duration::from_micros(round_trip)),
             layouts: self.layouts,
+            shards: 1,
+            lease: Lease::ALONE,
             names,
         };
         let old_tags = replayed.tags.clone();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::io::IoMode;
@@ -92,6 +92,7 @@ impl Made {
             name: self.name(),
             meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
             kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
+            extras: Extras::default(),
         };
         let totals = Totals { files: 1, dirs: 0, symlinks: 0, bytes: self.size };
         vec![WalkItem::Entry(entry), WalkItem::End(totals)]

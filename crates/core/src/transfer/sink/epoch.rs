@@ -564,7 +564,10 @@ impl Sink {
             })
             .collect();
         for chunk in extents.chunks(ITEMS_MAX) {
-            self.actions.push_back(SinkAction::Send(Message::Durable(chunk.to_vec())));
+            self.actions.push_back(SinkAction::Send(Message::Durable {
+                by: self.config.lease,
+                extents: chunk.to_vec(),
+            }));
         }
         for (id, generation) in closing.begin {
             self.begin(id, generation);

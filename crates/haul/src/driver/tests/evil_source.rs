@@ -390,7 +390,7 @@ fn wrong_data_is_refused() {
             announce(evil, vec![file(1, 0, "f", size)]);
             let data = content(1, size as usize);
             evil.data(&[RawEntry::part(1, 0, &data[..OBJECT as usize], false)], &data[..OBJECT as usize]);
-            evil.until(|message| matches!(message, Message::Durable(_)).then_some(())).unwrap();
+            evil.until(|message| matches!(message, Message::Durable { .. }).then_some(())).unwrap();
             evil.data(&[RawEntry::whole(1, &data)], &data);
         }),
         case("a whole of several objects", unfit, move |evil| {

@@ -521,7 +521,7 @@ fn reads_survive_evicted_descriptors() {
     let mut dirs: Vec<DirId> = Vec::new();
     for item in &items {
         match item {
-            WalkItem::Entry(entry) if entry.kind != haul_core::entry::EntryKind::Dir => {
+            WalkItem::Entry(entry) if !matches!(entry.kind, haul_core::entry::EntryKind::Dir { .. }) => {
                 let name = std::str::from_utf8(entry.name.as_bytes()).expect("ascii");
                 files.push((entry.id, name[1..].parse::<u32>().expect("a number")));
             }

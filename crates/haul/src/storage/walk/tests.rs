@@ -55,7 +55,7 @@ fn checked_paths(items: &[WalkItem], tree: &SourceTree) -> BTreeSet<Vec<u8>> {
                 path.extend_from_slice(entry.name.as_bytes());
                 assert_eq!(tree.path_of(entry.id), path);
                 assert!(ids.insert(entry.id), "id given twice");
-                if entry.kind == EntryKind::Dir {
+                if matches!(entry.kind, EntryKind::Dir { .. }) {
                     open.insert(entry.id.as_dir(), path.clone());
                 }
                 assert!(paths.insert(path), "path announced twice");
@@ -166,7 +166,10 @@ fn walk_is_complete_and_in_order() {
                     assert_eq!(*object_size, 4 << 20);
                 }
                 EntryKind::Symlink { target } => assert_eq!(&**target, b"/does not matter"),
-                EntryKind::Dir => assert!(stat.is_dir()),
+                EntryKind::Dir { version } => {
+                    assert!(stat.is_dir() && version.as_bytes().len() > 8, "it says which version it is");
+                }
+                other => panic!("{other:?}"),
             }
         }
     }
