@@ -118,12 +118,13 @@ fn forge(dir: &Path, like: &Path, tag: &str, elsewhere: bool) -> PathBuf {
     // Behind magic, length, kind and job the first record ends with what the destination root is known by.
     let head_len = u32::from_le_bytes(journal[16..20].try_into().expect("4 bytes")) as usize;
     let mut root = journal[20 + 17..20 + head_len].to_vec();
-    *root.last_mut().expect("some bytes") ^= u8::from(elsewhere);
+    // Its length, and then the inode.
+    root[1] ^= u8::from(elsewhere);
     let tag = tag
         .bytes()
         .fold(0u32, |tag, c| tag << 5 | u32::from(if c < b'a' { c - b'2' + 26 } else { c - b'a' }));
     let head = [&[1][..], &[0; 16], &root].concat();
-    let session = [&[2][..], &1u32.to_le_bytes(), &tag.to_le_bytes(), &[0; 16], &[1]].concat();
+    let session = [&[2][..], &1u32.to_le_bytes(), &tag.to_le_bytes(), &[0; 16], &[1], &[0; 6]].concat();
     let (mut chain, mut bytes) = (magic.clone(), magic);
     for body in [head, session] {
         chain = blake3::hash(&[&chain[..], &body].concat()).as_bytes()[..16].to_vec();

@@ -1,6 +1,6 @@
 use super::*;
 use crate::digest::CHUNK_LEN;
-use crate::entry::{VERSION_LEN_MAX, Version};
+use crate::entry::VERSION_LEN_MAX;
 
 const BOOT: [u8; 16] = [0xb0; 16];
 const OTHER_BOOT: [u8; 16] = [0x0b; 16];
@@ -23,6 +23,13 @@ fn version(rng: &mut fastrand::Rng) -> Version {
 fn leaf(i: u64, cv: u8) -> Subtree {
     Subtree { offset: i * CHUNK_LEN, len: CHUNK_LEN, cv: [cv; 32] }
 }
+
+/// Files 0 to 7 are in directories 100 and 101, these in 102, that one in 103, and so on in a circle that no tree has.
+fn parent_of(PathKey([i, ..]): PathKey) -> PathKey {
+    PathKey([if i < 100 { 100 + i / 4 } else { 100 + [2, 2, 3, 0][usize::from(i - 100)] }; 16])
+}
+
+const LEASE: Lease = Lease { host: 3, epoch: 7 };
 
 /// The bytes of a journal and where each record ends (the first end is that of the magic).
 fn encode(records: &[Record]) -> (Vec<u8>, Vec<usize>) {
@@ -52,7 +59,7 @@ fn head() -> Record {
 
 /// Head, and a session of a kind.
 fn opening(durable: bool, boot: [u8; 16]) -> Vec<Record> {
-    vec![head(), Record::Session { epoch: 5, tag: 50, boot, durable }]
+    vec![head(), Record::Session { epoch: 5, tag: 50, boot, durable, lease: LEASE }]
 }
 
 /// Records as a sink may write them, and some as it never would: few paths and slots, so that they meet.
@@ -61,10 +68,16 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
     for _ in 0..count {
         let (slot, path) = (rng.u32(..6), path(rng.u8(..8)));
         let chunks = rng.u64(..9);
-        let record = match rng.u8(..23) {
+        let record = match rng.u8(..29) {
             0 => {
                 let boot = if rng.bool() { BOOT } else { OTHER_BOOT };
-                Record::Session { epoch: rng.u32(..), tag: rng.u32(..8), boot, durable: rng.bool() }
+                Record::Session {
+                    epoch: rng.u32(..),
+                    tag: rng.u32(..8),
+                    boot,
+                    durable: rng.bool(),
+                    lease: LEASE,
+                }
             }
             1 => {
                 let tags = (0..rng.usize(1..5)).map(|_| rng.u32(..20)).collect();
@@ -79,7 +92,8 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
             }
             6..16 => {
                 let subtrees = (0..rng.usize(1..4)).map(|_| leaf(rng.u64(..9), 1)).collect();
-                Record::Durable { slot, subtrees }
+                let by = if rng.u8(..8) == 0 { Lease::ALONE } else { LEASE };
+                Record::Durable { slot, by, subtrees }
             }
             16 | 17 => Record::Withdrawn { slot },
             20 | 21 => {
@@ -91,7 +105,21 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
                 Record::Widened { slot, dir }
             }
             22 => Record::Narrowed { slot },
-            _ => Record::Done { path, mark: DoneMark::new(&fingerprint(rng, chunks), [rng.u8(..); 32]) },
+            18 => Record::Done {
+                path,
+                mark: DoneMark::new(parent_of(path), &fingerprint(rng, chunks), [rng.u8(..); 32]),
+            },
+            23..26 => {
+                let Fingerprint { mtime, version, .. } = fingerprint(rng, 0);
+                // Directories are of their own, but for some that no sink would write.
+                let path = if rng.u8(..9) == 0 { path } else { PathKey([100 + rng.u8(..4); 16]) };
+                Record::Finished { path, mark: DirMark { parent: parent_of(path), mtime, version } }
+            }
+            26 => Record::Reopened { path: PathKey([100 + rng.u8(..4); 16]) },
+            _ => Record::Done {
+                path,
+                mark: DoneMark::new(parent_of(path), &fingerprint(rng, chunks), [rng.u8(..); 32]),
+            },
         };
         records.push(record);
     }
@@ -103,15 +131,20 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
 enum Fact {
     Partial(Partial, u32),
     Done(DoneMark),
+    Finished(DirMark),
 }
 
-/// Partials and done marks by the definition: per path the last declaration, with the session that made it;
+fn reopen(facts: &mut Vec<(PathKey, usize, Fact)>, dir: PathKey) {
+    facts.retain(|(path, _, fact)| !(*path == dir && matches!(fact, Fact::Finished(_))));
+}
+
+/// Partials, done marks and finished directories by the definition: per path the last declaration, with the session that made it;
 /// the session is judged at the end.
 fn model(
     records: &[Record],
     boot: [u8; 16],
     durable: bool,
-) -> (HashMap<PathKey, Partial>, HashMap<PathKey, DoneMark>) {
+) -> (HashMap<PathKey, Partial>, HashMap<PathKey, DoneMark>, HashMap<PathKey, DirMark>) {
     let mut sessions: Vec<([u8; 16], bool)> = Vec::new();
     let mut facts: Vec<(PathKey, usize, Fact)> = Vec::new();
     for record in records {
@@ -146,8 +179,9 @@ fn model(
                     Fact::Partial(Partial { fingerprint, object_size, tag, number, map, subtrees }, slot),
                 ));
             }
-            Record::Durable { slot, subtrees } => {
-                if let Some(i) = by_slot(&facts, slot)
+            Record::Durable { slot, by, subtrees } => {
+                if by == LEASE
+                    && let Some(i) = by_slot(&facts, slot)
                     && let Fact::Partial(partial, _) = &mut facts[i].2
                 {
                     for s in subtrees {
@@ -162,11 +196,23 @@ fn model(
             }
             Record::Done { path, mark } => {
                 facts.retain(|(other, ..)| *other != path);
+                reopen(&mut facts, mark.parent);
                 facts.push((path, now, Fact::Done(mark)));
             }
+            Record::Finished { path, mark } => {
+                facts.retain(|(other, ..)| *other != path);
+                reopen(&mut facts, mark.parent);
+                facts.retain(|(_, _, fact)| match fact {
+                    Fact::Partial(..) => true,
+                    Fact::Done(mark) => mark.parent != path,
+                    Fact::Finished(mark) => mark.parent != path,
+                });
+                facts.push((path, now, Fact::Finished(mark)));
+            }
+            Record::Reopened { path } => reopen(&mut facts, path),
         }
     }
-    let (mut partials, mut done) = (HashMap::new(), HashMap::new());
+    let (mut partials, mut done, mut finished) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (path, session, fact) in facts {
         let (made_on, made_durable) = sessions[session - 1];
         // Another boot without durability in between means a reboot.
@@ -177,9 +223,10 @@ fn model(
         match fact {
             Fact::Partial(partial, _) => drop(partials.insert(path, partial)),
             Fact::Done(mark) => drop(done.insert(path, mark)),
+            Fact::Finished(mark) => drop(finished.insert(path, mark)),
         }
     }
-    (partials, done)
+    (partials, done, finished)
 }
 
 /// The highest epoch, and every tag (and every unproven one) at the place of its last mention.
@@ -236,9 +283,10 @@ fn replay_is_what_was_appended() {
             assert!(!replayed.damaged);
             assert_eq!(replayed.good_len, bytes.len() as u64);
             assert_eq!(replayed.head, Some(([3; 16], RootId::new(&[77; 8]).expect("short"))));
-            let (partials, done) = model(&records, boot, durable);
+            let (partials, done, finished) = model(&records, boot, durable);
             assert_eq!(replayed.partials, partials);
             assert_eq!(replayed.done, done);
+            assert_eq!(replayed.finished, finished);
             assert!(!(durable && replayed.volatile));
             assert_eq!((replayed.epoch_max, replayed.tags, replayed.unproven), model_sessions(&records));
             assert_eq!(replayed.widened, model_widened(&records));
@@ -318,7 +366,10 @@ fn pieces_of_any_size_replay_the_same() {
 fn damage_leaves_a_prefix() {
     let mut rng = fastrand::Rng::with_seed(4);
     let mut records = random_records(&mut rng, 25);
-    records.push(Record::Done { path: path(1), mark: DoneMark::new(&Fingerprint::default(), [4; 32]) });
+    records.push(Record::Done {
+        path: path(1),
+        mark: DoneMark::new(path(90), &Fingerprint::default(), [4; 32]),
+    });
     let (bytes, ends) = encode(&records);
     let prefixes: Vec<Replayed> = ends.iter().map(|end| replay(&bytes[..*end])).collect();
     assert!(prefixes.windows(2).any(|p| p[0].partials != p[1].partials));
@@ -395,7 +446,8 @@ fn records_out_of_their_chain_end_the_replay() {
 #[test]
 fn records_in_the_wrong_place_end_the_replay() {
     let [head, session] = opening(true, BOOT).try_into().expect("two records");
-    let done = Record::Done { path: path(1), mark: DoneMark::new(&Fingerprint::default(), [0; 32]) };
+    let done =
+        Record::Done { path: path(1), mark: DoneMark::new(path(90), &Fingerprint::default(), [0; 32]) };
     for (records, good) in [
         (vec![session.clone(), head.clone()], 0),
         (vec![done.clone()], 0),
@@ -426,7 +478,7 @@ fn arbitrary_bytes_are_survived() {
     }
     // Bodies with a good checksum and any content.
     for _ in 0..20_000 {
-        let mut body = vec![rng.u8(..9)];
+        let mut body = vec![rng.u8(..13)];
         body.extend((0..rng.usize(..120)).map(|_| rng.u8(..)));
         if let Some(record) = codec::decode(&body) {
             let mut again = Vec::new();
@@ -488,8 +540,8 @@ fn long_lists_are_split() {
     // Every other chunk: nothing merges.
     let subtrees: Vec<_> = (0..total / 2).map(|i| leaf(2 * i, 1)).collect();
     let count = subtrees.len();
-    records.push(Record::Durable { slot: 0, subtrees });
-    records.push(Record::Durable { slot: 0, subtrees: Vec::new() });
+    records.push(Record::Durable { slot: 0, by: LEASE, subtrees });
+    records.push(Record::Durable { slot: 0, by: LEASE, subtrees: Vec::new() });
     records.push(Record::Tags { tags: (100..100 + TAGS_MAX as u32 + 10).collect() });
     let (bytes, _) = encode(&records);
     let replayed = replay(&bytes);
@@ -511,7 +563,7 @@ fn compaction_keeps_the_state() {
         for run in 1..3 {
             let (epoch, tag) = (state.epoch_max.saturating_add(1), 1000 + run);
             let head = head();
-            let session = Record::Session { epoch, tag, boot: BOOT, durable };
+            let session = Record::Session { epoch, tag, boot: BOOT, durable, lease: LEASE };
             let (mut bytes, mut log, slots, next_slot) = compact(&state, head.clone(), session.clone());
             assert_eq!(slots.len(), state.partials.len());
             assert!(slots.values().all(|slot| *slot < next_slot));
@@ -526,7 +578,8 @@ fn compaction_keeps_the_state() {
                 good_len: bytes.len() as u64,
                 dropped: 0,
                 damaged: false,
-                volatile: !(durable || state.partials.is_empty() && state.done.is_empty()),
+                volatile: !(durable
+                    || state.partials.is_empty() && state.done.is_empty() && state.finished.is_empty()),
                 ..state.clone()
             };
             assert_eq!(next, expected);
@@ -534,6 +587,7 @@ fn compaction_keeps_the_state() {
             let rehashed = Replayed {
                 partials: state.partials.clone().into_iter().collect(),
                 done: state.done.clone().into_iter().collect(),
+                finished: state.finished.clone().into_iter().collect(),
                 ..state.clone()
             };
             assert_eq!(compact(&rehashed, head, session).0, bytes);
@@ -557,10 +611,10 @@ fn compaction_keeps_the_state() {
 #[test]
 fn without_durability_only_this_boot_counts() {
     let mut records = opening(true, OTHER_BOOT);
-    let mark = DoneMark::new(&Fingerprint::default(), [1; 32]);
+    let mark = DoneMark::new(path(90), &Fingerprint::default(), [1; 32]);
     records.push(Record::Done { path: path(1), mark });
     records.push(Record::Done { path: path(2), mark });
-    records.push(Record::Session { epoch: 6, tag: 60, boot: BOOT, durable: false });
+    records.push(Record::Session { epoch: 6, tag: 60, boot: BOOT, durable: false, lease: LEASE });
     let newer = DoneMark { root: [2; 32], ..mark };
     records.push(Record::Done { path: path(2), mark: newer });
     records.push(Record::Done { path: path(3), mark: newer });
@@ -593,7 +647,10 @@ fn without_durability_only_this_boot_counts() {
 #[should_panic(expected = "facts without durability")]
 fn compaction_refuses_to_launder() {
     let mut records = opening(false, BOOT);
-    records.push(Record::Done { path: path(1), mark: DoneMark::new(&Fingerprint::default(), [0; 32]) });
+    records.push(Record::Done {
+        path: path(1),
+        mark: DoneMark::new(path(90), &Fingerprint::default(), [0; 32]),
+    });
     let replayed = replay(&encode(&records).0);
     let [head, session] = opening(true, BOOT).try_into().expect("two records");
     compact(&replayed, head, session);

@@ -236,7 +236,8 @@ impl Sink {
             holes: 0,
             number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
             adopting: HashSet::new(),
-            resume: resume.replayed,
+            // The journal that was begun for this run has the marks of finished files; nobody asks the machine for them.
+            resume: Replayed { done: HashMap::new(), ..resume.replayed },
             widened: HashMap::new(),
             widened_len: 0,
             epochs: Epochs::new(resume.log, resume.next_slot),
@@ -386,6 +387,7 @@ impl Sink {
                 self.handle_withdraw(id, generation, retry, failure);
             }
             Message::Trouble { path, failure } => {
+                self.dirs.trouble();
                 self.actions.push_back(SinkAction::Trouble { path, failure })
             }
             Message::End(totals) => {

@@ -97,7 +97,8 @@ impl World {
         self.s.follows = unproven || !replayed.unproven.is_empty();
         let former = Former::new(&replayed.tags, &replayed.unproven);
         let head = Record::Head { job: [1; 16], root: RootId::new(&[1]).expect("short") };
-        let session = Record::Session { epoch: self.epoch, tag, boot, durable: self.durable };
+        let session =
+            Record::Session { epoch: self.epoch, tag, boot, durable: self.durable, lease: Lease::ALONE };
         let (bytes, log, _, next_slot) = compact(&replayed, head, session);
         self.journal.durable = bytes.len();
         self.journal.bytes = Some(bytes);

@@ -40,7 +40,8 @@ pub(crate) fn unique(dir: impl AsFd) -> Option<Vec<u8>> {
     numbered(kind, &stat, device)
 }
 
-/// What tells a destination root from all others: its file system, and behind that its inode.
+/// What tells a destination root from all others: its inode, and behind that its file system, with a length. So it delimits itself,
+/// as whatever a job's key is made of must.
 pub(crate) fn root_id(dir: impl AsFd) -> Result<RootId, Errno> {
     let dir = dir.as_fd();
     Ok(joined(&identity(dir), fstat(dir)?.st_ino))
@@ -48,7 +49,7 @@ pub(crate) fn root_id(dir: impl AsFd) -> Result<RootId, Errno> {
 
 fn joined(volume: &[u8], ino: u64) -> RootId {
     let volume = if haul_mutant::removed("job-key-names-the-volume") { &[] } else { volume };
-    let bytes = [volume, &ino.to_le_bytes()].concat();
+    let bytes = [&ino.to_le_bytes()[..], &(volume.len() as u64).to_le_bytes(), volume].concat();
     RootId::new(&bytes).expect("an identity is below 50 bytes")
 }
 
@@ -59,7 +60,7 @@ pub(crate) fn is_of(root: &RootId, dir: impl AsFd) -> bool {
     let Ok(stat) = fstat(dir) else { return false };
     match unique(dir) {
         Some(volume) => *root == joined(&volume, stat.st_ino),
-        None => root.as_bytes().last_chunk().is_some_and(|ino| u64::from_le_bytes(*ino) == stat.st_ino),
+        None => root.as_bytes().first_chunk().is_some_and(|ino| u64::from_le_bytes(*ino) == stat.st_ino),
     }
 }
 

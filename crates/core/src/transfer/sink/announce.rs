@@ -108,11 +108,11 @@ impl Sink {
             self.announced.add(entry.id);
             let wire::Announced { id, generation, parent, name, meta, kind, extras: _ } = entry;
             match kind {
-                EntryKind::Dir { .. } => {
+                EntryKind::Dir { version } => {
                     if again || self.dirs.depth(parent) >= DEPTH_MAX {
                         return self.violation("a directory deeper than the limit");
                     }
-                    self.dirs.add(id.as_dir(), parent, name.clone(), path, meta);
+                    self.dirs.add(id.as_dir(), parent, name.clone(), path, (meta, version));
                     self.actions.push_back(SinkAction::RegisterDir { id: id.as_dir(), parent, name });
                     made.push(id.as_dir());
                 }

@@ -98,7 +98,13 @@ pub(super) fn set_up(
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
         let head = Record::Head { job: [0; 16], root: RootId::new(b"null").expect("short") };
-        let session = Record::Session { epoch: 0, tag: 0, boot: boot_id(), durable: policy.durable };
+        let session = Record::Session {
+            epoch: 0,
+            tag: 0,
+            boot: boot_id(),
+            durable: policy.durable,
+            lease: agreed.lease,
+        };
         let (_, log, _, next_slot) = compact(&Default::default(), head, session);
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
@@ -156,6 +162,7 @@ pub(super) fn set_up(
         // Anybody may have written it. Its tags serve to remove what runs left, and no more.
         replayed.partials.clear();
         replayed.done.clear();
+        replayed.finished.clear();
         replayed.widened.clear();
     }
     if owner.follows_unproven() {
@@ -176,7 +183,13 @@ pub(super) fn set_up(
     };
     let tag = fresh_tag();
     let head = Record::Head { job, root: tree.root_id().clone() };
-    let session = Record::Session { epoch: owner.epoch(), tag, boot: boot_id(), durable: policy.durable };
+    let session = Record::Session {
+        epoch: owner.epoch(),
+        tag,
+        boot: boot_id(),
+        durable: policy.durable,
+        lease: agreed.lease,
+    };
     let (bytes, log, _, next_slot) = compact(&replayed, head, session);
     let mut journal = Journal::new(owner.clone());
     // Before the first temporary is made: its tag must be known to whoever cleans up.
@@ -472,8 +485,8 @@ fn job_of(root: &RootId, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16
         })
         .collect();
     parts.sort();
-    let mut hasher = blake3::Hasher::new_derive_key("haul job v3");
-    hasher.update(&(root.as_bytes().len() as u64).to_le_bytes());
+    // As ever: what an older haul left here must be found, and refused, under the same key.
+    let mut hasher = blake3::Hasher::new_derive_key("haul job v2");
     hasher.update(root.as_bytes());
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());

@@ -158,6 +158,7 @@ fn tags_of(beginning: &[u8], key: &JobKey, dir: &OwnedFd) -> Option<Vec<u32>> {
 mod tests {
     use super::*;
     use crate::storage::sink::names::temp_name;
+    use haul_core::ids::Lease;
     use haul_core::journal::{Log, Record, RootId};
     use std::fs;
     use std::os::unix::ffi::OsStrExt;
@@ -168,7 +169,10 @@ mod tests {
         let mut log = Log::start(&mut bytes);
         log.append(&Record::Head { job, root }, &mut bytes);
         log.append(&Record::Tags { tags: vec![tag] }, &mut bytes);
-        log.append(&Record::Session { epoch: 1, tag: tag + 1, boot: [0; 16], durable: true }, &mut bytes);
+        log.append(
+            &Record::Session { epoch: 1, tag: tag + 1, boot: [0; 16], durable: true, lease: Lease::ALONE },
+            &mut bytes,
+        );
         bytes.extend_from_slice(&[7; 100_000]);
         fs::write(dir.join(OsStr::from_bytes(JobKey::new(&job).journal().as_bytes())), bytes).expect("write");
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType as Kind, mknodat};
 
+use haul_core::ids::Lease;
 use haul_core::journal::{Record, Replayed, compact};
 
 use super::*;
@@ -576,7 +577,7 @@ fn only_what_a_job_here_owns_is_left_out() {
         let mut journal = Journal::new(owner.clone());
         let root = volume::root_id(fs::File::open(at(dir)).expect("open")).expect("stat");
         let head = Record::Head { job: [7; 16], root };
-        let session = Record::Session { epoch: 1, tag, boot: [0; 16], durable: true };
+        let session = Record::Session { epoch: 1, tag, boot: [0; 16], durable: true, lease: Lease::ALONE };
         let (bytes, ..) = compact(&Replayed::default(), head, session);
         journal.replace(&bytes).expect("replaced");
         (owner, journal)

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::storage::volume;
+use haul_core::ids::Lease;
 use haul_core::journal::{Record, Replayed, compact};
 
 /// Goal: a run that lost its job publishes nothing, removes nothing, and finishes nothing.
@@ -222,7 +223,7 @@ fn names_of_jobs_here_are_refused() {
     let owner = Arc::new(other.acquire(0, "another", &Patience::default()).expect("ours"));
     let mut journal = Journal::new(owner.clone());
     let root = volume::root_id(fs::File::open(&bench.root).expect("open")).expect("stat");
-    let session = Record::Session { epoch: 1, tag: 6, boot: [0; 16], durable: true };
+    let session = Record::Session { epoch: 1, tag: 6, boot: [0; 16], durable: true, lease: Lease::ALONE };
     let (bytes, ..) = compact(&Replayed::default(), Record::Head { job: [9; 16], root }, session);
     journal.replace(&bytes).expect("replaced");
     let key = format!(".haul~{}", JobKey::new(&[9; 16]).as_str());
