@@ -5,25 +5,22 @@
 
 use super::codec::Reader;
 use super::encode::{
-    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, CHOICE_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN,
-    FILE_LAYOUT_LEN, POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN,
-    SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
+    CAPABILITY_LEN_MIN, CHOICE_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, FILE_LAYOUT_LEN,
+    POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN,
+    TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
+use super::entries::{ANNOUNCED_LEN_MIN, read_announced, read_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
-use super::negotiate::extra;
 use super::tables::{read_table, read_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX,
-    Capability, Change, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport,
-    Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, METADATA_PIECE_LEN_MAX, Message, MetadataPiece,
-    NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
-    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
+    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX, Capability, Change,
+    Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport, Hello, ITEMS_MAX,
+    KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX,
+    SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth,
+    Totals, WireError,
 };
 use crate::digest::Subtree;
-use crate::entry::{
-    EntryKind, Extras, FileRange, Fingerprint, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX,
-    Meta, Name, NameError, Namespace, Timestamp,
-};
+use crate::entry::{Name, NameError, Timestamp};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Lease, StreamId};
 use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
@@ -290,11 +287,11 @@ fn read_name_or_none(r: &mut Reader<'_>, what: &'static str) -> Result<Option<Na
     }
 }
 
-fn read_version(r: &mut Reader<'_>) -> Result<(FileId, Generation), WireError> {
+pub(super) fn read_version(r: &mut Reader<'_>) -> Result<(FileId, Generation), WireError> {
     Ok((FileId(r.u64("entry id")?), Generation(r.u32("generation")?)))
 }
 
-fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireError> {
+pub(super) fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireError> {
     let secs = r.i64(what)?;
     let nanos = r.u32(what)?;
     match nanos < 1_000_000_000 {
@@ -303,65 +300,7 @@ fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireEr
     }
 }
 
-fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
-    let (id, generation) = read_version(r)?;
-    if id.as_dir() == DirId::ROOT {
-        return Err(WireError::BadValue { what: "id of an announced entry", value: 0 });
-    }
-    let parent = DirId(r.u64("parent of an entry")?);
-    let mode = r.u32("mode")?;
-    if mode & !0o7777 != 0 {
-        return Err(WireError::BadValue { what: "mode", value: mode.into() });
-    }
-    let (uid, gid) = (r.u32("uid")?, r.u32("gid")?);
-    let meta = Meta { mode, uid, gid, mtime: read_time(r, "mtime")? };
-    let tag = r.u8("kind of an entry")?;
-    let name = r.name("name of an entry")?;
-    let mut kind = match tag {
-        1 => EntryKind::Dir { version: r.version("version of a directory")? },
-        2 => read_file(r)?,
-        3 => {
-            let what = "target of a symlink";
-            let target = r.bytes(what, LINK_LEN_MAX)?;
-            if target.is_empty() || target.contains(&0) {
-                return Err(WireError::BadValue { what, value: 0 });
-            }
-            EntryKind::Symlink { target: target.into() }
-        }
-        4 => EntryKind::Fifo,
-        5 => EntryKind::Socket,
-        6 => EntryKind::Device {
-            block: r.bool("kind of a device")?,
-            major: r.u32("major number of a device")?,
-            minor: r.u32("minor number of a device")?,
-        },
-        7 => {
-            let to = FileId(r.u64("file of a hard link")?);
-            // It was announced before: of one shard, under a lower number.
-            if to.as_dir() == DirId::ROOT || (to.shard() == id.shard() && to >= id) {
-                return Err(WireError::BadValue { what: "file of a hard link", value: to.0 });
-            }
-            EntryKind::HardLink { to }
-        }
-        other => return Err(WireError::BadValue { what: "kind of an entry", value: other.into() }),
-    };
-    let extras = read_extras(r, &mut kind)?;
-    Ok(Announced { id, generation, parent, name, meta, kind, extras })
-}
-
-fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
-    let size = r.u64("size of a file")?;
-    if size > FILE_LEN_MAX {
-        return Err(WireError::TooLong { what: "size of a file", len: size, max: FILE_LEN_MAX });
-    }
-    let mtime = read_time(r, "mtime of a fingerprint")?;
-    let version = r.version("version of a fingerprint")?;
-    let object_size = read_object_size(r)?;
-    let fingerprint = Fingerprint { size, mtime, version };
-    Ok(EntryKind::File { fingerprint, object_size, sparse: false, striped: false })
-}
-
-fn read_object_size(r: &mut Reader<'_>) -> Result<u32, WireError> {
+pub(super) fn read_object_size(r: &mut Reader<'_>) -> Result<u32, WireError> {
     match r.u32("object size")? {
         size if object_size_is_legal(size) => Ok(size),
         size => Err(WireError::BadValue { what: "object size", value: size.into() }),
@@ -380,64 +319,6 @@ fn read_file_layout(r: &mut Reader<'_>) -> Result<FileLayout, WireError> {
     Ok(FileLayout { id, generation, object_size, striping })
 }
 
-/// Extra fields of an entry: those that are known, each at most once; the others are stepped over as far as that is allowed.
-fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, WireError> {
-    let mut known = Extras::default();
-    let len = usize::from(r.u16("extra fields")?);
-    let mut extras = Reader::new(r.take("extra fields", len)?);
-    while extras.remaining() > 0 {
-        let kind = extras.u16("extra field kind")?;
-        let required = extras.bool("extra field: required")?;
-        if kind == extra::RANGE {
-            let value = extras.bytes("extra field", len)?;
-            if !required || known.range.is_some() {
-                return Err(WireError::BadValue { what: "range of a file", value: kind.into() });
-            }
-            known.range = Some(read_file_range(value, entry)?);
-            continue;
-        }
-        if matches!(kind, extra::SPARSE | extra::LAYOUT | extra::METADATA) {
-            let empty = extras.bytes("extra field", len)?.is_empty();
-            let mark = match entry {
-                EntryKind::File { .. } | EntryKind::Dir { .. } if kind == extra::METADATA => {
-                    Some(&mut known.metadata)
-                }
-                EntryKind::File { sparse, .. } if kind == extra::SPARSE => Some(sparse),
-                EntryKind::File { striped, .. } if kind == extra::LAYOUT => Some(striped),
-                _ => None,
-            };
-            match mark {
-                Some(mark) if required && empty && !*mark => *mark = true,
-                _ => return Err(WireError::BadValue { what: "mark of a file", value: kind.into() }),
-            }
-            continue;
-        }
-        if required {
-            return Err(WireError::UnknownRequired { what: "extra field", kind });
-        }
-        extras.bytes("extra field", len)?;
-    }
-    Ok(known)
-}
-
-/// The value of a range, which the file must have.
-fn read_file_range(value: &[u8], entry: &EntryKind) -> Result<FileRange, WireError> {
-    let what = "range of a file";
-    let mut r = Reader::new(value);
-    let (source, sink, len) = (r.u64(what)?, r.u64(what)?, r.u64(what)?);
-    let range = FileRange { source, sink, len, partial: r.bool(what)? };
-    r.finish(what)?;
-    match entry {
-        EntryKind::File { fingerprint, object_size, .. }
-            if range.fits(fingerprint.size, *object_size)
-                || haul_mutant::removed("ranges-lie-in-their-file") =>
-        {
-            Ok(range)
-        }
-        _ => Err(WireError::BadValue { what, value: source }),
-    }
-}
-
 /// A host that there can be, and its lease.
 fn read_lease(r: &mut Reader<'_>) -> Result<Lease, WireError> {
     let (host, epoch) = (r.u16("host")?, r.u32("lease")?);
@@ -445,37 +326,6 @@ fn read_lease(r: &mut Reader<'_>) -> Result<Lease, WireError> {
         true => Ok(Lease { host, epoch }),
         false => Err(WireError::TooLong { what: "host", len: host.into(), max: u64::from(HOSTS_MAX) - 1 }),
     }
-}
-
-fn read_metadata(r: &mut Reader<'_>) -> Result<MetadataPiece, WireError> {
-    let (id, generation) = read_version(r)?;
-    let namespace = match r.u8("namespace of metadata")? {
-        1 => Namespace::Xattr,
-        2 => Namespace::AccessAcl,
-        3 => Namespace::DefaultAcl,
-        4 => Namespace::Nfs4Acl,
-        other => return Err(WireError::BadValue { what: "namespace of metadata", value: other.into() }),
-    };
-    let last = r.bool("metadata: last")?;
-    let what = "name of metadata";
-    let name: Box<[u8]> = r.bytes(what, METADATA_NAME_LEN_MAX)?.into();
-    if name.is_empty() == (namespace == Namespace::Xattr) || name.contains(&0) {
-        return Err(WireError::BadValue { what, value: name.len() as u64 });
-    }
-    let what = "length of metadata";
-    let (total, offset) = (r.u32(what)?, r.u32("offset of metadata")?);
-    if total > METADATA_VALUE_LEN_MAX {
-        let (len, max) = (total.into(), METADATA_VALUE_LEN_MAX.into());
-        return Err(WireError::TooLong { what, len, max });
-    }
-    let piece: Box<[u8]> = r.bytes("piece of metadata", METADATA_PIECE_LEN_MAX)?.into();
-    let end = u64::from(offset) + piece.len() as u64;
-    // What is last ends its value; what is empty is all of it.
-    let whole = end == u64::from(total);
-    if end > total.into() || (last && !whole) || (piece.is_empty() && total > 0) {
-        return Err(WireError::BadValue { what: "offset of metadata", value: offset.into() });
-    }
-    Ok(MetadataPiece { id, generation, namespace, name, total, offset, piece, last })
 }
 
 fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), WireError> {

@@ -4,21 +4,17 @@
 //! build time); lists of large items are bounded by bytes too. [`Message::split`] cuts any list so.
 
 use super::codec::Writer;
+use super::entries::{announced_len, write_announced, write_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
-use super::negotiate::extra;
 use super::tables::{write_table, write_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem,
-    EndReport, Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs,
-    METADATA_PIECE_LEN_MAX, Message, MetadataPiece, Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX,
-    STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX,
-    TRIAL_LEN_MAX, Totals,
+    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem, EndReport,
+    Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome,
+    PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
+    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{
-    EntryKind, Extras, FileRange, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, NAME_LEN_MAX, Name, Namespace,
-    Timestamp, VERSION_LEN_MAX,
-};
-use crate::ids::{DirId, FileId, Generation, HOSTS_MAX, Lease, SessionEpoch, StreamId};
+use crate::entry::{NAME_LEN_MAX, Name, Timestamp};
+use crate::ids::{FileId, Generation, HOSTS_MAX, Lease, SessionEpoch, StreamId};
 use crate::schedule::Health;
 use crate::stage::Processors;
 
@@ -27,7 +23,6 @@ const COUNT_LEN: usize = 2;
 /// What a list body of large items may take: a control frame less count and fixed fields.
 pub const LIST_LEN_MAX: usize = CONTROL_LEN_MAX - 64;
 
-pub(super) const ANNOUNCED_LEN_MIN: usize = 49;
 pub(super) const STATE_LEN_MIN: usize = 13;
 pub(super) const DONE_LEN_MIN: usize = 13;
 pub(super) const SOURCE_ROOT_LEN_MIN: usize = 2;
@@ -36,13 +31,6 @@ pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
-/// What a file has beside what every entry has: size, mtime, the length of its version, object size.
-const FILE_LEN_MIN: usize = 25;
-/// The value of a range. An extra field without a value, which is a mark: kind, required, length.
-pub(super) const RANGE_LEN: usize = 25;
-const MARK_LEN: usize = 5;
-/// All extra fields of an entry.
-const EXTRAS_LEN_MAX: usize = u16::MAX as usize;
 pub(super) const SEALED_LEN: usize = 14;
 pub(super) const FILE_LAYOUT_LEN: usize = 26;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
@@ -61,34 +49,10 @@ const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MA
 const _: () = assert!(CHOICES_MAX * (CHOICE_LEN_MIN + 2 * TEXT_LEN_MAX) <= LIST_LEN_MAX);
 // ...and so does one item of the large ones.
 const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
-const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIST_LEN_MAX);
-const _: () = assert!(
-    ANNOUNCED_LEN_MIN + NAME_LEN_MAX + FILE_LEN_MIN + VERSION_LEN_MAX + EXTRAS_LEN_MAX <= LIST_LEN_MAX
-);
-const _: () = assert!(32 + METADATA_NAME_LEN_MAX + METADATA_PIECE_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(DONE_LEN_MIN + 7 + TEXT_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(ROOTS_PART_MAX <= ITEMS_MAX && ROOTS_PART_MAX * SOURCE_ROOT_LEN_MAX <= LIST_LEN_MAX);
 // Counts are u16.
 const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX as usize);
-
-/// Bytes that an entry takes in an `Announce`. Entries of one message: at most [`ANNOUNCE_ENTRIES_MAX`] and
-/// [`LIST_LEN_MAX`] bytes.
-pub fn announced_len(entry: &Announced) -> usize {
-    let kind = match &entry.kind {
-        EntryKind::Dir { version } => 1 + version.as_bytes().len(),
-        EntryKind::File { fingerprint, sparse, striped, .. } => {
-            let marks = usize::from(*sparse) + usize::from(*striped);
-            FILE_LEN_MIN + fingerprint.version.as_bytes().len() + MARK_LEN * marks
-        }
-        EntryKind::Symlink { target } => 2 + target.len(),
-        EntryKind::Fifo | EntryKind::Socket => 0,
-        EntryKind::Device { .. } => 9,
-        EntryKind::HardLink { .. } => 8,
-    };
-    let range = if entry.extras.range.is_some() { MARK_LEN + RANGE_LEN } else { 0 };
-    let extras = range + MARK_LEN * usize::from(entry.extras.metadata);
-    ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind + extras
-}
 
 /// Bytes that an item takes in a `State`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
@@ -493,99 +457,16 @@ fn write_root(w: &mut Writer<'_>, root: &SourceRoot) {
     }
 }
 
-fn write_time(w: &mut Writer<'_>, time: Timestamp) {
+pub(super) fn write_time(w: &mut Writer<'_>, time: Timestamp) {
     w.i64(time.secs);
     // A file system that is out of its mind must not end the session.
     w.u32(time.nanos.min(999_999_999));
-}
-
-fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
-    assert!(entry.id.as_dir() != DirId::ROOT, "the destination root is never announced");
-    w.u64(entry.id.0);
-    w.u32(entry.generation.0);
-    w.u64(entry.parent.0);
-    w.u32(entry.meta.mode & 0o7777);
-    w.u32(entry.meta.uid);
-    w.u32(entry.meta.gid);
-    write_time(w, entry.meta.mtime);
-    w.u8(match &entry.kind {
-        EntryKind::Dir { .. } => 1,
-        EntryKind::File { .. } => 2,
-        EntryKind::Symlink { .. } => 3,
-        EntryKind::Fifo => 4,
-        EntryKind::Socket => 5,
-        EntryKind::Device { .. } => 6,
-        EntryKind::HardLink { .. } => 7,
-    });
-    w.name(&entry.name);
-    match &entry.kind {
-        EntryKind::Dir { version } => w.version(version),
-        EntryKind::File { fingerprint, object_size, .. } => {
-            assert!(fingerprint.size <= FILE_LEN_MAX, "own file of {} bytes", fingerprint.size);
-            assert!(object_size_is_legal(*object_size), "own object size {object_size}");
-            w.u64(fingerprint.size);
-            write_time(w, fingerprint.mtime);
-            w.version(&fingerprint.version);
-            w.u32(*object_size);
-        }
-        EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),
-        EntryKind::Fifo | EntryKind::Socket => {}
-        EntryKind::Device { block, major, minor } => {
-            w.bool(*block);
-            w.u32(*major);
-            w.u32(*minor);
-        }
-        EntryKind::HardLink { to } => w.u64(to.0),
-    }
-    write_extras(w, entry);
-}
-
-/// The length of the extra fields, and the fields.
-fn write_extras(w: &mut Writer<'_>, entry: &Announced) {
-    let (sparse, striped) = match entry.kind {
-        EntryKind::File { sparse, striped, .. } => (sparse, striped),
-        _ => (false, false),
-    };
-    let Extras { range, metadata } = entry.extras;
-    let marks = [(sparse, extra::SPARSE), (striped, extra::LAYOUT), (metadata, extra::METADATA)];
-    let marks = marks.into_iter().filter(|(on, _)| *on);
-    let range_len = range.map_or(0, |_| MARK_LEN + RANGE_LEN);
-    w.u16((range_len + MARK_LEN * marks.clone().count()) as u16);
-    if let Some(FileRange { source, sink, len, partial }) = range {
-        w.u16(extra::RANGE);
-        w.bool(true);
-        w.u16(RANGE_LEN as u16);
-        [source, sink, len].into_iter().for_each(|n| w.u64(n));
-        w.u8(partial.into());
-    }
-    for (_, kind) in marks {
-        w.u16(kind);
-        w.bool(true);
-        w.u16(0);
-    }
 }
 
 fn write_lease(w: &mut Writer<'_>, by: Lease) {
     assert!(by.host < HOSTS_MAX, "own host {}", by.host);
     w.u16(by.host);
     w.u32(by.epoch);
-}
-
-fn write_metadata(w: &mut Writer<'_>, metadata: &MetadataPiece) {
-    let MetadataPiece { id, generation, namespace, name, total, offset, piece, last } = metadata;
-    w.u64(id.0);
-    w.u32(generation.0);
-    w.u8(match namespace {
-        Namespace::Xattr => 1,
-        Namespace::AccessAcl => 2,
-        Namespace::DefaultAcl => 3,
-        Namespace::Nfs4Acl => 4,
-    });
-    w.bool(*last);
-    w.bytes("name of metadata", name, METADATA_NAME_LEN_MAX);
-    w.u32(*total);
-    w.u32(*offset);
-    w.bytes("piece of metadata", piece, METADATA_PIECE_LEN_MAX);
 }
 
 fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation, FileState)) {
