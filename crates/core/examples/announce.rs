@@ -1,6 +1,6 @@
 //! What an announcement costs: bytes, and the time of encoding and decoding one of 1,000 files.
 //!
-//! `cargo run --profile bench -p haul-core --example announce`
+//! `cargo run --release -p haul-core --example announce`
 
 use std::time::Instant;
 

@@ -128,7 +128,7 @@ pub const METADATA_VALUE_LEN_MAX: u32 = 64 * 1024;
 pub const METADATA_LEN_MAX: u32 = 1024 * 1024;
 
 /// What a piece of metadata is called in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Namespace {
     /// Extended attributes: the only ones that have names.
     Xattr,

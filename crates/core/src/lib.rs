@@ -20,6 +20,7 @@ pub mod ids;
 pub mod io;
 pub mod journal;
 pub mod layout;
+pub mod metadata;
 pub mod resend;
 pub mod schedule;
 pub mod stage;
