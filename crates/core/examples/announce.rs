@@ -11,6 +11,7 @@ use haul_core::wire::{Announced, Message, decode_message, encode_message};
 const FILES: u64 = 1000;
 const ROUNDS: u32 = 2000;
 
+#[expect(clippy::disallowed_methods, reason = "it measures, and decides nothing")]
 fn main() {
     let entries = (1..=FILES).map(|number| {
         let mtime = Timestamp { secs: 1_700_000_000 + number as i64, nanos: 123_456_789 };
