@@ -126,7 +126,7 @@ fn wrong_handshakes_are_refused() {
     });
     refused("a class beyond the last", "grant: class", |evil| {
         evil.greet_source_as(hello_targets(), true);
-        evil.say_raw(kind::GRANT, vec![0, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]);
+        evil.say_raw(kind::GRANT, [[0; 6].as_slice(), &[0, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]].concat());
     });
     refused("places that begin nowhere", "where a file lies", |evil| {
         evil.greet_source_as(hello_targets(), true);

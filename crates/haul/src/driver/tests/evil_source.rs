@@ -186,7 +186,8 @@ fn announce_body(name: &[u8]) -> Vec<u8> {
     body.push(1);
     body.push(name.len() as u8);
     body.extend(name);
-    body.extend([0, 0]);
+    // No version, and no extra fields.
+    body.extend([0, 0, 0]);
     body
 }
 
