@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
-use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
+use haul_core::ids::{DirId, FileId, Generation, Holder, StreamId, TargetId, Time};
 use haul_core::journal::{Log, Replayed};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
@@ -30,6 +30,7 @@ fn cut_off_with(patience: Duration) -> Source {
         digest,
         targets: false,
         layouts: false,
+        lease: Holder::ALONE,
         dry: false,
         changed: Default::default(),
         verify: false,
@@ -45,6 +46,7 @@ fn cut_off_with(patience: Duration) -> Source {
         name: Name::new(b"file").expect("legal"),
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse: false, striped: false },
+        extras: Extras::default(),
     };
     source.handle_entry(entry, Lies::At(TargetId(0)), Time(0));
     source.handle_tick(Time(5));
@@ -151,6 +153,8 @@ fn a_sink_that_stops_finds_no_other_reason() {
             targets: None,
             round_trip: None,
             layouts: false,
+            shards: 1,
+            lease: Holder::ALONE,
             names: None,
         };
         let mut sink = Sink::new(config, resume);

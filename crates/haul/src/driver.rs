@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_core::digest::DigestKind;
-use haul_core::entry::{DEPTH_MAX, Fingerprint, Name};
+use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::schedule::table::UnwellTargets;
 use haul_core::stage::{Processors, StageTime};
@@ -26,6 +26,7 @@ use crate::job::{Durability, LayoutChoice, Options, Resume, Role, Verify};
 use crate::meter::Meter;
 use crate::storage::Stuck;
 use crate::storage::sink::stripes::in_words;
+use crate::storage::source::Stamp;
 use crate::transport::Link;
 use crate::transport::rejoin::{JoinEvent, Joins};
 use crate::transport::stream::{ControlEvent, ControlHandle};
@@ -237,7 +238,7 @@ impl Tally {
         (root, change): (Option<[u8; 32]>, Change),
         bytes: u64,
         path: impl FnOnce() -> Vec<u8>,
-        source: impl FnOnce() -> Option<(Vec<u8>, Fingerprint)>,
+        source: impl FnOnce() -> Option<(Vec<u8>, Stamp)>,
     ) {
         let entry_end = match end {
             Ended::Copied => {
@@ -334,7 +335,7 @@ pub(crate) struct Unmoved {
     /// At the destination, as the manifest names it.
     pub(crate) path: Vec<u8>,
     /// At the source, if that is this end, and which version of it the session knows.
-    pub(crate) source: Option<(Vec<u8>, Fingerprint)>,
+    pub(crate) source: Option<(Vec<u8>, Stamp)>,
     /// How much of it was copied, if it was: at the source it can have grown since.
     pub(crate) len: Option<u64>,
 }

@@ -71,7 +71,7 @@ pub struct BundleFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Same,
-    /// Size and mtime agree, ctime or inode does not: a digest must decide. `seen`: what it is now. Hashing may begin after
+    /// Size and mtime agree, the version does not: a digest must decide. `seen`: what it is now. Hashing may begin after
     /// `settle`, when no later change can hide in the grain of the ctime that was seen.
     MetaOnly {
         seen: Fingerprint,

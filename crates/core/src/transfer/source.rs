@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::change::Change;
 use crate::digest::{DigestKind, SubtreeSet};
 use crate::entry::EntryKind;
-use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use crate::ids::{BufferId, Class, DirId, FileId, Generation, Holder, Leased, StreamId, Time};
 use crate::layout::Layout;
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
@@ -84,6 +84,8 @@ pub struct SourceConfig {
     pub targets: bool,
     /// Both ends know how striped files are cut: the sink is told, and objects follow the stripes.
     pub layouts: bool,
+    /// As whom the sink grants, and says what is durable.
+    pub lease: Holder,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
     /// Nothing is sent: the sink says what would be.
@@ -295,10 +297,14 @@ impl Source {
             *striped = self.config.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
         }
         match &entry.kind {
-            EntryKind::Dir => {
+            EntryKind::Dir { .. } => {
                 self.dirs.insert(entry.id.as_dir(), ());
             }
-            EntryKind::Symlink { .. } => {
+            EntryKind::Symlink { .. }
+            | EntryKind::Fifo
+            | EntryKind::Socket
+            | EntryKind::Device { .. }
+            | EntryKind::HardLink { .. } => {
                 self.links.insert(entry.id, ());
             }
             EntryKind::File { fingerprint, object_size, striped, .. } => {
@@ -516,7 +522,10 @@ impl Source {
             return;
         }
         match message {
-            Message::Grant { class, total } if self.config.targets => self.handle_grant(Class(class), total),
+            Message::Grant { by, .. } | Message::Durable { by, .. } if self.is_not_agreed(by) => {}
+            Message::Grant { class, total, .. } if self.config.targets => {
+                self.handle_grant(Class(class), total)
+            }
             Message::Grant { total, .. } => self.credit = self.credit.max(total),
             Message::FileTargets { id, generation, layout } => {
                 self.handle_file_targets(id, generation, Arc::new(layout));
@@ -536,7 +545,7 @@ impl Source {
                     self.streams.received(stream, count);
                 }
             }
-            Message::Durable(extents) => {
+            Message::Durable { extents, .. } => {
                 for extent in extents {
                     let file = self.files.get_mut(&extent.id);
                     if let Some(file) = file.filter(|f| f.generation == extent.generation) {
@@ -587,6 +596,17 @@ impl Source {
                 self.finish(SessionEnd::Failed(protocol(&text)));
             }
         }
+    }
+
+    /// Whether what the sink says has no effect, for it says it as somebody else than was agreed; one that was never agreed ends
+    /// the session.
+    fn is_not_agreed(&mut self, by: Holder) -> bool {
+        let judged = by.judge(self.config.lease);
+        if judged == Leased::Unknown {
+            let text = format!("host {} of the sink, lease {}, was not agreed", by.host, by.epoch);
+            self.finish(SessionEnd::Failed(protocol(&text)));
+        }
+        judged != Leased::Agreed
     }
 
     /// The next thing to do, or `None` until the next event.

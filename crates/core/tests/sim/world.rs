@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use haul_core::digest::DigestKind;
-use haul_core::ids::{FileId, Generation, StreamId, Time};
+use haul_core::ids::{FileId, Generation, Holder, StreamId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{OnChange, Source, SourceConfig, SpillConfig};
@@ -430,6 +430,7 @@ impl World {
             digest,
             targets: self.sink_targets.is_some(),
             layouts: self.layouts,
+            lease: Holder::ALONE,
             dry: false,
             changed: self.changed,
             verify: false,

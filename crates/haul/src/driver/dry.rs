@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, unbounded};
 use haul_core::change::Change;
-use haul_core::entry::{EntryKind, Name};
+use haul_core::entry::{EntryKind, Extras, Name};
 use haul_core::ids::{DirId, Generation};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, link_end, other_end};
@@ -298,7 +298,10 @@ impl<'a> Dry<'a> {
         let Some(Agreed { looker, policy }) = &self.agreed else {
             return Err(protocol("an entry came before its sources"));
         };
-        let Announced { id, generation, parent, name, meta, kind } = entry;
+        let Announced { id, generation, parent, name, meta, kind, extras } = entry;
+        if extras != Extras::default() {
+            return Err(protocol("an entry with what this session was not to have"));
+        }
         let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
         let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
         match kind {
@@ -370,7 +373,10 @@ impl<'a> Dry<'a> {
                 let path = || at(&self.places);
                 self.tally.count(self.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
             }
-            EntryKind::Dir => {
+            EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } | EntryKind::HardLink { .. } => {
+                return Err(protocol("an entry of a kind that this session was not to have"));
+            }
+            EntryKind::Dir { .. } => {
                 let dir = id.as_dir();
                 if self.dirs.len() >= ENTRIES_MAX as usize {
                     return Err(protocol(format!("more than {ENTRIES_MAX} directories are open")));
@@ -450,7 +456,7 @@ fn plan(
 
 #[cfg(test)]
 mod tests {
-    use haul_core::entry::{Meta, Timestamp};
+    use haul_core::entry::{Meta, Timestamp, Version};
     use haul_core::ids::FileId;
 
     use super::super::tests::{MEMORY, sink_request};
@@ -492,8 +498,8 @@ mod tests {
         let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
         let entry = |n: u64, parent| {
             let name = Name::new(format!("d{n}").as_bytes()).expect("legal");
-            let (id, kind) = (FileId(n), EntryKind::Dir);
-            Announced { id, generation: Generation(0), parent, name, meta, kind }
+            let (id, kind) = (FileId(n), EntryKind::Dir { version: Version::NONE });
+            Announced { id, generation: Generation(0), parent, name, meta, kind, extras: Extras::default() }
         };
         let (mut states, mut done) = (Vec::new(), Vec::new());
         for n in 1..=5_000 {

@@ -495,8 +495,13 @@ impl Session {
                                 lies = self.tree.lies(entry.id);
                             }
                         }
-                        EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
+                        EntryKind::Dir { .. } => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
+                        // No walk announces these yet.
+                        EntryKind::Fifo
+                        | EntryKind::Socket
+                        | EntryKind::Device { .. }
+                        | EntryKind::HardLink { .. } => {}
                     }
                     self.machine.handle_entry(entry, lies, not_before);
                 }

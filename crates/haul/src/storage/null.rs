@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::io::IoMode;
@@ -101,7 +101,7 @@ impl Made {
     pub fn walk(&self, object_size: u32) -> Vec<WalkItem> {
         // Long ago, so that no change could hide in the grain of a clock.
         let then = Timestamp { secs: 1_000_000_000, nanos: 0 };
-        let fingerprint = Fingerprint { size: self.size, mtime: then, ctime: then, ino: 1 };
+        let fingerprint = Fingerprint { size: self.size, mtime: then, version: Version::NONE };
         let entry = Announced {
             id: FileId(1),
             generation: Generation(0),
@@ -109,6 +109,7 @@ impl Made {
             name: self.name(),
             meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
             kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
+            extras: Extras::default(),
         };
         let totals = Totals { files: 1, dirs: 0, symlinks: 0, bytes: self.size };
         vec![WalkItem::Entry(entry), WalkItem::End(totals)]

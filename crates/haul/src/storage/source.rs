@@ -48,7 +48,7 @@ pub use knobs::ReadConfig;
 use mode::Modes;
 use objects::{Objects, Shared};
 use read::Reader;
-pub(crate) use stat::version_of;
+pub(crate) use stat::{Stamp, version_of};
 
 pub(super) mod acl;
 pub mod age;

@@ -73,7 +73,7 @@ pub(super) struct File {
     pub(super) change: Change,
     /// A temporary exists: something was written or taken over.
     pub(super) has_temp: bool,
-    /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
+    /// Parts are held under another version in the fingerprint, and the source did not confirm
     /// them yet: until then the journal must not say that they are of the announced version.
     pub(super) claimed: Option<Fingerprint>,
     /// The journal may promise parts of it.

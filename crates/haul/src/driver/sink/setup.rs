@@ -16,7 +16,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
-use haul_core::journal::{Record, Replay, compact};
+use haul_core::journal::{Record, Replay, RootId, compact};
 use haul_core::transfer::sink::Resume;
 use haul_core::wire::{
     Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
@@ -35,7 +35,6 @@ use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::widened::restore;
 use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
 use crate::storage::source::failure::strerror;
-use crate::storage::volume::identity;
 use crate::transport::stream::ControlHandle;
 use crate::users::{self, Unexpanded, name_of};
 
@@ -104,8 +103,14 @@ pub(super) fn set_up(
     request.destination.fits(Role::Sink).map_err(misused)?;
     if *request.destination.scheme() == NULL {
         // No journal: nothing is kept that could be resumed.
-        let head = Record::Head { job: [0; 16], root_ino: 0 };
-        let session = Record::Session { epoch: 0, tag: 0, boot: boot_id(), durable: policy.durable };
+        let head = Record::Head { job: [0; 16], root: RootId::new(b"null").expect("short") };
+        let session = Record::Session {
+            epoch: 0,
+            tag: 0,
+            boot: boot_id(),
+            durable: policy.durable,
+            lease: agreed.lease,
+        };
         let (_, log, _, next_slot) = compact(&Default::default(), head, session);
         let resume = Resume { replayed: Default::default(), log, next_slot };
         let names = names_of(&roots, None);
@@ -137,7 +142,7 @@ pub(super) fn set_up(
     if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
         refuse_special(&tree, name)?;
     }
-    let job = job_of((&identity(tree.root()), tree.root_ino()), &roots, rename.as_ref());
+    let job = job_of(tree.root_id(), &roots, rename.as_ref());
     let state = request.state_dir.as_deref();
     let place = JobDir::open(state.unwrap_or(&root), JobKey::new(&job)).map_err(|failure| match state {
         Some(dir) => no_state(failure, dir),
@@ -166,17 +171,17 @@ pub(super) fn set_up(
         // Anybody may have written it. Its tags serve to remove what runs left, and no more.
         replayed.partials.clear();
         replayed.done.clear();
+        replayed.finished.clear();
         replayed.widened.clear();
     }
     if owner.follows_unproven() {
         replayed.follow_unproven();
     }
-    if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
+    if replayed.head.as_ref().is_some_and(|(_, root)| root != tree.root_id()) {
         let text = format!(
-            "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
-             look whether the right file system is mounted, or remove the journal",
-            root.display(),
-            tree.root_ino()
+            "the journal in {} belongs to another destination directory; look whether the right file system is mounted, or \
+             remove the journal",
+            root.display()
         );
         return Err(Failure { stage: FailureStage::Create, errno: 0, text: text.into() });
     }
@@ -186,8 +191,14 @@ pub(super) fn set_up(
         None => Vec::new(),
     };
     let tag = fresh_tag();
-    let head = Record::Head { job, root_ino: tree.root_ino() };
-    let session = Record::Session { epoch: owner.epoch(), tag, boot: boot_id(), durable: policy.durable };
+    let head = Record::Head { job, root: tree.root_id().clone() };
+    let session = Record::Session {
+        epoch: owner.epoch(),
+        tag,
+        boot: boot_id(),
+        durable: policy.durable,
+        lease: agreed.lease,
+    };
     let (bytes, log, _, next_slot) = compact(&replayed, head, session);
     let mut journal = Journal::new(owner.clone());
     // Before the first temporary is made: its tag must be known to whoever cleans up.
@@ -479,8 +490,8 @@ pub(crate) fn destination(
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
 }
 
-/// Job key: the destination root's identity (its file system and inode) and the final top-level names; never host, source path or argv.
-fn job_of((volume, root_ino): (&[u8], u64), roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
+/// Job key: the destination root's identity and the final top-level names; never host, source path or argv.
+fn job_of(root: &RootId, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
     let mut parts: Vec<Vec<u8>> = roots
         .iter()
         .map(|root| match (root, rename) {
@@ -492,11 +503,9 @@ fn job_of((volume, root_ino): (&[u8], u64), roots: &[SourceRoot], rename: Option
         })
         .collect();
     parts.sort();
+    // As ever: what an older haul left here must be found, and refused, under the same key.
     let mut hasher = blake3::Hasher::new_derive_key("haul job v2");
-    hasher.update(&root_ino.to_le_bytes());
-    let volume = if haul_mutant::removed("job-key-names-the-volume") { &[] } else { volume };
-    hasher.update(&(volume.len() as u64).to_le_bytes());
-    hasher.update(volume);
+    hasher.update(root.as_bytes());
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(&part);
@@ -547,14 +556,13 @@ fn fresh_tag() -> u32 {
 mod asked_tests {
     use super::*;
 
-    /// Goal: two destinations that have only their inode number in common are two jobs, and so are two sources; one whose
-    /// contents changed is not.
-    /// Method: keys of the same roots on two volumes, and of other roots.
+    /// Goal: two destinations are two jobs, and so are two sources; one whose contents changed is not.
+    /// Method: keys of the same roots in two destinations, and of other roots.
     #[test]
-    fn jobs_on_two_volumes_differ() {
+    fn jobs_in_two_destinations_differ() {
         let named = |name: &str| Name::new(name.as_bytes()).expect("legal");
         let contents = |name: &str| [SourceRoot::Contents { of: Some(named(name)), meta: Meta::default() }];
-        let key = |volume: &[u8], roots: &[SourceRoot]| job_of((volume, 2), roots, None);
+        let key = |root: &[u8], roots: &[SourceRoot]| job_of(&RootId::new(root).expect("short"), roots, None);
         assert_eq!(key(b"one", &contents("data")), key(b"one", &contents("data")));
         assert_ne!(key(b"one", &contents("data")), key(b"two", &contents("data")));
         assert_ne!(key(b"one", &contents("data")), key(b"one", &contents("other")));

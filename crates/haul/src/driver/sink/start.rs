@@ -117,6 +117,8 @@ impl Session {
             holes: setup.agreed.holes,
             digest: setup.agreed.digest,
             layouts: setup.agreed.layouts,
+            shards: setup.agreed.shards,
+            lease: setup.agreed.lease,
             targets: limits,
             round_trip: receive.round_trip(),
             names: setup.names,

@@ -89,6 +89,7 @@ impl Session {
             digest: setup.agreed.digest,
             targets: setup.agreed.targets,
             layouts: setup.agreed.layouts,
+            lease: setup.agreed.lease,
             verify: request.options.verify == Verify::Disk,
             dry: request.options.dry_run,
             changed,

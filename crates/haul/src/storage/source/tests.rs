@@ -128,7 +128,7 @@ impl Bench {
     fn hash(&mut self, id: FileId, generation: Generation) -> Result<[u8; 32], wire::Failure> {
         let name = self.tree.file(id).expect("registered").name;
         let dir = self.tree.dir_fd(self.base).expect("base");
-        let seen = stat::look_at(dir.as_fd(), &name).expect("there").fingerprint;
+        let seen = self.tree.announced(&stat::look_at(dir.as_fd(), &name).expect("there"));
         match self.run(SourceOp::HashFile { id, generation, map: None, seen: Some(seen) }, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
@@ -521,7 +521,7 @@ fn reads_survive_evicted_descriptors() {
     let mut dirs: Vec<DirId> = Vec::new();
     for item in &items {
         match item {
-            WalkItem::Entry(entry) if entry.kind != haul_core::entry::EntryKind::Dir => {
+            WalkItem::Entry(entry) if !matches!(entry.kind, haul_core::entry::EntryKind::Dir { .. }) => {
                 let name = std::str::from_utf8(entry.name.as_bytes()).expect("ascii");
                 files.push((entry.id, name[1..].parse::<u32>().expect("a number")));
             }
@@ -602,7 +602,7 @@ fn sizes_that_say_nothing_are_measured() {
         let name = Name::new(name).expect("legal");
         let dir = bench.tree.dir_fd(base).expect("base");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-        assert_eq!(seen.fingerprint.size, 0);
+        assert_eq!(seen.stamp.size, 0);
         bench.tree.add_entry(FileId(id), base, name, Some(&seen));
         FileId(id)
     };
