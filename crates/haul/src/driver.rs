@@ -17,14 +17,12 @@ use haul_core::wire::{Failure, Stage};
 pub(crate) use crate::api::EntryKind as Kind;
 use crate::api::{Control, Event, Observer};
 use crate::transport::Link;
-use crate::transport::rejoin::{JoinEvent, Joins};
-use crate::transport::stream::ControlEvent;
+use crate::transport::rejoin::Joins;
 pub(crate) use hello::policy;
-use hello::{SETUP_MAX, agree, expect, hello};
 use notices::{Notices, Teller};
 use pulse::Pulse;
 pub(crate) use report::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
-use report::{end_report, exchange_reports, nobody_unwell, places_in_words};
+use report::{end_report, places_in_words};
 use stopping::Stopping;
 pub(crate) use streams::PATIENCE;
 pub(crate) use tally::{Mapping, Tally, Unmoved};
@@ -38,6 +36,7 @@ mod notices;
 mod processors;
 pub(crate) mod pulse;
 mod report;
+mod session;
 pub(crate) mod sink;
 pub(crate) mod source;
 mod spill;
@@ -54,10 +53,6 @@ mod view;
 pub(crate) const EPOCH: SessionEpoch = SessionEpoch(1);
 /// Progress is told this often, and a stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Events that a turn of the loop takes up before the machine is asked again, at most: a peer that says more than is handled
-/// must not keep it from its deadlines.
-const TURN_MAX: usize = 1024;
-
 /// Connections of a session, all authenticated.
 pub(crate) struct Links {
     pub(crate) session: [u8; 16],
@@ -148,12 +143,6 @@ impl Clock {
 
 pub(crate) fn protocol(text: impl Into<String>) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into().into() }
-}
-
-/// What one end hears of the other.
-pub(crate) enum Heard {
-    Control(ControlEvent),
-    Join(JoinEvent),
 }
 
 /// The path of an entry below the destination root.

@@ -3,9 +3,10 @@
 //! In: what the user asked, messages of the other end. Out: a hello, what two of them agree on, the answer that was wanted.
 //! What must hold: whatever the other end says meanwhile, the deadline comes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::RecvTimeoutError;
 use haul_core::digest::DigestKind;
 use haul_core::entry::DEPTH_MAX;
 use haul_core::transfer::ENTRIES_MAX;
@@ -14,62 +15,105 @@ use haul_core::wire::{
     capability, negotiate,
 };
 
-use super::{Heard, Protection, TICK, Watch, protocol};
+use super::session::{self, Mailbox};
+use super::{Protection, TICK, Watch, protocol};
 use crate::api::Event;
 use crate::job::{Durability, Options, Resume, Verify};
 use crate::transport::stream::{ControlEvent, ControlHandle};
 
 /// The other end has this long for each step of the set-up; taking over a dead owner's job takes up to 30 s.
-pub(super) const SETUP_MAX: Duration = Duration::from_secs(90);
+const SETUP_MAX: Duration = Duration::from_secs(90);
 /// Lines that the other end may have shown to the user meanwhile.
 const SETUP_NOTES_MAX: u32 = 16;
 
 /// A deep tree has this many directories open at once, and there must be room for what lies in them.
 const ENTRIES_MIN: u32 = 2 * DEPTH_MAX as u32;
 
-/// Waits for control messages during the set-up, which does not survive the loss of control. `pick` takes an event of the
-/// mailbox as one of the lines.
-pub(crate) fn expect<E, T>(
-    mailbox: &Receiver<E>,
-    (control, watch): (&ControlHandle, &Watch),
-    pick: impl Fn(E) -> Option<Heard>,
-    mut want: impl FnMut(Message) -> Result<Option<T>, Failure>,
-) -> Result<T, Failure> {
-    let deadline = Instant::now() + SETUP_MAX;
-    let mut notes = 0;
-    loop {
-        if watch.control.stopped() {
-            return Err(protocol("stopped during the set-up"));
+/// A session whose ends have not agreed yet: what there is to speak with the other one.
+pub(super) struct Opening<'a, T> {
+    pub(super) mailbox: &'a Mailbox<T>,
+    pub(super) control: &'a ControlHandle,
+    pub(super) watch: &'a Watch,
+    pub(super) session: [u8; 16],
+    pub(super) protection: Protection,
+    pub(super) streams: u16,
+    /// Set by who reads control when it is lost or the session given up.
+    pub(super) gone: &'a AtomicBool,
+}
+
+impl<T> Opening<'_, T> {
+    /// The hello of this end, whose buffers hold so many bytes.
+    pub(super) fn hello(&self, memory: u64) -> Hello {
+        hello(self.session, self.protection, memory, self.streams)
+    }
+
+    pub(super) fn send(&self, message: Message) {
+        self.control.send(message);
+    }
+
+    /// Waits for the other end's hello, and holds it against ours.
+    pub(super) fn agree(&self, ours: &Hello) -> Result<(Agreed, Hello), Failure> {
+        let theirs = self.expect(|message| match message {
+            Message::Hello(hello) => Ok(Some(hello)),
+            _ => Ok(None),
+        })?;
+        Ok((agree(ours, &theirs)?, theirs))
+    }
+
+    /// The user has enough, or the other end is gone.
+    pub(super) fn stopped(&self) -> bool {
+        self.watch.control.stopped() || self.gone.load(Ordering::Acquire)
+    }
+
+    /// Says one line to the user.
+    pub(super) fn say(&self, text: &str) {
+        match self.watch.is_near() {
+            true => self.watch.tell(Event::Note(text.to_owned())),
+            false => self.send(Message::Notice { text: text.into() }),
         }
-        let event = match mailbox.recv_timeout(TICK) {
-            // Chatter must not hold off the deadline.
-            Ok(event) if Instant::now() < deadline => event,
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => continue,
-            Ok(_) | Err(RecvTimeoutError::Timeout) => {
-                return Err(protocol("the other end did not answer in time during the set-up"));
+    }
+
+    /// Waits for control messages during the set-up, which does not survive the loss of control.
+    pub(super) fn expect<X>(
+        &self,
+        mut want: impl FnMut(Message) -> Result<Option<X>, Failure>,
+    ) -> Result<X, Failure> {
+        let deadline = Instant::now() + SETUP_MAX;
+        let mut notes = 0;
+        loop {
+            if self.watch.control.stopped() {
+                return Err(protocol("stopped during the set-up"));
             }
-            Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
-        };
-        let Some(Heard::Control(event)) = pick(event) else { continue };
-        event.taken(control);
-        match event {
-            ControlEvent::Message(Message::Ping(n)) => control.send(Message::Pong(n)),
-            ControlEvent::Message(Message::Pong(_)) => {}
-            ControlEvent::Message(Message::Notice { text }) => {
-                notes += 1;
-                if notes <= SETUP_NOTES_MAX {
-                    watch.tell(Event::Note(text.into()));
+            let event = match self.mailbox.events.recv_timeout(TICK) {
+                // Chatter must not hold off the deadline.
+                Ok(event) if Instant::now() < deadline => event,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => continue,
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {
+                    return Err(protocol("the other end did not answer in time during the set-up"));
                 }
-            }
-            ControlEvent::Message(Message::Abort(failure)) => return Err(failure),
-            ControlEvent::Message(message) => {
-                let name = message.name();
-                match want(message)? {
-                    Some(value) => return Ok(value),
-                    None => return Err(protocol(format!("{name} came where it makes no sense"))),
+                Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
+            };
+            let session::Event::Control(event) = event else { continue };
+            event.taken(self.control);
+            match event {
+                ControlEvent::Message(Message::Ping(n)) => self.send(Message::Pong(n)),
+                ControlEvent::Message(Message::Pong(_)) => {}
+                ControlEvent::Message(Message::Notice { text }) => {
+                    notes += 1;
+                    if notes <= SETUP_NOTES_MAX {
+                        self.watch.tell(Event::Note(text.into()));
+                    }
                 }
+                ControlEvent::Message(Message::Abort(failure)) => return Err(failure),
+                ControlEvent::Message(message) => {
+                    let name = message.name();
+                    match want(message)? {
+                        Some(value) => return Ok(value),
+                        None => return Err(protocol(format!("{name} came where it makes no sense"))),
+                    }
+                }
+                ControlEvent::Lost { why, .. } => return Err(protocol(why)),
             }
-            ControlEvent::Lost { why, .. } => return Err(protocol(why)),
         }
     }
 }

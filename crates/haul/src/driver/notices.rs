@@ -9,6 +9,7 @@ use haul_core::wire::Message;
 
 use super::{TICK, Watch};
 use crate::api::{Event, Progress};
+use crate::job::Role;
 use crate::storage::Stuck;
 use crate::transport::stream::ControlHandle;
 
@@ -19,14 +20,14 @@ const NOTICE_EVERY: Duration = Duration::from_secs(1);
 
 /// What hangs at either end: this end's operations are told to the other, the other's are kept for the status line.
 pub(crate) struct Notices {
-    /// `source` or `sink`: this end.
-    end: &'static str,
+    /// This end.
+    end: Role,
     sent: Option<Instant>,
     heard: Option<(Instant, Box<str>)>,
 }
 
 impl Notices {
-    pub(crate) fn new(end: &'static str) -> Notices {
+    pub(crate) fn new(end: Role) -> Notices {
         Notices { end, sent: None, heard: None }
     }
 
@@ -65,7 +66,7 @@ impl Notices {
             1 => String::new(),
             n => format!(" and {} more", n - 1),
         };
-        let (seconds, what, name, end) = (first.since.as_secs(), first.what, &first.name, self.end);
+        let (seconds, what, name, end) = (first.since.as_secs(), first.what, &first.name, self.end.name());
         Some(format!("waiting {seconds} s for the {end}'s {what} of {name}{others}"))
     }
 }
@@ -79,10 +80,11 @@ impl Teller {
     pub(crate) fn new() -> Teller {
         Teller { last: None }
     }
-    pub(crate) fn tell(&mut self, watch: &Watch, progress: impl FnOnce() -> Progress) {
+    pub(crate) fn tell(&mut self, watch: &Watch, progress: impl FnOnce() -> Option<Progress>) {
         if watch.observer.is_some() && self.last.is_none_or(|last| last.elapsed() >= TICK) {
             self.last = Some(Instant::now());
-            let progress = Progress { paused: watch.control.paused(), ..progress() };
+            let Some(progress) = progress() else { return };
+            let progress = Progress { paused: watch.control.paused(), ..progress };
             watch.control.note_progress(&progress);
             watch.tell(Event::Progress(progress));
         }

@@ -1,25 +1,17 @@
-//! What one end did, in its own numbers, and how both ends tell each other.
-//!
-//! In: what was counted and chosen. Out: a [`Report`]; the last messages of a session.
+//! What one end did, in its own numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::schedule::table::UnwellTargets;
 use haul_core::stage::{Processors, StageTime};
 use haul_core::transfer::SessionEnd;
-use haul_core::wire::{EndReport, Failure, Message, NotKept, Placed};
+use haul_core::wire::{EndReport, Failure, NotKept, Placed};
 
-use super::streams::{Lines, Lost};
-use super::{Clock, Heard, TICK, Tally, Watch};
+use super::{Tally, Watch};
 use crate::job::{LayoutChoice, Role};
 use crate::meter::Meter;
 use crate::storage::sink::stripes::in_words;
-use crate::transport::stream::{ControlEvent, ControlHandle};
-
-/// The other end's report is waited for this long.
-const REPORT_MAX: Duration = Duration::from_secs(5);
 
 /// What one end did.
 #[derive(Debug)]
@@ -102,59 +94,6 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
         starved: a[i].starved + b[i].starved,
         blocked: a[i].blocked + b[i].blocked,
     })
-}
-
-/// Sends the report of this end, waits for the other end's unless it came already, and closes control; `at_once`: without
-/// waiting for the other end to close it too, whose report was its last word. `lines`: `None` if control is gone for good. While they are dark after an end that the other must hear of (`waits`), they are waited
-/// for as before.
-pub(crate) fn exchange_reports<E>(
-    mailbox: &Receiver<E>,
-    control: &mut ControlHandle,
-    lines: Option<(&mut Lines, Clock)>,
-    waits: impl Fn() -> bool,
-    own: EndReport,
-    (mut far, at_once): (Option<EndReport>, bool),
-    pick: impl Fn(E) -> Option<Heard>,
-) -> Option<EndReport> {
-    let Some((lines, clock)) = lines else {
-        control.close();
-        return None;
-    };
-    control.send(Message::Report(Box::new(own)));
-    let mut deadline = Instant::now() + REPORT_MAX;
-    while far.is_none() && (!lines.is_dark() || waits()) {
-        let heard = mailbox.recv_timeout(TICK).map(&pick);
-        if let Ok(Some(Heard::Control(event))) = &heard {
-            event.taken(control);
-        }
-        match heard {
-            Ok(Some(Heard::Control(ControlEvent::Message(Message::Report(report))))) => far = Some(*report),
-            Ok(Some(Heard::Control(ControlEvent::Lost { epoch, why, how }))) => {
-                if let Lost::Over(_) = lines.control_lost((epoch, why, how), control, clock.now()) {
-                    break;
-                }
-            }
-            Ok(Some(Heard::Join(event))) => {
-                // A stream is of no use any more.
-                drop(lines.handle(event, control, clock.now()));
-            }
-            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-        if lines.beat(clock.now()).is_err() {
-            break;
-        }
-        match lines.is_dark() {
-            true => deadline = Instant::now() + REPORT_MAX,
-            false if Instant::now() >= deadline => break,
-            false => {}
-        }
-    }
-    match at_once && far.is_some() && !lines.is_dark() {
-        true => control.close_at_once(),
-        false => control.close(),
-    }
-    far
 }
 
 /// What a report says of where a sink's files came to lie.

@@ -58,9 +58,9 @@ impl Engine {
     }
 
     /// Ends it; what hangs and was left, in words.
-    pub(super) fn join(self) -> Vec<String> {
+    pub(super) fn end(&mut self) -> Vec<String> {
         match self {
-            Engine::Files(engine) => engine.join(),
+            Engine::Files(engine) => engine.end(),
             Engine::Null(_) => Vec::new(),
         }
     }

@@ -10,10 +10,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::journal::{Record, Replay, compact};
@@ -22,9 +20,10 @@ use haul_core::wire::{
     Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage as FailureStage, capability,
 };
 
-use super::super::{Protection, Watch, agree, expect, hello, protocol};
+use super::super::hello::Opening;
+use super::super::protocol;
 use super::place::{no_state, unopened, unwritable};
-use super::{Event, SinkRequest, line_of};
+use super::{Own, SinkRequest};
 use crate::api::{DEBRIS, IN_MEMORY, age_in_words};
 use crate::job::PathBytes;
 use crate::storage::null::{self, Made};
@@ -35,7 +34,6 @@ use crate::storage::sink::widened::restore;
 use crate::storage::sink::{AcquireError, Adopt, JobDir, JobKey, Journal, Ours, Owner, Patience, SinkTree};
 use crate::storage::source::failure::strerror;
 use crate::storage::volume::identity;
-use crate::transport::stream::ControlHandle;
 use crate::users::{self, Unexpanded, name_of};
 
 /// What was agreed and found before the first entry.
@@ -43,7 +41,6 @@ pub(super) struct Setup {
     /// `None`: `null://`.
     pub(super) place: Option<(SinkTree, Arc<Owner>, Journal)>,
     pub(super) resume: Resume,
-    pub(super) agreed: Agreed,
     pub(super) policy: Policy,
     pub(super) wait: bool,
     pub(super) rename: Option<Name>,
@@ -58,44 +55,8 @@ pub(super) struct Setup {
     pub(super) clean: String,
 }
 
-/// The user's end, and whether it is still there, while this one waits for something else than its words.
-pub(super) struct Near<'a> {
-    pub(super) watch: &'a Watch,
-    /// Set by who reads control when it is lost or the session given up.
-    pub(super) gone: &'a AtomicBool,
-}
-
-impl Near<'_> {
-    fn stopped(&self) -> bool {
-        self.watch.control.stopped() || self.gone.load(Ordering::Acquire)
-    }
-
-    /// Says one line to the user.
-    fn say(&self, control: &ControlHandle, text: &str) {
-        match self.watch.is_near() {
-            true => self.watch.tell(crate::api::Event::Note(text.to_owned())),
-            false => control.send(Message::Notice { text: text.into() }),
-        }
-    }
-}
-
-pub(super) fn set_up(
-    mailbox: &Receiver<Event>,
-    (control, near): (&ControlHandle, &Near<'_>),
-    session: [u8; 16],
-    protection: Protection,
-    streams: u16,
-    request: &SinkRequest,
-) -> Result<Setup, Failure> {
-    let ours = hello(session, protection, request.memory, streams);
-    control.send(Message::Hello(ours.clone()));
-    let theirs = expect(mailbox, (control, near.watch), line_of, |message| match message {
-        Message::Hello(hello) => Ok(Some(hello)),
-        _ => Ok(None),
-    })?;
-    let agreed = agree(&ours, &theirs)?;
-    let (roots, policy) = hear_sources(mailbox, (control, near.watch), &theirs)?;
-    was_asked(request, &roots, policy)?;
+pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Result<(Agreed, Setup), Failure> {
+    let (agreed, roots, policy) = hear(opening, request)?;
     if request.destination.0 == null::SINK {
         // No journal: nothing is kept that could be resumed.
         let head = Record::Head { job: [0; 16], root_ino: 0 };
@@ -105,20 +66,8 @@ pub(super) fn set_up(
         let names = names_of(&roots, None);
         let (place, wait, rename, resumed, tag) = (None, false, None, false, 0);
         let (adopt, found, clean) = (Adopt::new(None, &[], &[]), Vec::new(), String::new());
-        return Ok(Setup {
-            place,
-            resume,
-            agreed,
-            policy,
-            wait,
-            rename,
-            resumed,
-            tag,
-            names,
-            adopt,
-            found,
-            clean,
-        });
+        let setup = Setup { place, resume, policy, wait, rename, resumed, tag, names, adopt, found, clean };
+        return Ok((agreed, setup));
     }
     let (root, rename) = destination(&request.destination.0, &roots, request.home.as_deref())?;
     // Only the last component of a new destination is made for a single file's directory: a typing error
@@ -139,9 +88,9 @@ pub(super) fn set_up(
     let mut stop = |waits: &str| {
         if said != waits {
             said = waits.to_owned();
-            near.say(control, waits);
+            opening.say(waits);
         }
-        near.stopped()
+        opening.stopped()
     };
     let what = described(&roots, request.what.trim_start_matches("copy "));
     let owner = place.acquire_unless(floor, &what, &Patience::default(), &mut stop).map_err(|e| match e {
@@ -149,7 +98,7 @@ pub(super) fn set_up(
         held => Failure { stage: FailureStage::Create, errno: 0, text: held.to_string().into() },
     })?;
     let owner = Arc::new(owner);
-    let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| near.say(control, text))?;
+    let ours = whose(&place, &tree, request.state_dir.is_some(), &|text| opening.say(text))?;
     let replayed = replay(&place, policy.durable)?;
     let resumed = replayed.is_some();
     let mut replayed = replayed.unwrap_or_default();
@@ -192,7 +141,8 @@ pub(super) fn set_up(
     let names = names_of(&roots, rename.as_ref());
     let place = Some((tree, owner, journal));
     let clean = clean_command(&root, request.state_dir.as_deref());
-    Ok(Setup { place, resume, agreed, policy, wait, rename, resumed, tag, names, adopt, found, clean })
+    let setup = Setup { place, resume, policy, wait, rename, resumed, tag, names, adopt, found, clean };
+    Ok((agreed, setup))
 }
 
 /// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is taken over; that
@@ -310,7 +260,7 @@ fn described(roots: &[SourceRoot], to: &str) -> String {
 }
 
 /// Whether what comes was asked for; only the near end can say.
-pub(crate) fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: Policy) -> Result<(), Failure> {
+fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: Policy) -> Result<(), Failure> {
     match &request.asked {
         Some((typed, own)) if !(policy == *own && Asked::of(typed).covers(roots)) => {
             Err(protocol("the far end wants to send what was not asked for"))
@@ -319,16 +269,25 @@ pub(crate) fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: Pol
     }
 }
 
+/// Says hello, and hears what will come.
+pub(crate) fn hear<T>(
+    opening: &Opening<'_, T>,
+    request: &SinkRequest,
+) -> Result<(Agreed, Vec<SourceRoot>, Policy), Failure> {
+    let ours = opening.hello(request.memory);
+    opening.send(Message::Hello(ours.clone()));
+    let (agreed, theirs) = opening.agree(&ours)?;
+    let (roots, policy) = hear_sources(opening, &theirs)?;
+    was_asked(request, &roots, policy)?;
+    Ok((agreed, roots, policy))
+}
+
 /// What will come: the roots of all messages that tell of them, and the user's choices.
-fn hear_sources(
-    mailbox: &Receiver<Event>,
-    (control, watch): (&ControlHandle, &Watch),
-    theirs: &Hello,
-) -> Result<(Vec<SourceRoot>, Policy), Failure> {
+fn hear_sources<T>(opening: &Opening<'_, T>, theirs: &Hello) -> Result<(Vec<SourceRoot>, Policy), Failure> {
     let in_parts = theirs.capabilities.iter().any(|c| c.kind == capability::SOURCE_ROOTS);
     let mut all = Vec::new();
     loop {
-        let (mut part, policy) = expect(mailbox, (control, watch), line_of, |message| match message {
+        let (mut part, policy) = opening.expect(|message| match message {
             Message::SourceRoots(part) if in_parts && !part.is_empty() => Ok(Some((part, None))),
             Message::Sources { roots, policy } => Ok(Some((roots, Some(policy)))),
             _ => Ok(None),

@@ -3,18 +3,17 @@
 //! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the sink, the
 //! limits of the session.
 
-use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
 use haul_core::wire::{
     Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, Stage as FailureStage, capability,
 };
 
-use super::super::{Protection, Watch, agree, expect, hello, policy, protocol};
-use super::{Event, SourceRequest, line_of};
+use super::super::{policy, protocol};
+use super::{Own, SourceRequest};
+use crate::driver::hello::Opening;
 use crate::storage::descriptors::FEW_DESCRIPTORS;
 use crate::storage::null::Made;
 use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
-use crate::transport::stream::ControlHandle;
 
 /// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of it at least.
 const OBJECT_LEN: u32 = 4 << 20;
@@ -67,7 +66,6 @@ fn refused(usage: bool, text: impl Into<Box<str>>) -> Failure {
 /// What was agreed before the first entry.
 pub(super) struct Setup {
     pub(super) origin: Origin,
-    pub(super) agreed: Agreed,
     pub(super) wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     pub(super) rename: Option<Name>,
@@ -101,32 +99,24 @@ impl Setup {
 }
 
 pub(super) fn set_up(
-    mailbox: &Receiver<Event>,
-    (control, watch): (&ControlHandle, &Watch),
-    session: [u8; 16],
-    protection: Protection,
-    streams: u16,
+    opening: &Opening<'_, Own>,
     request: &SourceRequest,
-) -> Result<Setup, Failure> {
-    let mut ours = hello(session, protection, request.memory, streams);
+) -> Result<(Agreed, Setup), Failure> {
+    let mut ours = opening.hello(request.memory);
     if request.sources.len() > ROOTS_PART_MAX {
         let (kind, value) = (capability::SOURCE_ROOTS, Box::default());
         ours.capabilities.push(Capability { kind, required: true, value });
     }
-    control.send(Message::Hello(ours.clone()));
+    opening.send(Message::Hello(ours.clone()));
     let options = &request.options;
     let policy = policy(options);
     // Neither depends on the sink's hello, so neither waits for it.
     let told = Origin::of(request).and_then(|origin| Ok((origin.announced()?, origin)));
     if let Ok((roots, _)) = &told {
         let sources = Message::Sources { roots: roots.clone(), policy };
-        sources.split().into_iter().for_each(|message| control.send(message));
+        sources.split().into_iter().for_each(|message| opening.send(message));
     }
-    let theirs = expect(mailbox, (control, watch), line_of, |message| match message {
-        Message::Hello(hello) => Ok(Some(hello)),
-        _ => Ok(None),
-    })?;
-    let agreed = agree(&ours, &theirs)?;
+    let (agreed, _) = opening.agree(&ours)?;
     let (announced, origin) = told?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     let hear = |message: Message| match message {
@@ -134,9 +124,9 @@ pub(super) fn set_up(
         Message::ObjectLen(len) if agreed.layouts => Ok(Some(Answer::ObjectLen(len))),
         _ => Ok(None),
     };
-    let (mut object_len, mut answer) = (None, expect(mailbox, (control, watch), line_of, hear)?);
+    let (mut object_len, mut answer) = (None, opening.expect(hear)?);
     if let Answer::ObjectLen(len) = answer {
-        (object_len, answer) = (Some(len), expect(mailbox, (control, watch), line_of, hear)?);
+        (object_len, answer) = (Some(len), opening.expect(hear)?);
     }
     let Answer::Open(wait, rename, resumed) = answer else {
         return Err(protocol("the sink tells the length of objects twice"));
@@ -153,5 +143,5 @@ pub(super) fn set_up(
         Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
         Origin::Files(_) => rename,
     };
-    Ok(Setup { origin, agreed, wait, rename, resumed, object_size, fits_stripes })
+    Ok((agreed, Setup { origin, wait, rename, resumed, object_size, fits_stripes }))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use haul_core::transfer::SessionEnd;
-use haul_core::wire::{EndReport, FileState, Message, Totals};
+use haul_core::wire::{EndReport, FileState, Message, SourceRoot, Totals};
 
 use super::super::{Watch, dry};
 use super::evil::*;
@@ -72,6 +72,8 @@ fn a_dry_run_outlives_floods() {
     let mut evil = Evil::new(far);
     flood(&mut evil);
     evil.say(Message::Hello(hello()));
+    flood(&mut evil);
+    evil.say(sources(vec![SourceRoot::Contents { of: None }]));
     flood(&mut evil);
     evil.say(Message::End(Totals::default()));
     evil.until(|message| (*message == Message::Complete).then_some(())).expect("it is complete");

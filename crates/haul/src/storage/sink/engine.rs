@@ -246,12 +246,14 @@ impl WriteEngine {
         self.sink.not_kept.clone()
     }
 
-    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left.
+    /// As [`WriteEngine::end`].
     pub fn join(mut self) -> Hanging {
         self.end()
     }
 
-    fn end(&mut self) -> Hanging {
+    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left; the same when it is
+    /// called again.
+    pub fn end(&mut self) -> Hanging {
         if let Some(left) = &self.ended {
             return left.clone();
         }
