@@ -21,7 +21,9 @@ impl Sink {
     pub(super) fn handle_announce(&mut self, entries: Vec<Announced>) {
         let (mut lookups, mut made, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
-            if self.files.len() + self.links.len() + self.dirs.len() > self.config.entries_max as usize {
+            if self.files.len() + self.links.len() + self.dirs.len()
+                > self.config.agreed.limits.entries as usize
+            {
                 return self.violation("more entries announced than the limit that was agreed");
             }
             let is_file = matches!(entry.kind, EntryKind::File { .. });
@@ -81,10 +83,10 @@ impl Sink {
                     if let Some(targets) = &mut self.targets {
                         targets.set_object(credit_cost(len));
                     }
-                    if sparse && !self.config.holes {
+                    if sparse && !self.config.agreed.holes {
                         return self.violation("a sparse file, which this session was not to have");
                     }
-                    if striped && !self.config.layouts {
+                    if striped && !self.config.agreed.layouts {
                         return self.violation("a striped file, of which this session was not to know");
                     }
                     if again {
@@ -111,9 +113,9 @@ impl Sink {
                         fingerprint,
                         object_size,
                         phase: Phase::Looking,
-                        digest: SubtreeSet::new(self.config.digest, fingerprint.size),
-                        durable: kept(self.config.digest, fingerprint.size),
-                        expected: kept(self.config.digest, fingerprint.size),
+                        digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
+                        durable: kept(self.config.agreed.digest, fingerprint.size),
+                        expected: kept(self.config.agreed.digest, fingerprint.size),
                         check_next: 0,
                         checks: 0,
                         wrong: Vec::new(),
@@ -195,7 +197,7 @@ impl Sink {
             Some(partial)
                 if partial.fingerprint.same_content(fingerprint)
                     && partial.map == map
-                    && partial.subtrees.kind() == self.config.digest
+                    && partial.subtrees.kind() == self.config.agreed.digest
                     // A second entry of one name must not write into the temporary of the first.
                     && self.adopting.insert(*path) =>
             {

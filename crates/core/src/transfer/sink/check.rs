@@ -129,7 +129,7 @@ impl Sink {
             };
             file.checks += 1;
             self.checks.in_flight += 1;
-            let (file, kind) = (file.sink_file(id), self.config.digest);
+            let (file, kind) = (file.sink_file(id), self.config.agreed.digest);
             self.actions.push_back(SinkAction::Submit(SinkOp::Check { file, kind, ranges }));
         }
     }

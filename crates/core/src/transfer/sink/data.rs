@@ -205,7 +205,7 @@ impl Sink {
             // A whole file is one object; over parts that are being written it could only be somebody's trick. (What an earlier
             // run left of it, in shorter objects, is written over.)
             let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
-            if !fits(file, entry) || over_parts || entry.digest != self.config.digest {
+            if !fits(file, entry) || over_parts || entry.digest != self.config.agreed.digest {
                 self.violation("an object that does not fit its file");
                 break;
             }

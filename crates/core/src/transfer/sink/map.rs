@@ -50,7 +50,7 @@ impl Sink {
             self.extents -= map.extents().len();
         } else {
             self.holes = self.holes.saturating_add(map.size() - map.data_len());
-            file.digest = SubtreeSet::with_map(self.config.digest, map);
+            file.digest = SubtreeSet::with_map(self.config.agreed.digest, map);
         }
         let (path, fingerprint) = (file.path, file.fingerprint);
         let digest = file.digest.map().map(ExtentMap::digest);
@@ -73,7 +73,7 @@ impl Sink {
         if let Some(map) = file.digest.map() {
             self.extents -= map.extents().len();
             self.holes = self.holes.saturating_sub(map.size() - map.data_len());
-            file.digest = SubtreeSet::new(self.config.digest, file.size());
+            file.digest = SubtreeSet::new(self.config.agreed.digest, file.size());
             file.durable = file.durable.fresh();
         }
     }

@@ -94,10 +94,7 @@ pub(super) fn start(
         receivers.insert(stream, start_receiver(link, (stream, EPOCH), &pool, session)?);
     }
     let config = SinkConfig {
-        entries_max: agreed.limits.entries,
-        holes: agreed.holes,
-        digest: agreed.digest,
-        layouts: agreed.layouts,
+        agreed,
         policy: setup.policy,
         memory: request.memory,
         wait: setup.wait,

@@ -85,11 +85,7 @@ pub(super) fn start(
     let engine = start_engine((&setup, agreed.digest), reading.clone(), &tree, &meter, post)
         .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
     let mut machine = Source::new(SourceConfig {
-        entries_max: agreed.limits.entries,
-        holes: agreed.holes,
-        digest: agreed.digest,
-        targets: agreed.targets,
-        layouts: agreed.layouts,
+        agreed,
         memory: request.memory,
         reads_max: reading.reads_max(object_size),
         reads_total: reading.reads_total(object_size),
