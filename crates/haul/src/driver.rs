@@ -22,7 +22,7 @@ pub(crate) use hello::policy;
 use notices::{Notices, Teller};
 use pulse::Pulse;
 pub(crate) use report::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
-use report::{end_report, places_in_words};
+use report::{end_report, network_of, places_in_words};
 use stopping::Stopping;
 pub(crate) use streams::PATIENCE;
 pub(crate) use tally::{Mapping, Tally, Unmoved};

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use crossbeam_channel::Receiver;
 
 use crate::api::{CopyRequest, Endpoint, Event, Observer};
-use crate::driver::{Unmoved, sink};
+use crate::driver::Unmoved;
+use crate::storage::sink::store::destination as root_of;
 
 /// Hashes the near end's copy of files that were not moved, for the manifest.
 pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, observer: &dyn Observer) {
@@ -22,7 +23,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
     let candidates = |file: &Unmoved| -> Vec<PathBuf> {
         match &request.destination {
             Endpoint::Local(destination) => {
-                let root = sink::destination(destination, &[], None);
+                let root = root_of(destination, &[], None);
                 let below = root.map(|(root, _)| root.join(OsStr::from_bytes(&file.path)));
                 below.into_iter().chain([as_path(destination)]).collect()
             }

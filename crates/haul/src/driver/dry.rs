@@ -1,7 +1,7 @@
 //! The sink of a dry run: it looks at the destination, says what a copy would change there, and changes nothing.
 //!
 //! In: announcements. Out: for each entry what a copy would do with it, told to the source and to whoever watches this end.
-//! Invariants: nothing at the destination is made or changed ([`crate::storage::sink::looker`]), and no job is taken or looked at;
+//! Invariants: nothing at the destination is made or changed ([`Looks`]), and no job is taken or looked at;
 //! memory is bounded by the entries that may be open, whoever announces them.
 //! What lies in directories that are the user's own and closed to him a copy would look at, having opened them: here it is counted
 //! as skipped, and told in one line.
@@ -18,19 +18,16 @@ use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, other_end};
-use haul_core::wire::{
-    Agreed, Announced, DoneItem, Failure, FileState, Message, Outcome, Policy, ROOTS_MAX, SourceRoot, Stage,
-};
-use rustix::io::Errno;
+use haul_core::wire::{Agreed, Announced, DoneItem, Failure, FileState, Message, Outcome, Policy, ROOTS_MAX};
 
 use super::hello::Opening;
 use super::session::{self, Closing, End, User};
-use super::sink::{SinkRequest, destination, hear, path_of, unopened, unwritable};
+use super::sink::{SinkRequest, hear, path_of, store_of};
 use super::{Kind, Links, Report, Watch, end_report, protocol};
 use crate::api::{Knob, Progress, UNSEEN};
 use crate::job::Role;
-use crate::storage::sink::looker::{Looker, dir_stands, special_stands};
-use crate::storage::{Stuck, null};
+use crate::storage::Stuck;
+use crate::storage::store::{Coming, Looks, dir_stands, special_stands};
 use crate::transport::Link;
 
 /// A directory that is not over.
@@ -51,7 +48,7 @@ pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report 
 type Session<'a> = session::Session<'a, Infallible>;
 
 struct Dry {
-    looker: Looker,
+    looker: Box<dyn Looks>,
     policy: Policy,
     dirs: HashMap<DirId, Dir>,
     /// Parent and name of each of them.
@@ -73,7 +70,7 @@ impl End for Dry {
     // A dry run is short: what is lost is not joined again.
     const REJOINS: bool = false;
     type Request = SinkRequest;
-    type Setup = (Looker, Policy, Option<Name>);
+    type Setup = (Box<dyn Looks>, Policy, Option<Name>);
     type Own = Infallible;
     type Feed = ();
 
@@ -82,7 +79,8 @@ impl End for Dry {
         request: &SinkRequest,
     ) -> Result<(Agreed, Self::Setup), Failure> {
         let (agreed, roots, policy) = hear(opening, request)?;
-        let (looker, rename) = look(request, &roots)?;
+        let coming = Coming { roots: &roots, policy, what: &request.what };
+        let (looker, rename) = store_of(request)?.look(&coming)?;
         Ok((agreed, (looker, policy, rename)))
     }
 
@@ -178,28 +176,8 @@ impl End for Dry {
     }
 }
 
-/// Looks at the destination as a copy would, up to the point where that would make something.
-fn look(request: &SinkRequest, roots: &[SourceRoot]) -> Result<(Looker, Option<Name>), Failure> {
-    if request.destination.0 == null::SINK {
-        return Ok((Looker::at_nothing(), None));
-    }
-    let (root, rename) = destination(&request.destination.0, roots, request.home.as_deref())?;
-    let looker = Looker::open(&root)?;
-    let failed = |errno| Failure { stage: Stage::Open, errno, text: "create a file there".into() };
-    // As a copy has it: only the last component of a new destination is made for a single file, and one in which
-    // nothing can be written is told at the start.
-    if rename.is_some() && looker.is_nothing() {
-        let failure = failed(Errno::NOENT.raw_os_error());
-        return Err(unopened(failure, &request.destination.0, &root, rename.is_some()));
-    }
-    if let Some(errno) = looker.denies_files().filter(|_| request.state_dir.is_none()) {
-        return Err(unwritable(failed(errno.raw_os_error()), &root, None));
-    }
-    Ok((looker, rename))
-}
-
 impl Dry {
-    fn new(looker: Looker, policy: Policy) -> Dry {
+    fn new(looker: Box<dyn Looks>, policy: Policy) -> Dry {
         Dry {
             looker,
             policy,
@@ -427,6 +405,10 @@ fn plan(
 mod tests {
     use haul_core::entry::{Meta, Timestamp};
     use haul_core::ids::FileId;
+    use haul_core::wire::SourceRoot;
+
+    use crate::storage::store::Destination;
+    use crate::storage::stores;
 
     use super::*;
 
@@ -453,6 +435,14 @@ mod tests {
         }
     }
 
+    /// A destination at which nothing stands.
+    fn nothing_there() -> Box<dyn Looks> {
+        let to = Destination { path: b"/nonexistent/dst", home: None, state: None };
+        let policy = super::super::policy(&Default::default());
+        let coming = Coming { roots: &[SourceRoot::Contents { of: None }], policy, what: "" };
+        stores::sink(to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
+    }
+
     /// What two ends of this version agree on.
     fn agreed() -> Agreed {
         let ours = super::super::hello::hello([0; 16], Default::default(), 8 << 20, 1);
@@ -465,7 +455,7 @@ mod tests {
     fn memory_does_not_grow_with_the_tree() {
         let watch = Watch::silent();
         let mut user = User::new::<Dry>(&watch, &agreed());
-        let mut dry = Dry::new(Looker::at_nothing(), super::super::policy(&Default::default()));
+        let mut dry = Dry::new(nothing_there(), super::super::policy(&Default::default()));
         let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
         let entry = |n: u64, parent| {
             let name = Name::new(format!("d{n}").as_bytes()).expect("legal");

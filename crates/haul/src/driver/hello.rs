@@ -19,6 +19,7 @@ use super::session::{self, Mailbox};
 use super::{Protection, TICK, Watch, protocol};
 use crate::api::Event;
 use crate::job::{Durability, Options, Resume, Verify};
+use crate::storage::store::Waiting;
 use crate::transport::stream::{ControlEvent, ControlHandle};
 
 /// The other end has this long for each step of the set-up; taking over a dead owner's job takes up to 30 s.
@@ -58,19 +59,6 @@ impl<T> Opening<'_, T> {
             _ => Ok(None),
         })?;
         Ok((agree(ours, &theirs)?, theirs))
-    }
-
-    /// The user has enough, or the other end is gone.
-    pub(super) fn stopped(&self) -> bool {
-        self.watch.control.stopped() || self.gone.load(Ordering::Acquire)
-    }
-
-    /// Says one line to the user.
-    pub(super) fn say(&self, text: &str) {
-        match self.watch.is_near() {
-            true => self.watch.tell(Event::Note(text.to_owned())),
-            false => self.send(Message::Notice { text: text.into() }),
-        }
     }
 
     /// Waits for control messages during the set-up, which does not survive the loss of control.
@@ -115,6 +103,20 @@ impl<T> Opening<'_, T> {
                 ControlEvent::Lost { why, .. } => return Err(protocol(why)),
             }
         }
+    }
+}
+
+impl<T> Waiting for Opening<'_, T> {
+    fn say(&self, text: &str) {
+        match self.watch.is_near() {
+            true => self.watch.tell(Event::Note(text.to_owned())),
+            false => self.send(Message::Notice { text: text.into() }),
+        }
+    }
+
+    /// The user has enough, or the other end is gone.
+    fn stopped(&self) -> bool {
+        self.watch.control.stopped() || self.gone.load(Ordering::Acquire)
     }
 }
 

@@ -11,7 +11,7 @@ use haul_core::wire::{EndReport, Failure, NotKept, Placed};
 use super::{Tally, Watch};
 use crate::job::{LayoutChoice, Role};
 use crate::meter::Meter;
-use crate::storage::sink::stripes::in_words;
+use crate::storage::store::{NetworkFacet, stripes_in_words};
 
 /// What one end did.
 #[derive(Debug)]
@@ -100,6 +100,11 @@ pub(crate) fn merge_stages(a: &[StageTime; 5], b: &[StageTime; 5]) -> [StageTime
 pub(crate) fn places_in_words(choice: LayoutChoice, placed: &Placed) -> Vec<(String, String)> {
     let several = placed.targets > 1;
     let targets = several.then(|| ("sink targets".to_owned(), format!("{} targets", placed.targets)));
-    let layout = in_words(choice, placed).map(|text| ("sink layout".to_owned(), text));
+    let layout = stripes_in_words(choice, placed).map(|text| ("sink layout".to_owned(), text));
     targets.into_iter().chain(layout).collect()
+}
+
+/// What a report says of the network that a store is reached over.
+pub(crate) fn network_of(end: &str, network: Option<&dyn NetworkFacet>) -> Option<(String, String)> {
+    network.map(|network| (format!("{end} storage's network"), network.look().in_words()))
 }

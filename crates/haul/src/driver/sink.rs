@@ -22,25 +22,23 @@ use super::net::Receive;
 use super::session::{self, Closing, End};
 use super::streams::Lines;
 use super::view::name_of;
-use super::{Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, places_in_words, protocol};
+use super::{
+    Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, network_of, places_in_words,
+    protocol,
+};
 use crate::api::{DEBRIS, Knob, Progress};
 use crate::buffer::{Buffer, Pool};
 use crate::job::{LayoutChoice, PathBytes, Role, StorageOptions};
 use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
-use crate::storage::sink::{NotKeptCounters, Owner, SinkTree, fault};
+use crate::storage::store::HeldJob;
 use crate::storage::targets::Targets;
-use crate::storage::{Payload, SinkCompletion, SinkJob, Stuck};
+use crate::storage::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::transport::Link;
 use crate::transport::stream::{DataReceiver, RecvEvent};
 
-use engine::Engine;
-pub(crate) use place::{unopened, unwritable};
 use setup::Setup;
-pub(crate) use setup::destination;
-pub(super) use setup::hear;
+pub(super) use setup::{hear, store_of};
 
-mod engine;
-mod place;
 mod setup;
 mod start;
 
@@ -106,51 +104,35 @@ struct SinkEnd {
 
 /// Where the data goes.
 struct Storage {
-    place: Option<Place>,
-    engine: Engine,
+    job: Box<dyn HeldJob>,
+    engine: Box<dyn SinkEngine>,
     targets: Arc<Targets>,
-    not_kept: Arc<NotKeptCounters>,
     /// The engine has ended, and nothing hangs.
     ended: bool,
-}
-
-/// Where the data goes, if it is kept at all.
-struct Place {
-    tree: Arc<SinkTree>,
-    owner: Arc<Owner>,
     /// The job is given to a run that asks for it.
     yields: bool,
     /// Its near end is gone: a run that asks for it waits for this end's.
     ends: bool,
 }
 
-impl Place {
+impl Storage {
     /// While control is away the job is kept, but not from a new run of it. One that took it is noticed by the owner's
     /// look before the next publication.
     fn give_way(&mut self, lines: &Lines) {
         let ends = lines.is_orphaned();
         if std::mem::replace(&mut self.ends, ends) != ends {
-            self.owner.set_ends(ends);
+            self.job.set_ends(ends);
         }
         let yields = lines.dark_for().is_some_and(|dark| dark >= YIELD_AFTER);
         if std::mem::replace(&mut self.yields, yields) != yields {
-            self.owner.set_yields(yields);
+            self.job.set_yields(yields);
         }
     }
-}
 
-impl Storage {
     /// The job is over, unless something hangs.
     fn release(&self) {
-        if let Some(place) = self.place.as_ref().filter(|_| self.ended) {
-            place.owner.release();
-        }
-    }
-
-    /// The job's end is near: a run that asks for it waits for this one's.
-    fn ends(&self) {
-        if let Some(place) = &self.place {
-            place.owner.set_ends(true);
+        if self.ended {
+            self.job.release();
         }
     }
 }
@@ -221,8 +203,7 @@ impl End for SinkEnd {
     }
 
     fn fixed(&self, knob: Knob) -> Option<&'static str> {
-        let no_storage = self.storage.place.is_none().then_some("null:// has no writers");
-        no_storage.filter(|_| knob == Knob::Writers)
+        self.storage.engine.fixed().filter(|_| knob == Knob::Writers)
     }
 
     fn act(&mut self, session: &mut Session<'_>) -> Option<SessionEnd> {
@@ -251,8 +232,7 @@ impl End for SinkEnd {
         match own {
             Own::Done(SinkCompletion { done }) => {
                 self.machine.handle_done(done, now);
-                let place = self.storage.place.as_ref();
-                self.machine.tell_room(|| place.and_then(|place| fault::free(&**place.tree.root())));
+                self.machine.tell_room(|| self.storage.engine.room());
             }
             Own::Recv(RecvEvent::Data { stream, header, buffer, good, .. }) => {
                 let id = buffer.as_ref().map(Buffer::id);
@@ -302,20 +282,18 @@ impl End for SinkEnd {
 
     fn tick(&mut self, now: Time, session: &mut Session<'_>) {
         self.machine.handle_tick(now);
-        if let Some(place) = &mut self.storage.place {
-            place.give_way(&session.other.lines);
-        }
+        self.storage.give_way(&session.other.lines);
     }
 
     fn control_lost(&mut self, text: &str) {
-        self.storage.ends();
+        self.storage.job.set_ends(true);
         self.machine.handle_control_lost(text);
     }
 
     fn stop(&mut self, session: &mut Session<'_>) {
         session.other.send(Message::Stop { reason: "interrupted".into() });
         self.machine.stop();
-        self.storage.ends();
+        self.storage.job.set_ends(true);
     }
 
     fn is_overdue(&self, stopping: &mut Stopping) -> bool {
@@ -406,7 +384,7 @@ impl End for SinkEnd {
             // Together with the report: whoever hears it may look at the destination, and finds nothing of ours there.
             session.other.send(Message::Complete);
         }
-        let not_kept = self.storage.not_kept.read();
+        let not_kept = self.storage.engine.not_kept();
         let mut own = end_report(&session.meter, strays, counts.payload, counts.objects_resent);
         own.not_kept[NotKept::Owner as usize] = not_kept.owner;
         own.not_kept[NotKept::SetId as usize] = not_kept.setid;
@@ -447,6 +425,7 @@ impl SinkEnd {
         chosen.append(&mut self.found);
         chosen.extend(self.storage.engine.left().map(|left| (DEBRIS.to_owned(), left)));
         chosen.extend(self.storage.engine.report());
+        chosen.extend(network_of("sink", self.storage.engine.network()));
         chosen.extend(self.network.receive.report());
         chosen
     }
@@ -462,15 +441,11 @@ impl SinkEnd {
             SinkAction::RegisterDir { id, parent, name } => {
                 self.names.places.insert(id, (parent, name.clone()));
                 self.names.dirs.insert(id.as_file(), ());
-                if let Some(place) = &self.storage.place {
-                    place.tree.register(id, parent, name);
-                }
+                self.storage.engine.register(id, parent, name);
             }
             SinkAction::ForgetDir { id } => {
                 self.names.places.remove(&id);
-                if let Some(place) = &self.storage.place {
-                    place.tree.forget(id);
-                }
+                self.storage.engine.forget(id);
             }
             SinkAction::Submit(op) => self.submit(op),
             SinkAction::Send(Message::Complete) => self.complete = true,

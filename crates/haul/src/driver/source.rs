@@ -20,12 +20,12 @@ use super::session::{self, Closing, End};
 use super::spill::Spill;
 use super::trial::SharedTrial;
 use super::view::name_of;
-use super::{Kind, Links, Report, Watch, end_report, places_in_words};
+use super::{Kind, Links, Report, Watch, end_report, network_of, places_in_words};
 use crate::api::{Knob, Progress};
 use crate::job::{Options, PathBytes, Role};
 use crate::storage::descriptors::Claim;
-use crate::storage::source::WallClock;
 use crate::storage::spill::SpillDone;
+use crate::storage::store::WallClock;
 use crate::storage::walk::WalkItem;
 use crate::storage::{SourceCompletion, SourceJob, Stuck};
 use crate::transport::Link;
@@ -43,8 +43,6 @@ mod start;
 mod trial;
 mod walked;
 
-/// Threads that stat ahead of the walk.
-const STAT_THREADS: usize = 4;
 /// Targets that the report names because they are slow, at most.
 const SLOW_NAMED_MAX: usize = 4;
 
@@ -262,7 +260,7 @@ impl End for SourceEnd {
     }
 
     fn name_of(&self, target: TargetId) -> String {
-        name_of(self.storage.tree.targets(), target)
+        name_of(self.storage.names.targets(), target)
     }
 
     fn finish(
@@ -286,6 +284,7 @@ impl End for SourceEnd {
         let mut chosen = std::mem::take(&mut self.chosen);
         chosen.push(self.schedule(&request.options));
         chosen.extend(self.storage.engine.report());
+        chosen.extend(network_of("source", self.storage.engine.network()));
         chosen.extend(self.payload.spill.report(self.machine.spill_counts()));
         chosen.extend(self.walked.left_out());
         chosen.extend(self.network.net.report());
@@ -312,12 +311,7 @@ impl SourceEnd {
         });
         let storage = &mut self.storage;
         let width = storage.engine.set_width((knobs.readers > 0).then_some(knobs.readers));
-        let reading = match knobs.readers {
-            0 => storage.reading.clone(),
-            _ => storage.reading.with_width(width),
-        };
-        let (reads_max, reads_total) =
-            (reading.reads_max(storage.object_size), reading.reads_total(storage.object_size));
+        let (reads_max, reads_total) = storage.engine.reads_max(storage.object_size);
         self.machine.handle_reads_max(reads_max, reads_total);
         let rate = self.network.pacer.rate().unwrap_or(RATE_UNLIMITED);
         self.turned = Knobs { paused: knobs.paused, rate, streams: 0, readers: width, writers: 0 };
@@ -353,13 +347,13 @@ impl SourceEnd {
         let why = if options.schedule == Policy::default() { "the default" } else { "as asked" };
         let targets: Vec<TargetState> = self.machine.targets().filter(|target| target.done > 0).collect();
         let least_well = targets.iter().filter(|target| target.health != Health::Healthy);
-        let name = |target: &TargetState| self.storage.tree.targets().name(target.target);
+        let name = |target: &TargetState| self.storage.names.targets().name(target.target);
         let slow: Vec<String> = least_well
             .take(SLOW_NAMED_MAX)
             .filter_map(|target| Some(format!("; {} is {}", name(target)?, target.health.name())))
             .collect();
         // Also those of which all was in the page cache.
-        let count = match self.storage.tree.targets().count() {
+        let count = match self.storage.names.targets().count() {
             0 | 1 => String::new(),
             count => format!("; {count} targets{}", slow.concat()),
         };
@@ -390,10 +384,10 @@ impl SourceEnd {
             }
             SourceAction::EntryEnded { id, end, root, bytes, change } => {
                 let kind = self.walked.kinds.remove(&id).unwrap_or(Kind::File);
-                let (tree, rename) = (&self.storage.tree, &self.walked.rename);
+                let (names, rename) = (&self.storage.names, &self.walked.rename);
                 let path =
-                    || rename.as_ref().map_or_else(|| tree.path_of(id), |name| name.as_bytes().to_vec());
-                let source = || tree.origin_of(id);
+                    || rename.as_ref().map_or_else(|| names.path_of(id), |name| name.as_bytes().to_vec());
+                let source = || names.origin_of(id);
                 let user = &mut session.user;
                 user.tally.count(user.watch, kind, &end, (root, change), bytes, path, source);
             }

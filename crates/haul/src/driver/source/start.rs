@@ -6,35 +6,28 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use haul_core::digest::DigestKind;
 use haul_core::ids::{BufferId, StreamId, Time};
 use haul_core::transfer::BUNDLE_LEN_MAX;
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceConfig};
 use haul_core::wire::{Failure, Knobs, STREAMS_MAX, credit_cost};
 
 use super::network::{Network, start_sender};
-use super::setup::{Origin, Setup};
+use super::setup::Setup;
 use super::walked::Walked;
-use super::{Own, STAT_THREADS, Session, SourceEnd, SourceRequest};
+use super::{Own, Session, SourceEnd, SourceRequest};
 use crate::buffer::{Buffer, Pool};
 use crate::driver::net::Net;
 use crate::driver::spill::Spill;
-use crate::driver::{EPOCH, held, protocol};
+use crate::driver::{EPOCH, held};
 use crate::job::{Resume, Verify};
-use crate::meter::Meter;
-use crate::storage::null::{self, MadeEngine};
-use crate::storage::source::tree::SourceTree;
-use crate::storage::source::{ReadConfig, ReadEngine};
-use crate::storage::walk::Walk;
-use crate::storage::{Post, SourceCompletion, SourceEngine};
+use crate::storage::SourceEngine;
+use crate::storage::store::{Reading, SourceNames, SourceParts};
 use crate::transport::Link;
 
 /// Where the data comes from.
 pub(super) struct Storage {
-    pub(super) tree: Arc<SourceTree>,
+    pub(super) names: Arc<dyn SourceNames>,
     pub(super) engine: Box<dyn SourceEngine>,
-    /// How it is read, as it began.
-    pub(super) reading: ReadConfig,
     pub(super) object_size: u32,
 }
 
@@ -45,24 +38,6 @@ pub(super) struct Payload {
     pub(super) buffers: HashMap<BufferId, Buffer>,
 }
 
-/// The engine for what the sources are.
-fn start_engine(
-    (setup, digest): (&Setup, DigestKind),
-    config: ReadConfig,
-    tree: &Arc<SourceTree>,
-    meter: &Arc<Meter>,
-    post: Post<SourceCompletion>,
-) -> std::io::Result<Box<dyn SourceEngine>> {
-    Ok(match &setup.origin {
-        Origin::Files(_) => Box::new(ReadEngine::start(tree.clone(), post, meter.clone(), config)?),
-        Origin::Made(made) => {
-            let readers = config.readers;
-            let config = null::lane_config(2 * readers, readers, setup.object_size);
-            Box::new(MadeEngine::start(*made, digest, config, meter.clone(), post)?)
-        }
-    })
-}
-
 /// The parts of an end that has agreed with the other; `data`: the streams of the start that are up.
 pub(super) fn start(
     session: &mut Session<'_>,
@@ -70,25 +45,28 @@ pub(super) fn start(
     request: &SourceRequest,
     setup: Setup,
 ) -> Result<SourceEnd, Failure> {
-    let (agreed, meter, options) = (session.agreed, session.meter.clone(), &request.options);
+    let (agreed, options) = (session.agreed, &request.options);
     let can_join = session.other.lines.can_join();
     let changed = options.changed.choice();
-    let tree = Arc::new(SourceTree::with_clock(request.clock.clone()).on_change(changed));
-    let reading = ReadConfig {
+    let object_size = setup.object_size;
+    let chosen = setup.chosen(request);
+    let SourceParts { names, engine, walk } = setup.store.start(Reading {
+        agreed,
         readers: usize::from(request.readers),
         storage: options.source_storage.clone(),
         memory: request.memory,
-        digest: agreed.digest,
-    };
-    let object_size = setup.object_size;
-    let post = session.mailbox.post(Own::Done);
-    let engine = start_engine((&setup, agreed.digest), reading.clone(), &tree, &meter, post)
-        .map_err(|e| protocol(format!("starting the reading threads: {e}")))?;
+        object_size,
+        clock: request.clock.clone(),
+        changed,
+        meter: session.meter.clone(),
+        post: session.mailbox.post(Own::Done),
+    })?;
+    let (reads_max, reads_total) = engine.reads_max(object_size);
     let mut machine = Source::new(SourceConfig {
         agreed,
         memory: request.memory,
-        reads_max: reading.reads_max(object_size),
-        reads_total: reading.reads_total(object_size),
+        reads_max,
+        reads_total,
         policy: options.schedule,
         wait: setup.wait,
         verify: options.verify == Verify::Disk,
@@ -109,11 +87,6 @@ pub(super) fn start(
         senders.insert(stream, start_sender(link, (stream, EPOCH), session, &request.pacer)?);
         machine.handle_stream_up(stream);
     }
-    let walk = match &setup.origin {
-        Origin::Files(roots) => Walk::start(roots.clone(), tree.clone(), STAT_THREADS, move |_| object_size)
-            .map_err(|e| protocol(format!("starting the walk: {e}")))?,
-        Origin::Made(made) => Walk::of(made.walk(object_size)),
-    };
     let spill = Spill::start(options, object_size.into(), &mut machine, session.mailbox.post(Own::Spill))?;
     let pool = Pool::new(request.memory + slack);
     #[cfg(test)]
@@ -121,9 +94,9 @@ pub(super) fn start(
     session.user.tally.renamed = setup.rename.is_some();
     Ok(SourceEnd {
         machine,
-        chosen: setup.chosen(request),
+        chosen,
         resumed: setup.resumed,
-        storage: Storage { tree, engine, reading, object_size },
+        storage: Storage { names, engine, object_size },
         walked: Walked::new(walk, setup.rename),
         payload: Payload { pool, spill, buffers: HashMap::new() },
         network: Network {

@@ -93,11 +93,11 @@ impl Walked {
                         EntryKind::File { sparse, fingerprint, .. } => {
                             self.not_kept[NotKept::Sparse as usize] +=
                                 u64::from(sparse && !session.agreed.holes);
-                            let ripe = storage.tree.not_before(entry.id);
+                            let ripe = storage.names.not_before(entry.id);
                             not_before = ripe.map_or(not_before, |ripe| session.clock.at(ripe));
                             // Small ones travel in bundles, wherever they lie.
                             if fingerprint.size > SMALL_LEN_MAX {
-                                lies = storage.tree.lies(entry.id);
+                                lies = storage.names.lies(entry.id);
                             }
                         }
                         EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
