@@ -307,7 +307,7 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
     user.choices.finish(&chosen, control, watch);
     let processors = user.load.finish(end.payload(), control, watch);
     let waits = E::LAST_WORD && how == SessionEnd::Complete;
-    let far = session.exchange_reports(own.clone(), waits);
+    let far = session.exchange_reports(own, waits);
     let user = session.user;
     let unwell = user.view.both(unwell);
     let chosen = user.choices.both(chosen, watch);
