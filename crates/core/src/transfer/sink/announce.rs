@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Made, Phase, kept};
+use super::file::{File, Made, Mark, Marks, Phase, kept};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
@@ -113,6 +113,10 @@ impl Sink {
                         fingerprint,
                         object_size,
                         phase: Phase::Looking,
+                        marks: Marks::default()
+                            .with(Mark::WaitsJournal, again)
+                            .with(Mark::WaitsMap, sparse)
+                            .with(Mark::WaitsLayout, striped),
                         digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
                         durable: kept(self.config.agreed.digest, fingerprint.size),
                         expected: kept(self.config.agreed.digest, fingerprint.size),
@@ -123,26 +127,17 @@ impl Sink {
                         written: Vec::new(),
                         found: None,
                         change: Change::NEW,
-                        has_temp: false,
                         claimed: None,
-                        journaled: false,
                         // A crash must not leave the new temporary under an old promise.
-                        waits_journal: again,
-                        waits_map: sparse,
-                        waits_layout: striped,
                         striping: None,
                         map_parts: Vec::new(),
-                        in_commit: false,
                         writes: 0,
                         pass_max: 0,
                         sealed: None,
                         slot: None,
                         adopt,
-                        in_epoch: false,
-                        broken: false,
                         made: Made::No,
                         places: None,
-                        told: false,
                         set: None,
                         damaged: 0,
                     };
