@@ -18,6 +18,8 @@ use sink::NotKept;
 use store::NetworkFacet;
 use targets::Targets;
 
+#[cfg(test)]
+mod conformance;
 pub mod crew;
 pub mod descriptors;
 pub mod io;
@@ -25,6 +27,8 @@ pub mod jail;
 mod knobs;
 pub mod layout;
 mod levels;
+#[cfg(test)]
+pub(crate) mod model;
 pub mod null;
 pub(crate) mod owed;
 pub mod sink;

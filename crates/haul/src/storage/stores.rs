@@ -14,6 +14,10 @@ use super::store::{Destination, SinkStore, SourceStore, Sources};
 /// # Errors
 /// They cannot be taken, or are not there.
 pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    #[cfg(test)]
+    if let Some(store) = super::model::source(sources) {
+        return Ok(store);
+    }
     let usage = |text: String| Failure { stage: Stage::Usage, errno: 0, text: text.into() };
     let made = sources.paths.iter().find_map(|path| Made::parse(&path.0));
     match (sources.paths, made) {
@@ -28,6 +32,10 @@ pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
 /// # Errors
 /// There is no such store.
 pub fn sink(destination: Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
+    #[cfg(test)]
+    if let Some(store) = super::model::sink(&destination) {
+        return Ok(store);
+    }
     Ok(match destination.path == null::SINK {
         true => Box::new(Nowhere),
         false => Box::new(Directory::new(destination)),

@@ -122,7 +122,7 @@ impl Asked<'_> {
 }
 
 #[cfg(test)]
-mod asked_tests {
+mod tests {
     use super::*;
 
     /// Goal: a far end can send under the names that follow from the command, and no others.
