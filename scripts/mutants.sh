@@ -15,6 +15,8 @@ echo "mutants.sh: building the tests with the feature mutants"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 cargo test --locked --no-run --features haul-core/mutants,haul/mutants,haul-cli/mutants \
     -p haul-core -p haul -p haul-cli --message-format=json-render-diagnostics >"$built"
+# Tests on storage targets run the lab's program, which lies beside.
+cargo build --locked -p haul-lab
 
 # The test program of a package and target: its crate's name for unit tests.
 program() {

@@ -583,18 +583,24 @@ fn each_file_system_has_its_grain() {
         let data = room.dir("data");
         let root = Disk::new(&room, "sink", above);
         let _sub = Disk::new(&room, "sink/sub", below);
-        let (sink, file) = (root.at(""), room.dir("data/sub").join("f"));
+        let (sink, sub) = (root.at(""), room.dir("data/sub"));
         let at = |nanos| SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, nanos);
-        fs::write(&file, "aaaa").expect("write");
-        tree::set_mtime(&file, at(123_456_789));
+        for file in [data.join("above"), sub.join("below")] {
+            fs::write(&file, "aaaa").expect("write");
+            tree::set_mtime(&file, at(123_456_789));
+        }
         let copy =
             || Haul::cp(["-r"]).args([contents(&data), sink.clone().into()]).run().sane().exits(0).summary();
-        assert_eq!(copy().number("files"), 1);
-        assert_eq!(copy().number("unchanged"), 1, "{below:?}");
-        fs::write(sink.join("sub/f"), "bbbb").expect("write");
-        tree::set_mtime(&sink.join("sub/f"), at(900_000_000));
-        // Where whole seconds are kept the two cannot be told apart.
-        assert_eq!(copy().number("files"), u64::from(below == Kind::Ext4), "{below:?}");
+        assert_eq!(copy().number("files"), 2);
+        assert_eq!(copy().number("unchanged"), 2, "{below:?}");
+        for file in ["above", "sub/below"].map(|name| sink.join(name)) {
+            fs::write(&file, "bbbb").expect("write");
+            tree::set_mtime(&file, at(900_000_000));
+        }
+        // Where whole seconds are kept the two cannot be told apart. The grain of the root is asked for first.
+        assert_eq!(copy().number("files"), 1, "{below:?}");
+        let is_new = |name| fs::read(sink.join(name)).expect("read") == b"aaaa";
+        assert_eq!([is_new("above"), is_new("sub/below")], [above, below].map(|kind| kind == Kind::Ext4));
     }
 }
 

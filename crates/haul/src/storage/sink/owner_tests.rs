@@ -153,6 +153,18 @@ fn one_of_many_takers_wins() {
     }
 }
 
+/// Goal: whoever made an owner file that another run has overtaken meanwhile does not own the job, and leaves nothing.
+/// Method: a file is made as for a job whose owner was looked at before a higher one came.
+#[test]
+fn a_taker_that_is_overtaken_gives_up() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let place = place(dir.path());
+    plant(&place, 5, |_| {});
+    let before = names(dir.path());
+    assert!(place.create(3, "late", &[2], &short(), false).expect("no error").is_none());
+    assert_eq!(names(dir.path()), before);
+}
+
 /// Goal: an owner on another machine is taken over when its counter stands still, and is left alone while it
 /// beats; so is one in another process namespace or on a machine with a cloned id.
 /// Method: planted foreign owners; a thread that beats until the taker has answered.
