@@ -282,8 +282,16 @@ pub struct Claimed {
     /// The names that the sources may take in the root: a source must not bring others along. `None`: those of the contents of a
     /// directory, which only the source knows.
     pub names: Option<HashSet<Name>>,
-    /// For the summary, by name: what other jobs left here.
-    pub found: Vec<(String, String)>,
+    pub found: Vec<Finding>,
+}
+
+/// What a claim found that people should hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// What dead copies of other jobs left there, and how to remove it.
+    Debris(String),
+    /// The destination keeps files in memory alone: the name of its file system.
+    InMemory(&'static str),
 }
 
 /// How a destination is written.

@@ -12,11 +12,12 @@ use haul_core::wire::{Failure, Message};
 
 use super::setup::Setup;
 use super::{Arrived, Names, Network, Own, Session, SinkEnd, SinkRequest, Storage, start_receiver};
+use crate::api::{DEBRIS, IN_MEMORY};
 use crate::buffer::Pool;
 use crate::driver::EPOCH;
 use crate::driver::net::Receive;
 use crate::storage::descriptors::budget;
-use crate::storage::store::{Claimed, Writing};
+use crate::storage::store::{Claimed, Finding, Writing};
 use crate::transport::Link;
 
 /// The parts of an end that has agreed with the other; `data`: the streams of the start.
@@ -78,7 +79,15 @@ pub(super) fn start(
         paused: false,
         hears: request.hears.clone(),
         resumed,
-        found,
+        found: found.into_iter().map(in_words).collect(),
         complete: false,
     })
+}
+
+/// For the summary, by name.
+fn in_words(found: Finding) -> (String, String) {
+    match found {
+        Finding::Debris(text) => (DEBRIS.to_owned(), text),
+        Finding::InMemory(kind) => (IN_MEMORY.to_owned(), kind.to_owned()),
+    }
 }

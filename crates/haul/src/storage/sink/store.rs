@@ -17,7 +17,7 @@ use haul_core::journal::{Replay, Replayed};
 use haul_core::wire::{Failure, SourceRoot, Stage};
 use rustix::io::Errno;
 
-use super::clean::{Job, find_debris};
+use super::clean::{Job, age_in_words, find_debris};
 use super::looker::Looker;
 use super::owner::{Life, boot_id};
 use super::place::{no_state, unopened, unwritable};
@@ -26,12 +26,11 @@ use super::{
     AcquireError, Adopt, EngineConfig, Ground, JobDir, JobKey, Journal, Left, Ours, Owner, Patience, Places,
     SinkTree, Stripes, WriteEngine, fault,
 };
-use crate::api::{DEBRIS, IN_MEMORY, age_in_words};
 use crate::storage::SinkEngine;
 use crate::storage::source::failure::strerror;
 use crate::storage::store::{
-    Capabilities, Claimed, Coming, Destination, HeldJob, Looks, SinkStore, Waiting, Writing, begin_journal,
-    fresh_tag, job_of, names_of,
+    Capabilities, Claimed, Coming, Destination, Finding, HeldJob, Looks, SinkStore, Waiting, Writing,
+    begin_journal, fresh_tag, job_of, names_of,
 };
 use crate::storage::volume::identity;
 use crate::users::{self, Unexpanded, name_of};
@@ -91,8 +90,8 @@ impl SinkStore for Directory {
         // Before the first temporary is made: its tag must be known to whoever cleans up.
         journal.replace(&bytes)?;
         owner.settle();
-        let mut found = debris_of_others(&place, &root, state.is_some());
-        found.extend(in_memory(tree.root()).map(|kind| (IN_MEMORY.to_owned(), kind.to_owned())));
+        let mut found: Vec<Finding> = debris_of_others(&place, &root, state.is_some()).into_iter().collect();
+        found.extend(in_memory(tree.root()).map(Finding::InMemory));
         let wait = resumed || stands_already(&tree, roots, rename.as_ref());
         let names = names_of(roots, rename.as_ref());
         let earlier = &resume.replayed;
@@ -300,19 +299,17 @@ fn whose(
 
 /// What dead copies of other jobs left where this one keeps its journal, and how to remove it. Where that cannot be seen it is
 /// not told.
-fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Vec<(String, String)> {
+fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Option<Finding> {
     if elsewhere {
         // The jobs of a state directory are of many destinations.
-        return Vec::new();
+        return None;
     }
     let jobs = find_debris(root).unwrap_or_default();
     let dead: Vec<&Job> =
         jobs.iter().filter(|job| job.life == Life::Dead && job.key != *place.key()).collect();
     let clean = clean_command(root, None);
     // The youngest is the one that somebody may want to go on with.
-    let Some(last) = dead.iter().min_by_key(|job| job.age.unwrap_or(Duration::MAX)) else {
-        return Vec::new();
-    };
+    let last = dead.iter().min_by_key(|job| job.age.unwrap_or(Duration::MAX))?;
     let what = last.owner.as_ref().map(|owner| owner.what.trim_start_matches("copy ").to_owned());
     let by = last.user.map(|user| format!("by {}", name_of(user)));
     let age = last.age.map(|age| format!("{} ago", age_in_words(age)));
@@ -325,7 +322,7 @@ fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Vec<(String
              {clean}"
         ),
     };
-    vec![(DEBRIS.to_owned(), text)]
+    Some(Finding::Debris(text))
 }
 
 /// The command that removes what dead copies into `root` left, for a shell.
