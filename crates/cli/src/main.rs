@@ -5,8 +5,6 @@
 
 mod args;
 mod command;
-mod endpoint;
-mod escape;
 mod live;
 mod manifest;
 mod output;
@@ -18,6 +16,7 @@ mod table;
 use std::io::Write;
 
 use clap::Parser;
+use haul::escape;
 
 /// glibc trims its heap between large allocations, which costs the TLS path most of its rate.
 #[global_allocator]

@@ -16,6 +16,7 @@ pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
+pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
 pub use crate::storage::sink::clean::age_in_words;
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
@@ -37,15 +38,6 @@ pub struct CopyRequest {
     pub targets: bool,
     /// Where storage passports are kept on this host, `~/.local/state/haul` say; `None`: none is looked for.
     pub state_home: Option<PathBuf>,
-}
-
-/// A place that data comes from or goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// Path bytes as typed.
-    Local(Vec<u8>),
-    /// `host` as for ssh: may hold `user@`, no brackets. `path` as typed after the colon, `.` if that was empty.
-    Remote { host: String, path: Vec<u8> },
 }
 
 /// How the far end is reached and started.

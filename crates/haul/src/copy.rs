@@ -24,10 +24,10 @@ use rustix::fs::{Mode, OFlags};
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::sink::SinkRequest;
 use crate::driver::{Links, Mapping, Protection, Report, Watch, dry, policy, sink, source};
-use crate::job::{AgentRequest, Options, PathBytes, Role};
+use crate::endpoint::Place;
+use crate::job::{AgentRequest, Options, Role};
 use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
-use crate::storage::null::{self, Made};
 use crate::storage::source::roots::{SourceError, is_inside, resolve_sources};
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::pace::Pacer;
@@ -120,8 +120,8 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
         manifest,
         targets: request.targets,
         plan: request.dry_run.then(|| {
-            let source = request.sources.first().map(shown).unwrap_or_default();
-            Arc::new(Mapping { source, destination: shown(&request.destination) })
+            let source = request.sources.first().map(Endpoint::shown).unwrap_or_default();
+            Arc::new(Mapping { source, destination: request.destination.shown() })
         }),
     };
     let joined = run_ends(request, observer, &watch);
@@ -133,11 +133,10 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
 }
 
 fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, Refused> {
-    let sources: Vec<PathBytes> =
-        request.sources.iter().map(|source| PathBytes(path_of(source).to_vec())).collect();
-    let destination = PathBytes(path_of(&request.destination).to_vec());
-    let remote_source = request.sources.iter().find_map(host_of);
-    let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
+    let sources: Vec<Place> = request.sources.iter().map(|source| source.place().clone()).collect();
+    let destination = request.destination.place().clone();
+    let remote_source = request.sources.iter().find_map(Endpoint::host);
+    let what = copy_to(&destination);
     let pacer = Arc::new(Pacer::new(request.options.rate));
     let memory_for = |links: &Links| memory(&request.options, path::rtt(&links.control));
     let here = |destination, links: &Links| {
@@ -151,9 +150,9 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
         // Nobody waits where there is no limit, and it may come and go while the copy runs.
         pacer.waited().as_secs_f64() > RATE_WAITS * whole
     };
-    match (remote_source, host_of(&request.destination)) {
+    match (remote_source, request.destination.host()) {
         (None, None) => {
-            refuse_inside(request, &destination.0)?;
+            refuse_inside(request)?;
             let (near, far) = memory_links(&request.options);
             let (from, to) = (from_here(&near), here(destination.clone(), &far));
             let local = thread::scope(|scope| {
@@ -380,7 +379,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
             source::run(links, &from, &watch)
         }
         (Role::Sink, Some(destination)) => {
-            let what = format!("copy to {}", String::from_utf8_lossy(&destination.0));
+            let what = copy_to(&destination);
             let to = sink_request(destination, &request.options, home, memory.value, what);
             match request.options.dry_run {
                 true => dry::run(links, &to, &Watch::silent()),
@@ -399,12 +398,12 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
 /// Starting values from the passport of this host's storage.
 fn adopt_passport(request: &mut AgentRequest, home: Option<&Path>) {
     let Some(state) = home.map(passport::state_of) else { return };
-    let (path, options) = match request.role {
+    let (place, options) = match request.role {
         Role::Source => (request.sources.first(), &mut request.options.source_storage),
         Role::Sink => (request.destination.as_ref(), &mut request.options.sink_storage),
     };
-    if let Some(path) = path {
-        passport::adopt(&state, &path.0, home, request.role, options);
+    if let Some(place) = place {
+        passport::adopt(&state, place, home, request.role, options);
     }
 }
 
@@ -437,34 +436,20 @@ fn memory_links(options: &Options) -> (Links, Links) {
     (links(near, data.0), links(far, data.1))
 }
 
-fn path_of(endpoint: &Endpoint) -> &[u8] {
-    match endpoint {
-        Endpoint::Local(path) | Endpoint::Remote { path, .. } => path,
-    }
-}
-
-fn host_of(endpoint: &Endpoint) -> Option<&str> {
-    match endpoint {
-        Endpoint::Local(_) => None,
-        Endpoint::Remote { host, .. } => Some(host),
-    }
-}
-
-/// As it was typed, nearly.
-fn shown(endpoint: &Endpoint) -> Vec<u8> {
-    match endpoint {
-        Endpoint::Local(path) => path.clone(),
-        Endpoint::Remote { host, path } => [host.as_bytes(), b":", path].concat(),
-    }
+/// What the owner file says of a copy, for people.
+fn copy_to(destination: &Place) -> String {
+    format!("copy to {}", String::from_utf8_lossy(&destination.shown()))
 }
 
 /// Refuses a local destination that lies inside a local source, for such a copy would never end, and one that is the source.
-fn refuse_inside(request: &CopyRequest, destination: &[u8]) -> Result<(), Refused> {
+fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
     let options = &request.options;
-    let paths: Vec<Vec<u8>> = request.sources.iter().map(|source| path_of(source).to_vec()).collect();
-    if destination == null::SINK || paths.iter().any(|path| Made::parse(path).is_some()) {
+    let paths = request.sources.iter().map(|source| source.local_path().map(<[u8]>::to_vec));
+    let (Some(paths), Some(destination)) =
+        (paths.collect::<Option<Vec<_>>>(), request.destination.local_path())
+    else {
         return Ok(());
-    }
+    };
     let recursive = options.recursive || options.archive;
     let refused = |e: SourceError| Refused { usage: e.is_usage(), text: e.to_string() };
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;

@@ -11,6 +11,8 @@ pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
 use serde::{Deserialize, Serialize};
 
+use crate::storage::place::Place;
+
 /// Bytes of a path or name, base64 in JSON because they need not be UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathBytes(pub Vec<u8>);
@@ -389,10 +391,10 @@ mod policy_text {
 pub struct AgentRequest {
     /// The role of the agent.
     pub role: Role,
-    /// Source paths as typed after the colon (empty if the agent is the sink). `~` is expanded there.
-    pub sources: Vec<PathBytes>,
-    /// Destination path as typed after the colon (`None` if the agent is the source).
-    pub destination: Option<PathBytes>,
+    /// What was typed after the colon (empty if the agent is the sink). `~` is expanded there.
+    pub sources: Vec<Place>,
+    /// The same of the destination (`None` if the agent is the source).
+    pub destination: Option<Place>,
     pub options: Options,
     /// The agent is a source that measures the network, instead of one that copies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -406,8 +408,8 @@ impl AgentRequest {
     /// A request for a copy.
     pub fn new(
         role: Role,
-        sources: Vec<PathBytes>,
-        destination: Option<PathBytes>,
+        sources: Vec<Place>,
+        destination: Option<Place>,
         options: Options,
     ) -> AgentRequest {
         AgentRequest { role, sources, destination, options, trial: None, question: None }
@@ -430,8 +432,8 @@ pub struct NetworkTrial {
 /// A probe of the storage at the far end, and what that may cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageQuestion {
-    /// As typed after the colon.
-    pub path: PathBytes,
+    /// What was typed after the colon.
+    pub place: Place,
     pub direction: crate::probe::Direction,
     pub time_ms: u64,
     /// Most bytes read and written together.

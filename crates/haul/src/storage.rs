@@ -31,6 +31,7 @@ mod levels;
 pub(crate) mod model;
 pub mod null;
 pub(crate) mod owed;
+pub mod place;
 pub mod sink;
 pub mod source;
 pub mod spill;
@@ -39,6 +40,9 @@ pub mod stores;
 pub mod targets;
 pub(crate) mod volume;
 pub mod walk;
+
+/// Every kind of place that there is: one line for each that a back end brings.
+pub static SCHEMES: [&place::Scheme; 3] = [&place::FILE, &null::NULL, &null::ZERO];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is
 /// the length to read).

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use haul::api::{Control, CopyRequest, Dialler, Endpoint, RemoteOptions, Summary};
 use haul::ctl::Server;
+use haul::endpoint;
 use haul::job;
 
 use super::surroundings::{self, Surroundings};
@@ -14,7 +15,7 @@ use super::{FAILED, USAGE, complain};
 use crate::args::{Changed, Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings, lists};
-use crate::{endpoint, signals};
+use crate::signals;
 
 /// Most characters that a job says of what it copies.
 const WHAT_MAX: usize = 1000;
@@ -29,7 +30,7 @@ pub fn run(args: &Cp) -> i32 {
         Err(error) => return complain(&error, USAGE),
     };
     let mut settings = settings(args, &surroundings);
-    settings.manner.sends = matches!(request.destination, Endpoint::Remote { .. });
+    settings.manner.sends = request.destination.host().is_some();
     if let Err(error) = haul::api::lists_are_apart(&request, &lists::files(&settings)) {
         return complain(&error, USAGE);
     }
@@ -68,10 +69,7 @@ fn open_socket(
     verbose: bool,
     reporter: &Reporter,
 ) -> Option<Server> {
-    let shown = |end: &Endpoint| match end {
-        Endpoint::Local(path) => String::from_utf8_lossy(path).into_owned(),
-        Endpoint::Remote { host, path } => format!("{host}:{}", String::from_utf8_lossy(path)),
-    };
+    let shown = |end: &Endpoint| String::from_utf8_lossy(&end.shown()).into_owned();
     let first = request.sources.first()?;
     let more = match request.sources.len() {
         0 | 1 => String::new(),
@@ -93,11 +91,11 @@ fn open_socket(
 
 /// The name of a job: its first source's last component.
 fn job_name(source: &Endpoint) -> String {
-    let (Endpoint::Local(path) | Endpoint::Remote { path, .. }) = source;
+    let Some(path) = source.place().file_path() else {
+        return haul::ctl::short_name(source.place().scheme().name.as_bytes());
+    };
     let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty() && *part != b".");
-    let made = [&b"null://"[..], b"zero://"].into_iter().find(|scheme| path.starts_with(scheme));
-    let name = made.map_or(last.unwrap_or_default(), |scheme| &scheme[..4]);
-    haul::ctl::short_name(name)
+    haul::ctl::short_name(last.unwrap_or_default())
 }
 
 /// The request that the arguments mean.
@@ -105,7 +103,7 @@ fn job_name(source: &Endpoint) -> String {
 /// # Errors
 /// A sentence for people about wrong usage.
 fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
-    let (sources, destination) = endpoint::resolve(&args.paths.all())?;
+    let (sources, destination) = endpoint::resolve(&args.paths.all()).map_err(|e| e.to_string())?;
     let object_size = args.object_size.map_or(OBJECT_SIZE_DEFAULT, u64::from);
     // One object at rest and one in flight is the least that moves at all.
     if args.memory.is_some_and(|memory| memory < 2 * object_size) {
@@ -284,8 +282,8 @@ mod tests {
             binary: None,
         };
         assert_eq!(got.remote, remote);
-        assert_eq!(got.sources, [Endpoint::Local(b"a".into()), Endpoint::Local(b"b".into())]);
-        assert_eq!(got.destination, Endpoint::Remote { host: "u@h".into(), path: b"c".into() });
+        assert_eq!(got.sources, [Endpoint::local("a"), Endpoint::local("b")]);
+        assert_eq!(got.destination, Endpoint::remote("u@h", "c"));
         assert!(got.verbose && !got.dry_run && !got.targets);
         assert!(
             ["--json", "--watch"]
@@ -318,7 +316,9 @@ mod tests {
     /// Goal: a job is called as its first source is, whatever form that has.
     #[test]
     fn jobs_are_named_by_their_source() {
-        let local = |path: &str| job_name(&Endpoint::Local(path.into()));
+        let local = |path: &str| {
+            job_name(&Endpoint::new(None, haul::endpoint::Place::parse(path.as_bytes()).unwrap()))
+        };
         assert_eq!(local("/a/b/data"), "data");
         assert_eq!(local("/a/my data/"), "my_data");
         assert_eq!(local("runs/."), "runs");
@@ -326,7 +326,7 @@ mod tests {
             (local("/"), local("."), local("zero://100")),
             ("copy".into(), "copy".into(), "zero".into())
         );
-        assert_eq!(job_name(&Endpoint::Remote { host: "h".into(), path: b"~/x".into() }), "x");
+        assert_eq!(job_name(&Endpoint::remote("h", "~/x")), "x");
     }
 
     /// Goal: a live line and colours only where they do no harm.

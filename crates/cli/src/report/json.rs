@@ -43,12 +43,8 @@ struct Place {
 
 impl Place {
     fn new(endpoint: &Endpoint) -> Place {
-        match endpoint {
-            Endpoint::Local(path) => Place { host: None, path: PathFields::new(path) },
-            Endpoint::Remote { host, path } => {
-                Place { host: Some(host.clone()), path: PathFields::new(path) }
-            }
-        }
+        let host = endpoint.host().map(str::to_owned);
+        Place { host, path: PathFields::new(&endpoint.place().shown()) }
     }
 }
 
@@ -262,7 +258,7 @@ impl<W: Write> Events<W> {
     }
 
     pub fn start(&mut self, request: &CopyRequest, time: String) -> io::Result<()> {
-        self.sends = matches!(request.destination, Endpoint::Remote { .. });
+        self.sends = request.destination.host().is_some();
         self.write(&Line::Start {
             schema: SCHEMA,
             haul: env!("CARGO_PKG_VERSION"),

@@ -49,8 +49,8 @@ fn no_list() -> List<Sheet> {
 
 fn request() -> CopyRequest {
     CopyRequest {
-        sources: vec![Endpoint::Local(b"data\xff".to_vec())],
-        destination: Endpoint::Remote { host: "u@h".into(), path: b".".to_vec() },
+        sources: vec![Endpoint::local(b"data\xff".as_slice())],
+        destination: Endpoint::remote("u@h", "."),
         options: Options::default(),
         remote: RemoteOptions {
             ssh: vec!["ssh".into()],

@@ -10,7 +10,8 @@ use haul_core::tune::Choice;
 use crate::driver::PATIENCE;
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
-use crate::job::{Options, PathBytes};
+use crate::endpoint::Place;
+use crate::job::Options;
 use crate::storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
 use crate::storage::source::wall_clock;
 use crate::transport::pace::Pacer;
@@ -19,9 +20,9 @@ use crate::transport::path;
 /// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
 
-/// A source of `sources`, paths as typed, whose relative ones begin at `home`.
+/// A source of `sources`, as typed, whose relative ones begin at `home`.
 pub(super) fn source_request(
-    sources: Vec<PathBytes>,
+    sources: Vec<Place>,
     options: &Options,
     home: Option<PathBuf>,
     memory: Choice<u64>,
@@ -47,7 +48,7 @@ pub(super) fn source_request(
 
 /// A sink below `destination` with so many bytes of buffers; `what` is what the owner file says of it.
 pub(super) fn sink_request(
-    destination: PathBytes,
+    destination: Place,
     options: &Options,
     home: Option<PathBuf>,
     memory: u64,

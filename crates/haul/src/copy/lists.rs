@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, statat};
 
-use super::{host_of, path_of};
-use crate::api::CopyRequest;
-use crate::storage::null::{self, Made};
+use crate::api::{CopyRequest, Endpoint};
 use crate::storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources};
 
 /// Refuses the first of `files` that is not apart from the copy.
@@ -25,14 +23,11 @@ pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), 
     if files.is_empty() || haul_mutant::removed("lists-are-apart") {
         return Ok(());
     }
-    let sources = request.sources.iter().filter(|source| host_of(source).is_none()).map(path_of);
+    let sources = request.sources.iter().filter_map(Endpoint::local_path);
     // Each by itself, and trees too: what is wrong with a source is for the copy to say.
-    let specs: Vec<RootSpec> = sources
-        .filter(|path| Made::parse(path).is_none())
-        .filter_map(|path| resolve_sources(&[path.to_vec()], true, None).ok()?.pop())
-        .collect();
-    let destination = path_of(&request.destination);
-    let lands = host_of(&request.destination).is_none() && destination != null::SINK;
+    let specs: Vec<RootSpec> =
+        sources.filter_map(|path| resolve_sources(&[path.to_vec()], true, None).ok()?.pop()).collect();
+    let destination = request.destination.local_path().map(|path| Path::new(OsStr::from_bytes(path)));
     for file in files {
         let shown = file.display();
         if let Some(spec) = source_of(file, &specs) {
@@ -46,7 +41,7 @@ pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), 
                 "the list {shown} is a source itself, and would replace it; give it another name"
             ));
         }
-        if lands && specs.iter().any(|spec| replaces(file, spec, Path::new(OsStr::from_bytes(destination)))) {
+        if destination.is_some_and(|at| specs.iter().any(|spec| replaces(file, spec, at))) {
             return Err(format!("the list {shown} would replace a file of the copy; give it another name"));
         }
     }
@@ -104,7 +99,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::api::{Endpoint, RemoteOptions};
+    use crate::api::RemoteOptions;
     use crate::job::Options;
 
     /// Goal: a list that would be copied, or that would replace a source or a copied file, is refused; any other is not.
@@ -122,8 +117,8 @@ mod tests {
         symlink("src/sub", at("way")).unwrap();
         let bytes = |path: &str| at(path).into_os_string().into_encoded_bytes();
         let contents = |path: &str| [bytes(path), b"/".to_vec()].concat();
-        let far = Endpoint::Remote { host: "h".into(), path: b"src".to_vec() };
-        let local = Endpoint::Local;
+        let far = Endpoint::remote("h", "src");
+        let local = |path: Vec<u8>| Endpoint::local(path);
         for (source, destination, list, refusal) in [
             (local(bytes("src")), "dst", "src/list", "inside"),
             (local(bytes("src")), "dst", "src/sub/f", "inside"),

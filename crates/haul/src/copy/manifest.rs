@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use crossbeam_channel::Receiver;
 
-use crate::api::{CopyRequest, Endpoint, Event, Observer};
+use crate::api::{CopyRequest, Event, Observer};
 use crate::driver::Unmoved;
 use crate::storage::sink::store::destination as root_of;
 
@@ -21,13 +21,13 @@ use crate::storage::sink::store::destination as root_of;
 pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, observer: &dyn Observer) {
     let as_path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let candidates = |file: &Unmoved| -> Vec<PathBuf> {
-        match &request.destination {
-            Endpoint::Local(destination) => {
+        match request.destination.local_path() {
+            Some(destination) => {
                 let root = root_of(destination, &[], None);
                 let below = root.map(|(root, _)| root.join(OsStr::from_bytes(&file.path)));
                 below.into_iter().chain([as_path(destination)]).collect()
             }
-            Endpoint::Remote { .. } => file.source.iter().map(|source| as_path(source)).collect(),
+            None => file.source.iter().map(|source| as_path(source)).collect(),
         }
     };
     for file in files {

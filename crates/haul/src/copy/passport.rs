@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use haul_core::io::IoPolicy;
 
-use crate::api::{CopyRequest, Endpoint};
+use crate::api::{CopyRequest, Endpoint, Place};
 use crate::driver::choices::InWords;
 use crate::job::{AgentRequest, Options, Role, StorageOptions};
 use crate::probe::network::Way;
@@ -20,27 +20,26 @@ use crate::probe::{self, Direction, network, passport};
 use crate::transport::bootstrap::StorageRate;
 use crate::users;
 
-/// How endpoints begin that are no files.
-const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
-
 /// The request with starting values for the ends that lie on this host.
 pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, InWords) {
     let (mut request, mut chosen) = (request.clone(), InWords::new());
     let Some(state) = request.state_home.clone() else { return (request, chosen) };
     // The first stands for all of them: they share one set of knobs.
-    if let Some(Endpoint::Local(path)) = request.sources.first() {
-        chosen.extend(adopt(&state, path, None, Role::Source, &mut request.options.source_storage));
+    if let Some(source) = request.sources.first().filter(|source| source.host().is_none()) {
+        chosen.extend(adopt(&state, source.place(), None, Role::Source, &mut request.options.source_storage));
     }
-    if let Endpoint::Local(path) = &request.destination {
-        chosen.extend(adopt(&state, path, None, Role::Sink, &mut request.options.sink_storage));
+    if request.destination.host().is_none() {
+        chosen.extend(adopt(
+            &state,
+            request.destination.place(),
+            None,
+            Role::Sink,
+            &mut request.options.sink_storage,
+        ));
     }
-    let ends = (request.sources.first(), &request.destination);
-    let (host, way) = match ends {
-        (_, Endpoint::Remote { host, .. }) => (Some(host), Way::To),
-        (Some(Endpoint::Remote { host, .. }), _) => (Some(host), Way::From),
-        _ => (None, Way::To),
-    };
-    if let Some(host) = host {
+    let from = request.sources.first().and_then(Endpoint::host).map(|host| (host, Way::From));
+    let to = request.destination.host().map(|host| (host, Way::To));
+    if let Some((host, way)) = to.or(from) {
         chosen.extend(adopt_network(&state, host, way, &mut request.options));
     }
     (request, chosen)
@@ -62,11 +61,11 @@ pub(super) fn state_of(home: &Path) -> PathBuf {
     home.join(".local/state/haul")
 }
 
-/// Fills in what the user left open from the passport of the file system that `path` lies on.
+/// Fills in what the user left open from the passport of the file system that `place` lies on.
 /// `home`: what `~` stands for at the beginning of a path that no shell has seen.
 pub(super) fn adopt(
     state: &Path,
-    path: &[u8],
+    place: &Place,
     home: Option<&Path>,
     role: Role,
     options: &mut StorageOptions,
@@ -75,7 +74,7 @@ pub(super) fn adopt(
         Role::Source => ("source", Direction::Read),
         Role::Sink => ("sink", Direction::Write),
     };
-    match load(state, path, home) {
+    match load(state, place, home) {
         Ok(Some(passport)) => {
             let reason = format!("from the storage passport of {} ago", passport.age_text());
             merge(options, &passport::starting_values(&passport, direction), end, &reason)
@@ -88,27 +87,28 @@ pub(super) fn adopt(
 /// The rate of this host's storage, where this is the near end; see [`rate`].
 pub(super) fn near_rate(request: &CopyRequest) -> Option<u64> {
     let state = request.state_home.as_deref()?;
-    match (request.sources.first(), &request.destination) {
-        (Some(Endpoint::Local(path)), _) => rate(state, path, None, Role::Source),
-        (_, Endpoint::Local(path)) => rate(state, path, None, Role::Sink),
-        _ => None,
+    let (source, destination) = (request.sources.first(), &request.destination);
+    match (source.filter(|source| source.host().is_none()), destination.host()) {
+        (Some(source), _) => rate(state, source.place(), None, Role::Source),
+        (None, None) => rate(state, destination.place(), None, Role::Sink),
+        (None, Some(_)) => None,
     }
 }
 
 /// The same where it is the far end; `home`: its home directory.
 pub(super) fn rate_at(home: PathBuf) -> StorageRate {
     StorageRate(Arc::new(move |request: &AgentRequest| {
-        let path = match request.role {
+        let place = match request.role {
             Role::Source => request.sources.first(),
             Role::Sink => request.destination.as_ref(),
         };
-        rate(&state_of(&home), &path?.0, Some(&home), request.role)
+        rate(&state_of(&home), place?, Some(&home), request.role)
     }))
 }
 
-/// What the storage that `path` lies on gives by its passport, bytes per second. Paths as in [`adopt`].
-pub(super) fn rate(state: &Path, path: &[u8], home: Option<&Path>, role: Role) -> Option<u64> {
-    let passport = load(state, path, home).ok()??;
+/// What the storage of `place` gives by its passport, bytes per second. `home` as in [`adopt`].
+pub(super) fn rate(state: &Path, place: &Place, home: Option<&Path>, role: Role) -> Option<u64> {
+    let passport = load(state, place, home).ok()??;
     let best = match role {
         Role::Source => passport.probe.read_best,
         Role::Sink => passport.probe.write_best,
@@ -119,12 +119,10 @@ pub(super) fn rate(state: &Path, path: &[u8], home: Option<&Path>, role: Role) -
 
 fn load(
     state: &Path,
-    path: &[u8],
+    place: &Place,
     home: Option<&Path>,
 ) -> Result<Option<passport::Passport>, passport::PassportError> {
-    if MADE.iter().any(|scheme| path.starts_with(scheme)) {
-        return Ok(None);
-    }
+    let Some(path) = place.file_path() else { return Ok(None) };
     let path = match home.map(|home| users::expand(path, home)) {
         Some(Ok(path)) => path,
         // The copy itself will say what is wrong with it.
@@ -178,6 +176,7 @@ mod tests {
     use super::*;
     use crate::job::Order;
     use crate::probe::{Best, FORMAT, Io, Probe, Setting};
+    use crate::storage::null::NULL;
 
     fn keep_passport(state: &Path, of: &Path) {
         let setting = Setting { request_size: 1 << 20, depth: 8, order: Order::Strict, io: Io::Direct };
@@ -212,10 +211,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         keep_passport(dir.path(), dir.path());
         let path = dir.path().join("to/be/made");
-        let bytes = path.as_os_str().as_bytes();
-        assert_eq!(rate(dir.path(), bytes, None, Role::Source), Some(1_000_000_000));
+        let place = Place::file(path.as_os_str().as_bytes());
+        assert_eq!(rate(dir.path(), &place, None, Role::Source), Some(1_000_000_000));
         assert_eq!(
-            [rate(dir.path(), b"null://", None, Role::Sink), rate(&path, bytes, None, Role::Sink)],
+            [rate(dir.path(), &Place::root(&NULL), None, Role::Sink), rate(&path, &place, None, Role::Sink)],
             [None; 2]
         );
         for set in 0..8_u8 {
@@ -229,7 +228,7 @@ mod tests {
                     ..StorageOptions::default()
                 };
                 let mut options = asked.clone();
-                let chosen = adopt(dir.path(), path.as_os_str().as_bytes(), None, role, &mut options);
+                let chosen = adopt(dir.path(), &place, None, role, &mut options);
                 let expected = StorageOptions {
                     order: Some(if is(1) { Order::Loose } else { Order::Strict }),
                     request_size: Some(if is(2) { 4096 } else { 1 << 20 }),
@@ -268,16 +267,16 @@ mod tests {
     #[test]
     fn without_a_passport_nothing_changes() {
         let dir = tempfile::tempdir().unwrap();
-        let try_with = |state: &Path, path: &[u8]| {
+        let try_with = |state: &Path, place: &Place| {
             let mut options = StorageOptions::default();
-            let chosen = adopt(state, path, Some(dir.path()), Role::Source, &mut options);
+            let chosen = adopt(state, place, Some(dir.path()), Role::Source, &mut options);
             (chosen, options == StorageOptions::default())
         };
-        let here = dir.path().as_os_str().as_bytes();
+        let here = &Place::file(dir.path().as_os_str().as_bytes());
         assert_eq!(try_with(dir.path(), here), (InWords::new(), true));
         keep_passport(dir.path(), dir.path());
-        assert!(!try_with(dir.path(), here).1 && !try_with(dir.path(), b"~/x").1);
-        assert_eq!(try_with(dir.path(), b"null://1GiB"), (InWords::new(), true));
+        assert!(!try_with(dir.path(), here).1 && !try_with(dir.path(), &Place::file("~/x")).1);
+        assert_eq!(try_with(dir.path(), &Place::sized(&NULL, 1 << 30)), (InWords::new(), true));
         let identity = probe::identify(dir.path()).unwrap();
         std::fs::write(dir.path().join(format!("passports/{}.json", identity.id)), "{").unwrap();
         let (chosen, same) = try_with(dir.path(), here);

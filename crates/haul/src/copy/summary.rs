@@ -8,12 +8,11 @@ use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
 
-use super::{LOCAL_STREAMS, host_of, path_of};
+use super::LOCAL_STREAMS;
 use crate::api::{CopyRequest, Endpoint, Held, SlowTarget, Status, Summary};
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::job::Role;
-use crate::storage::null;
 
 /// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took was mostly the
 /// start and the end.
@@ -57,7 +56,7 @@ fn memory_limited(chosen: &[(String, String)]) -> bool {
 fn placed(text: &str, request: &CopyRequest) -> String {
     let sides = [("source ", request.sources.first()), ("destination ", Some(&request.destination))];
     for (word, endpoint) in sides {
-        if let (Some(rest), Some(host)) = (text.strip_prefix(word), endpoint.and_then(host_of)) {
+        if let (Some(rest), Some(host)) = (text.strip_prefix(word), endpoint.and_then(Endpoint::host)) {
             let open = rest.starts_with(host) && rest[host.len()..].starts_with(':');
             return if open { text.to_owned() } else { format!("{word}{host}:{rest}") };
         }
@@ -101,22 +100,23 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     };
     let is_remote = local.is_none();
     let [here, there] = near.processors;
-    let processors = match (is_remote, &request.destination) {
+    let processors = match (is_remote, request.destination.host()) {
         // Within one process both ends have the same.
         (false, _) => [here; 2],
-        (true, Endpoint::Remote { .. }) => [here, there],
-        (true, Endpoint::Local(_)) => [there, here],
+        (true, Some(_)) => [here, there],
+        (true, None) => [there, here],
     };
     let cpu_near = cpu_time().as_secs_f64();
     let cpu_far = near.far.filter(|_| is_remote).map(|far| far.cpu as f64 / 1e9);
-    let cpu = match (is_remote, &request.destination) {
+    let cpu = match (is_remote, request.destination.host()) {
         (false, _) => [Some(cpu_near); 2],
-        (true, Endpoint::Remote { .. }) => [Some(cpu_near), cpu_far],
-        (true, Endpoint::Local(_)) => [cpu_far, Some(cpu_near)],
+        (true, Some(_)) => [Some(cpu_near), cpu_far],
+        (true, None) => [cpu_far, Some(cpu_near)],
     };
     let own_shares = [own_share(cpu[0], processors[0], seconds), own_share(cpu[1], processors[1], seconds)];
-    let kept = match (&end, path_of(&request.destination) == null::SINK) {
-        (SessionEnd::Stopped | SessionEnd::Failed(_), false) => {
+    let keeps = request.destination.place().scheme().keeps;
+    let kept = match (&end, keeps) {
+        (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
             local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))
         }
         _ => 0,
@@ -156,7 +156,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         resume: request.options.resume,
         held: held(if near.own.held == HeldReport::default() { far.held } else { near.own.held }),
         path,
-        durability: (path_of(&request.destination) != null::SINK).then_some(request.options.durability),
+        durability: keeps.then_some(request.options.durability),
         stages,
         limited_by: verdict(&stages, processors, own_shares).filter(|_| !is_trifle),
         processors,

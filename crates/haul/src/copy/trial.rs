@@ -14,10 +14,11 @@ use crate::api::{Control, CopyRequest, Endpoint, Observer, RemoteOptions};
 use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
 use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
-use crate::job::{AgentRequest, NetworkTrial, Options, PathBytes, Role, StorageQuestion};
+use crate::endpoint::Place;
+use crate::job::{AgentRequest, NetworkTrial, Options, Role, StorageQuestion};
 use crate::probe::network;
 use crate::storage::descriptors::raise_nofile;
-use crate::storage::null;
+use crate::storage::null::NULL;
 use crate::transport::pace::Pacer;
 use crate::transport::path::{self, EndFacts};
 use crate::transport::tcp::{self, HostLimits};
@@ -74,7 +75,7 @@ impl Call<'_> {
     ) -> Result<(Links, Remote), String> {
         ask.question = self.question.take();
         let options = Options { streams: Some(STREAMS_FIRST), ..ask.options.clone() };
-        let destination = Endpoint::Remote { host: self.host.to_owned(), path: null::SINK.to_vec() };
+        let destination = Endpoint::new(Some(self.host.to_owned()), Place::root(&NULL));
         let request = CopyRequest {
             sources: Vec::new(),
             destination,
@@ -93,8 +94,8 @@ fn options() -> Options {
     Options { object_size: Some(OBJECT_SIZE), patience: Some(PATIENCE), ..Options::default() }
 }
 
-fn endless() -> Vec<PathBytes> {
-    vec![PathBytes(format!("null://{ENDLESS}").into_bytes())]
+fn endless() -> Vec<Place> {
+    vec![Place::sized(&NULL, ENDLESS)]
 }
 
 /// What can be set on the data streams.
@@ -156,7 +157,7 @@ pub(crate) fn run(
 ) -> Result<Over, String> {
     raise_nofile();
     let begin = cpu_time();
-    let destination = Some(PathBytes(null::SINK.to_vec()));
+    let destination = Some(Place::root(&NULL));
     let ask = AgentRequest::new(Role::Sink, Vec::new(), destination, options());
     let (links, remote) = call.connect(ask, observer)?;
     let met = met_by(&remote, &links);
@@ -189,7 +190,7 @@ pub(crate) fn run_back(
     let (links, remote) = call.connect(ask, observer)?;
     let memory = memory(&options(), path::rtt(&links.control)).value;
     let hears = met(met_by(&remote, &links))?;
-    let destination = PathBytes(null::SINK.to_vec());
+    let destination = Place::root(&NULL);
     let to = sink_request(destination, &options(), None, memory, "a probe of the network".into());
     let to = SinkRequest { hears: Some(hears), ..to };
     let report = sink::run(links, &to, &watch(observer, control));
@@ -223,7 +224,7 @@ pub(crate) fn run_local(
     };
     let from = source(&near, None, make(&met)?);
     let memory = memory(&options(), None).value;
-    let to = sink_request(PathBytes(null::SINK.to_vec()), &options(), None, memory, "a probe".into());
+    let to = sink_request(Place::root(&NULL), &options(), None, memory, "a probe".into());
     let watch = watch(observer, control);
     let ran = thread::scope(|scope| {
         let from = scope.spawn(|| source::run(near, &from, &watch));

@@ -407,6 +407,7 @@ mod tests {
     use haul_core::ids::FileId;
     use haul_core::wire::SourceRoot;
 
+    use crate::storage::place::Place;
     use crate::storage::store::Destination;
     use crate::storage::stores;
 
@@ -437,10 +438,11 @@ mod tests {
 
     /// A destination at which nothing stands.
     fn nothing_there() -> Box<dyn Looks> {
-        let to = Destination { path: b"/nonexistent/dst", home: None, state: None };
+        let place = Place::file(b"/nonexistent/dst");
+        let to = Destination { place: &place, home: None, state: None };
         let policy = super::super::policy(&Default::default());
         let coming = Coming { roots: &[SourceRoot::Contents { of: None }], policy, what: "" };
-        stores::sink(to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
+        stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
     }
 
     /// What two ends of this version agree on.

@@ -28,8 +28,9 @@ use super::{
 };
 use crate::api::{DEBRIS, Knob, Progress};
 use crate::buffer::{Buffer, Pool};
-use crate::job::{LayoutChoice, PathBytes, Role, StorageOptions};
+use crate::job::{LayoutChoice, Role, StorageOptions};
 use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
+use crate::storage::place::Place;
 use crate::storage::store::HeldJob;
 use crate::storage::targets::Targets;
 use crate::storage::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
@@ -56,7 +57,7 @@ type Session<'a> = session::Session<'a, Own>;
 /// What the sink end is asked to do.
 pub(crate) struct SinkRequest {
     /// As typed, after the colon if there was one.
-    pub(crate) destination: PathBytes,
+    pub(crate) destination: Place,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
     /// Payload bytes in buffers, at most: what is granted.
@@ -73,7 +74,7 @@ pub(crate) struct SinkRequest {
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
     /// end's word is held.
-    pub(crate) asked: Option<(Vec<PathBytes>, Policy)>,
+    pub(crate) asked: Option<(Vec<Place>, Policy)>,
     /// Hears what a source that measures the network says of it.
     pub(crate) hears: Option<Hears>,
 }

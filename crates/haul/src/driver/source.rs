@@ -22,8 +22,9 @@ use super::trial::SharedTrial;
 use super::view::name_of;
 use super::{Kind, Links, Report, Watch, end_report, network_of, places_in_words};
 use crate::api::{Knob, Progress};
-use crate::job::{Options, PathBytes, Role};
+use crate::job::{Options, Role};
 use crate::storage::descriptors::Claim;
+use crate::storage::place::Place;
 use crate::storage::spill::SpillDone;
 use crate::storage::store::WallClock;
 use crate::storage::walk::WalkItem;
@@ -58,7 +59,7 @@ type Session<'a> = session::Session<'a, Own>;
 /// What the source end is asked to do.
 pub(crate) struct SourceRequest {
     /// As typed, after the colon if there was one.
-    pub(crate) sources: Vec<PathBytes>,
+    pub(crate) sources: Vec<Place>,
     pub(crate) options: Options,
     pub(crate) home: Option<PathBuf>,
     /// Payload bytes in buffers, at most.

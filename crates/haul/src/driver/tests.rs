@@ -24,8 +24,9 @@ use super::sink::SinkRequest;
 use super::source::SourceRequest;
 use super::{Links, Protection, Report, Watch, sink, source};
 use crate::buffer::Pool;
-use crate::job::{Durability, LayoutChoice, Options, PathBytes, StorageOptions};
+use crate::job::{Durability, LayoutChoice, Options, StorageOptions};
 use crate::storage::descriptors::Claim;
+use crate::storage::place::Place;
 use crate::storage::source::wall_clock;
 use crate::transport::rejoin::Joins;
 use crate::transport::{Link, memory};
@@ -192,7 +193,7 @@ fn spawn_end(name: &str, work: impl FnOnce() -> Report + Send + 'static) -> thre
 
 pub(super) fn sink_request(dst: &Path) -> SinkRequest {
     SinkRequest {
-        destination: PathBytes(dst.as_os_str().as_encoded_bytes().to_vec()),
+        destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
         home: None,
         memory: MEMORY,
@@ -209,8 +210,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
 
 fn source_request(sources: &[PathBuf]) -> SourceRequest {
     let options = Options { recursive: true, durability: Durability::None, ..Options::default() };
-    let sources =
-        sources.iter().map(|path| PathBytes(path.as_os_str().as_encoded_bytes().to_vec())).collect();
+    let sources = sources.iter().map(|path| Place::file(path.as_os_str().as_encoded_bytes())).collect();
     // The files of a test are too young for their ctime to tell changes apart, and a test has no time to wait.
     let clock = Arc::new(|| {
         let now = wall_clock()();

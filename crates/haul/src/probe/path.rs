@@ -122,11 +122,8 @@ impl Request {
 
     /// The remote end's host, and the way of the data.
     fn far(&self) -> Option<(&str, Way)> {
-        match (&self.source, &self.destination) {
-            (_, Endpoint::Remote { host, .. }) => Some((host, Way::To)),
-            (Endpoint::Remote { host, .. }, _) => Some((host, Way::From)),
-            _ => None,
-        }
+        let from = self.source.host().map(|host| (host, Way::From));
+        self.destination.host().map(|host| (host, Way::To)).or(from)
     }
 }
 

@@ -23,7 +23,9 @@ use haul_core::transfer::sink::Resume;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 
-use super::model::{Lying, Shelf, ShelfPair};
+use super::model::{FTP_LIKE, Lying, MEMORY, Shelf, ShelfPair};
+use super::null::{NULL, ZERO};
+use super::place::{Place, Scheme};
 use super::source::wall_clock;
 use super::store::{
     Capabilities, Coming, DelegatedEntry, DelegatedPair, Destination, HeldJob, Marker, Publishing, Reading,
@@ -33,7 +35,7 @@ use super::walk::WalkItem;
 use super::{Payload, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceJob, stores};
 use crate::buffer::Pool;
 use crate::digest;
-use crate::job::{LayoutChoice, PathBytes, StorageOptions};
+use crate::job::{LayoutChoice, StorageOptions};
 use crate::meter::Meter;
 
 const META: Meta =
@@ -62,10 +64,10 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// A number that no other store of these tests has.
-fn fresh() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::SeqCst)
+/// A shelf that no other test has.
+fn fresh(scheme: &'static Scheme) -> Place {
+    static NEXT: AtomicU64 = AtomicU64::new(1000);
+    Place::sized(scheme, NEXT.fetch_add(1, Ordering::SeqCst))
 }
 
 /// Nobody waits for a job that another run has.
@@ -80,7 +82,7 @@ impl Waiting for Impatient {
 
 /// A destination, and what stands there.
 struct Sink {
-    typed: Vec<u8>,
+    place: Place,
     read: Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>,
     /// What is published can be read.
     keeps: bool,
@@ -91,24 +93,24 @@ impl Sink {
     fn directory() -> Sink {
         let dir = tempfile::tempdir().expect("tempdir");
         let root = dir.path().to_owned();
-        let typed = root.join("dst/").into_os_string().into_encoded_bytes();
+        let place = Place::file(root.join("dst/").into_os_string().into_encoded_bytes());
         let read = move |path: &[u8]| fs::read(root.join("dst").join(of_bytes(path))).ok();
-        Sink { typed, read: Box::new(read), keeps: true, _dir: Some(dir) }
+        Sink { place, read: Box::new(read), keeps: true, _dir: Some(dir) }
     }
 
-    fn shelf(scheme: &str) -> Sink {
-        let typed = format!("{scheme}://conformance-{}", fresh()).into_bytes();
-        let shelf = Shelf::named(&typed).expect("a shelf");
-        Sink { typed, read: Box::new(move |path| shelf.file(path)), keeps: true, _dir: None }
+    fn shelf(scheme: &'static Scheme) -> Sink {
+        let place = fresh(scheme);
+        let shelf = Shelf::at(&place);
+        Sink { place, read: Box::new(move |path| shelf.file(path)), keeps: true, _dir: None }
     }
 
     fn nowhere() -> Sink {
-        Sink { typed: b"null://".to_vec(), read: Box::new(|_| None), keeps: false, _dir: None }
+        Sink { place: Place::root(&NULL), read: Box::new(|_| None), keeps: false, _dir: None }
     }
 
     fn store(&self) -> Box<dyn SinkStore> {
-        let to = Destination { path: &self.typed, home: None, state: None };
-        stores::sink(to).expect("a store")
+        let to = Destination { place: &self.place, home: None, state: None };
+        stores::sink(&to).expect("a store")
     }
 
     fn can(&self) -> Capabilities {
@@ -396,7 +398,7 @@ fn all_is_answered_once(sink: &Sink) {
 
 /// A source, and what lies there.
 struct Source {
-    typed: Vec<u8>,
+    place: Place,
     files: Vec<(Vec<u8>, Vec<u8>)>,
     _dir: Option<tempfile::TempDir>,
 }
@@ -404,8 +406,8 @@ struct Source {
 /// All that a source must keep: each entry is walked once and known by its path, every range and every small file reads as it is, with
 /// its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
-    let paths = [PathBytes(source.typed.clone())];
-    let sources = Sources { paths: &paths, recursive: true, home: None };
+    let places = [source.place.clone()];
+    let sources = Sources { places: &places, recursive: true, home: None };
     let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();
@@ -498,29 +500,29 @@ fn directories_conform() {
     for (path, data) in &files {
         fs::write(dir.path().join(of_bytes(path)), data).expect("written");
     }
-    let typed = dir.path().join("").into_os_string().into_encoded_bytes();
-    source_conforms(&Source { typed, files, _dir: Some(dir) });
+    let place = Place::file(dir.path().join("").into_os_string().into_encoded_bytes());
+    source_conforms(&Source { place, files, _dir: Some(dir) });
 }
 
 #[test]
 fn null_and_zero_conform() {
     sink_conforms(&Sink::nowhere);
-    for scheme in ["null", "zero"] {
+    for scheme in [&NULL, &ZERO] {
         let size = 2 * OBJECT + 5;
-        let files = vec![(scheme.as_bytes().to_vec(), vec![0; size])];
-        source_conforms(&Source { typed: format!("{scheme}://{size}").into_bytes(), files, _dir: None });
+        let files = vec![(scheme.name.as_bytes().to_vec(), vec![0; size])];
+        source_conforms(&Source { place: Place::sized(scheme, size as u64), files, _dir: None });
     }
 }
 
 #[test]
 fn shelves_in_memory_conform() {
-    for scheme in ["mem", "ftp-like"] {
+    for scheme in [&MEMORY, &FTP_LIKE] {
         sink_conforms(&|| Sink::shelf(scheme));
-        let typed = format!("{scheme}://conformance-{}", fresh()).into_bytes();
-        let (shelf, files) = (Shelf::named(&typed).expect("a shelf"), some_files());
+        let place = fresh(scheme);
+        let (shelf, files) = (Shelf::at(&place), some_files());
         shelf.put(b"dir", Lying::Dir(META));
         files.iter().for_each(|(path, data)| shelf.put(path, Lying::File(data.clone(), META)));
-        source_conforms(&Source { typed, files, _dir: None });
+        source_conforms(&Source { place, files, _dir: None });
     }
 }
 
@@ -528,7 +530,7 @@ fn shelves_in_memory_conform() {
 #[test]
 fn stores_behind_a_network_show_it() {
     for (sink, shows) in
-        [(Sink::shelf("ftp-like"), true), (Sink::shelf("mem"), false), (Sink::nowhere(), false)]
+        [(Sink::shelf(&FTP_LIKE), true), (Sink::shelf(&MEMORY), false), (Sink::nowhere(), false)]
     {
         let mut run = sink.begin();
         run.write(&file(1, DirId::ROOT, b"x", 4), 0, b"abcd").expect("written");
@@ -546,17 +548,16 @@ fn stores_behind_a_network_show_it() {
 #[test]
 fn what_a_store_lacks_is_said() {
     assert_eq!(
-        [Sink::directory(), Sink::nowhere(), Sink::shelf("mem")].map(|sink| sink.can().lacks()),
+        [Sink::directory(), Sink::nowhere(), Sink::shelf(&MEMORY)].map(|sink| sink.can().lacks()),
         [None; 3]
     );
-    assert!(Sink::shelf("ftp-like").can().lacks().is_some());
+    assert!(Sink::shelf(&FTP_LIKE).can().lacks().is_some());
 }
 
 /// Goal: a pair that moves data itself tells how far it is, and how each entry ended, by name where it failed.
 #[test]
 fn pairs_tell_how_far_they_are() {
-    let shelves =
-        [0, 1].map(|_| Shelf::named(format!("mem://pair-{}", fresh()).as_bytes()).expect("a shelf"));
+    let shelves = [0, 1].map(|_| Shelf::at(&fresh(&MEMORY)));
     let [from, to] = shelves;
     from.put(b"there", Lying::File(b"abc".to_vec(), META));
     let (post, posted) = unbounded();

@@ -1,7 +1,7 @@
 //! Tests: stores in memory. An ordinary one, and one like an FTP server: bytes in ascending order, nothing to sync, no rename, no
 //! links, no journal, and a network between it and us.
 //!
-//! In: names of shelves, `mem://NAME` and `ftp-like://NAME`. Out: sources and sinks over what lies on them, whose operations are
+//! In: numbers of shelves, as places of two schemes that nobody can type. Out: sources and sinks over what lies on them, whose operations are
 //! answered before `submit` returns. A shelf lives as long as the process, so that a later run finds what an earlier one left.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,11 +20,12 @@ use haul_core::transfer::op::{
 };
 use haul_core::wire::{Failure, Stage};
 
+use super::place::{Form, Place, Scheme, read_path};
 use super::sink::owner::boot_id;
 use super::store::{
     Capabilities, Claimed, Coming, DelegatedEntry, DelegatedPair, Destination, Directories, Durable, HeldJob,
-    Looks, Marker, NetworkFacet, Publishing, SinkStore, SourceStore, Sources, StoreNetwork, Waiting,
-    WriteOrder, Writing, begin_journal, dir_stands, fresh_tag, job_of, names_of,
+    Looks, Marker, NetworkFacet, Publishing, SinkStore, Sources, StoreNetwork, Waiting, WriteOrder, Writing,
+    begin_journal, dir_stands, fresh_tag, job_of, names_of,
 };
 use super::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use crate::digest;
@@ -67,12 +68,9 @@ pub(crate) struct Shelf {
 static SHELVES: Mutex<BTreeMap<Vec<u8>, Arc<Shelf>>> = Mutex::new(BTreeMap::new());
 
 impl Shelf {
-    /// The shelf of this name, as it is typed.
-    pub(crate) fn named(typed: &[u8]) -> Option<Arc<Shelf>> {
-        let like_ftp = typed.starts_with(b"ftp-like://");
-        if !like_ftp && !typed.starts_with(b"mem://") {
-            return None;
-        }
+    /// The shelf that a place is.
+    pub(crate) fn at(place: &Place) -> Arc<Shelf> {
+        let like_ftp = *place.scheme() == FTP_LIKE;
         let mut shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner);
         let number = shelves.len() as u64 + 1;
         let make = || Shelf {
@@ -83,7 +81,7 @@ impl Shelf {
             connections: AtomicU16::new(2),
             bytes: AtomicU64::new(0),
         };
-        Some(shelves.entry(typed.to_vec()).or_insert_with(|| Arc::new(make())).clone())
+        shelves.entry(place.shown()).or_insert_with(|| Arc::new(make())).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,18 +206,22 @@ impl Dirs {
     }
 }
 
-/// The source that is typed so, if it is one of these.
-pub(crate) fn source(sources: &Sources<'_>) -> Option<Box<dyn SourceStore>> {
-    match sources.paths {
-        [path] => Some(Box::new(OnShelf(Shelf::named(&path.0)?))),
-        _ => None,
-    }
-}
+/// An ordinary store.
+pub(crate) static MEMORY: Scheme = Scheme { name: "mem", ..SHELF };
+/// One like an FTP server.
+pub(crate) static FTP_LIKE: Scheme = SHELF;
 
-/// The destination that is typed so, if it is one of these.
-pub(crate) fn sink(destination: &Destination<'_>) -> Option<Box<dyn SinkStore>> {
-    Some(Box::new(OnShelf(Shelf::named(destination.path)?)))
-}
+const SHELF: Scheme = Scheme {
+    name: "ftp-like",
+    source: Some(Form { written: "ftp-like://N", example: "ftp-like://1", sized: false }),
+    sink: Some(Form { written: "ftp-like://N", example: "ftp-like://1", sized: false }),
+    server: false,
+    alone: true,
+    keeps: true,
+    read: read_path,
+    open_source: Some(|sources: &Sources<'_>| Ok(Box::new(OnShelf(Shelf::at(&sources.places[0]))))),
+    open_sink: Some(|destination: &Destination<'_>| Ok(Box::new(OnShelf(Shelf::at(destination.place))))),
+};
 
 struct OnShelf(Arc<Shelf>);
 

@@ -30,22 +30,64 @@ use super::io::null::Null;
 use super::io::{IoFile, IoKind, Target};
 use super::knobs::{depth_of, lanes_of};
 use super::owed::Owed;
+use super::place::{Form, Place, Rest, Scheme, read_path};
 use super::sink::looker::Looker;
 use super::source::{READERS_MAX, ReadConfig};
 use super::store::{
     Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Reading, SinkStore, SourceNames,
-    SourceParts, SourceStore, Waiting, Writing, begin_journal, names_of,
+    SourceParts, SourceStore, Sources, Waiting, Writing, begin_journal, names_of,
 };
 use super::targets::Targets;
 use super::walk::{Walk, WalkItem};
 use super::{Post, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceEngine, SourceJob, Stuck};
 use crate::digest;
 use crate::meter::Meter;
+use crate::size::parse_size;
 
 /// Largest made-up file, bytes.
 pub const SIZE_MAX: u64 = 1 << 60;
-/// The sink without storage.
-pub const SINK: &[u8] = b"null://";
+
+/// Zeroes that nobody writes, and what keeps nothing.
+pub static NULL: Scheme = Scheme {
+    name: "null",
+    source: Some(Form { written: "null://SIZE", example: "null://200GiB", sized: true }),
+    sink: Some(Form { written: "null://", example: "null://", sized: false }),
+    server: false,
+    alone: true,
+    keeps: false,
+    read: |rest| if rest.is_empty() { read_path(rest) } else { read_size(rest) },
+    open_source: Some(made),
+    open_sink: Some(|_| Ok(Box::new(Nowhere))),
+};
+
+/// Zeroes that are filled in.
+pub static ZERO: Scheme = Scheme {
+    name: "zero",
+    source: Some(Form { written: "zero://SIZE", example: "zero://10GiB", sized: true }),
+    sink: None,
+    server: false,
+    alone: true,
+    keeps: false,
+    read: read_size,
+    open_source: Some(made),
+    open_sink: None,
+};
+
+/// The made-up file that a place is.
+fn made(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    let made = sources.places.first().and_then(Made::of);
+    let made =
+        made.ok_or_else(|| Failure { stage: Stage::Usage, errno: 0, text: "it has no size".into() })?;
+    Ok(Box::new(made))
+}
+
+/// A size as people write it, or in bytes; its path is the latter.
+fn read_size(rest: &[u8]) -> Result<Rest, String> {
+    match parse_size(&String::from_utf8_lossy(rest))? {
+        size @ ..=SIZE_MAX => Ok(Rest { path: size.to_string().into_bytes(), size: Some(size) }),
+        _ => Err("a made-up file has at most 1 EiB".into()),
+    }
+}
 
 /// A source of zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,24 +99,11 @@ pub struct Made {
 }
 
 impl Made {
-    /// What `null://BYTES` or `zero://BYTES` means; `None` for any other path.
-    ///
-    /// # Errors
-    /// A sentence for people: no number, or one beyond [`SIZE_MAX`].
-    pub fn parse(path: &[u8]) -> Option<Result<Made, String>> {
-        let (rest, fill) = match (path.strip_prefix(b"null://"), path.strip_prefix(b"zero://")) {
-            (Some(rest), _) => (rest, false),
-            (None, Some(rest)) => (rest, true),
-            (None, None) => return None,
-        };
-        let size = std::str::from_utf8(rest).ok().and_then(|text| text.parse().ok());
-        Some(match size {
-            Some(size) if size <= SIZE_MAX => Ok(Made { size, fill }),
-            _ => {
-                let shown = String::from_utf8_lossy(path);
-                Err(format!("source {shown}: write the size behind it, as null://200GiB, at most 1 EiB"))
-            }
-        })
+    /// The file of a place that makes it up; `None`: another place, or one without a size.
+    pub fn of(place: &Place) -> Option<Made> {
+        let fill = *place.scheme() == ZERO;
+        let size = place.size().filter(|_| fill || *place.scheme() == NULL)?;
+        Some(Made { size, fill })
     }
 
     /// The name that the file takes at the sink.
@@ -155,13 +184,13 @@ impl MadeEngine {
         });
         let engine = move || Ok(Box::new(Null::new(made.fill, depth)) as Box<dyn super::io::Engine>);
         let lanes = Lanes::start_with(config, meter, on_done, engine)?;
-        let name = if made.fill { "zero://" } else { "null://" };
+        let scheme = if made.fill { &ZERO } else { &NULL };
         let file = Arc::new(IoFile {
             fd: None,
             mode: IoMode::Buffered,
             target: Target::default(),
             one_writer: false,
-            name: name.into(),
+            name: format!("{}://", scheme.name).into(),
         });
         Ok(MadeEngine { made, digest: kind, file, lanes, post, started, reading: [reading.clone(), reading] })
     }
@@ -500,25 +529,17 @@ fn lane_config(depth: usize, lanes: usize, request_size: u32) -> LaneConfig {
 mod tests {
     use super::*;
 
-    /// Goal: only the two schemes are made-up files, and a size is a number of bytes within bounds.
+    /// Goal: only places of the two schemes that have a size are made-up files, whatever a file is called.
     #[test]
-    fn schemes_and_sizes_are_read() {
-        let made = |size, fill| Some(Ok(Made { size, fill }));
-        assert_eq!(Made::parse(b"null://0"), made(0, false));
-        assert_eq!(Made::parse(b"zero://4096"), made(4096, true));
-        assert_eq!(Made::parse(b"null://1152921504606846976"), made(SIZE_MAX, false));
-        for path in [&b"null:/1"[..], b"./null://1", b"nul://1", b"", b"data"] {
-            assert_eq!(Made::parse(path), None);
-        }
-        for path in [
-            &b"null://"[..],
-            b"zero://",
-            b"null://x",
-            b"null://1152921504606846977",
-            b"null://-1",
-            b"null://\xff",
+    fn made_up_files_are_places_with_a_size() {
+        for (place, made) in [
+            (Place::sized(&NULL, 5), Some(Made { size: 5, fill: false })),
+            (Place::sized(&ZERO, SIZE_MAX), Some(Made { size: SIZE_MAX, fill: true })),
+            (Place::root(&NULL), None),
+            (Place::file("null://5"), None),
+            (Place::file("zero"), None),
         ] {
-            assert!(Made::parse(path).is_some_and(|made| made.is_err()));
+            assert_eq!(Made::of(&place), made, "{place:?}");
         }
     }
 }

@@ -21,6 +21,7 @@ use haul_core::transfer::sink::Resume;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 
+use super::place::Place;
 pub use super::sink::NotKept;
 pub use super::sink::looker::{dir_stands, special_stands};
 use super::sink::owner::boot_id;
@@ -29,7 +30,7 @@ pub use super::source::WallClock;
 use super::targets::Targets;
 use super::walk::Walk;
 use super::{Post, SinkCompletion, SinkEngine, SourceCompletion, SourceEngine};
-use crate::job::{LayoutChoice, PathBytes, StorageOptions};
+use crate::job::{LayoutChoice, StorageOptions};
 use crate::meter::Meter;
 
 /// In which order bytes of a file may be written.
@@ -163,8 +164,7 @@ pub trait NetworkFacet: Send + Sync {
 
 /// What the user named as sources.
 pub struct Sources<'a> {
-    /// As typed, after the host if there was one.
-    pub paths: &'a [PathBytes],
+    pub places: &'a [Place],
     pub recursive: bool,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
@@ -226,8 +226,7 @@ pub trait SourceNames: Send + Sync {
 /// What the user named as destination.
 #[derive(Clone, Copy)]
 pub struct Destination<'a> {
-    /// As typed, after the host if there was one.
-    pub path: &'a [u8],
+    pub place: &'a Place,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
     /// Where the journal lies, if not with the data.

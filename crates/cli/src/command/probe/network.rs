@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul::api::{Control, Dialler};
+use haul::endpoint;
 use haul::probe::network::{
     self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport,
 };
@@ -17,7 +18,7 @@ use crate::report::network::json::{self, Ending, Start};
 use crate::report::network::{csv, page, setting, table};
 use crate::report::now;
 use crate::report::probe::rate;
-use crate::{endpoint, escape, signals};
+use crate::{escape, signals};
 
 pub fn run(args: &Args) -> i32 {
     if let Err((error, code)) = screen::check(&args.forms, &[]) {
@@ -87,7 +88,7 @@ fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> 
             windows: args.window.clone(),
             controls: args.congestion.clone(),
         },
-        ..Request::new(endpoint::host_alone(&args.host)?, remote)
+        ..Request::new(endpoint::host_alone(&args.host).map_err(|e| e.to_string())?, remote)
     })
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use haul::api::{Control, Dialler, Endpoint};
+use haul::api::{Control, Dialler};
+use haul::endpoint;
 use haul::probe::path::{
     self, BYTES_LIMIT_DEFAULT, BYTES_LIMIT_QUICK, Event, PathError, PathProbe, Request, TIME_LIMIT_DEFAULT,
     TIME_LIMIT_QUICK,
@@ -16,7 +17,7 @@ use crate::args::path::Path as Args;
 use crate::progress::{bytes, time};
 use crate::report::path::json::{self, Ending};
 use crate::report::{now, path as report};
-use crate::{endpoint, escape, signals};
+use crate::{escape, signals};
 
 pub fn run(args: &Args) -> i32 {
     if let Err((error, code)) = screen::check(&args.forms, &[]) {
@@ -85,7 +86,7 @@ fn failed(screen: &mut Screen, error: &PathError, interrupted: i32) -> i32 {
 /// A sentence for people about wrong usage.
 fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> {
     let words = [args.source.clone(), args.destination.clone()];
-    let (mut sources, destination) = endpoint::resolve(&words)?;
+    let (mut sources, destination) = endpoint::resolve(&words).map_err(|e| e.to_string())?;
     let source = sources.pop().ok_or("a source is needed")?;
     let (time_limit, bytes_limit) = match args.quick {
         true => (TIME_LIMIT_QUICK, BYTES_LIMIT_QUICK),
@@ -101,7 +102,7 @@ fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> 
 }
 
 fn is_remote(request: &Request) -> bool {
-    [&request.source, &request.destination].iter().any(|end| matches!(end, Endpoint::Remote { .. }))
+    [&request.source, &request.destination].iter().any(|end| end.host().is_some())
 }
 
 fn lock(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {

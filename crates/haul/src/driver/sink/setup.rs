@@ -11,8 +11,9 @@ use haul_core::wire::{Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, Source
 use super::super::hello::Opening;
 use super::super::protocol;
 use super::{Own, SinkRequest};
-use crate::job::PathBytes;
+use crate::escape;
 use crate::storage::null::Made;
+use crate::storage::place::Place;
 use crate::storage::store::{Claimed, Coming, Destination, SinkStore};
 use crate::storage::stores;
 
@@ -26,7 +27,7 @@ pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Resul
     let (agreed, roots, policy) = hear(opening, request)?;
     let store = store_of(request)?;
     if let Some(lacks) = store.capabilities().lacks() {
-        let shown = String::from_utf8_lossy(&request.destination.0);
+        let shown = escape::name(&request.destination.shown());
         return Err(protocol(format!("destination {shown}: it {lacks}, which a copy cannot do yet")));
     }
     let coming = Coming { roots: &roots, policy, what: &request.what };
@@ -36,8 +37,8 @@ pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Resul
 
 /// Where the user wants the data.
 pub(crate) fn store_of(request: &SinkRequest) -> Result<Box<dyn SinkStore>, Failure> {
-    stores::sink(Destination {
-        path: &request.destination.0,
+    stores::sink(&Destination {
+        place: &request.destination,
         home: request.home.as_deref(),
         state: request.state_dir.as_deref(),
     })
@@ -97,16 +98,17 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn of(typed: &[PathBytes]) -> Asked<'_> {
+    fn of(typed: &[Place]) -> Asked<'_> {
         let mut asked = Asked { names: HashSet::new(), made: Vec::new(), contents: false, home: false };
-        for path in typed {
-            let last = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            match Made::parse(&path.0) {
-                Some(made) => asked.made.extend(made.ok().map(|made| made.name())),
-                None => drop(asked.names.insert(last)),
-            }
+        for place in typed {
+            let Some(path) = place.file_path() else {
+                asked.made.extend(Made::of(place).map(|made| made.name()));
+                continue;
+            };
+            let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            asked.names.insert(last);
             asked.contents |= matches!(last, b"" | b"." | b"..");
-            asked.home |= path.0.starts_with(b"~") && !path.0.contains(&b'/');
+            asked.home |= path.starts_with(b"~") && !path.contains(&b'/');
         }
         asked
     }
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn only_what_was_typed_is_taken() {
         let typed =
-            |paths: &[&str]| paths.iter().map(|p| PathBytes(p.as_bytes().to_vec())).collect::<Vec<_>>();
+            |paths: &[&str]| paths.iter().map(|p| Place::parse(p.as_bytes()).unwrap()).collect::<Vec<_>>();
         let named =
             |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
         let contents = SourceRoot::Contents { of: None };

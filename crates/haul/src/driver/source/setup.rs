@@ -73,7 +73,7 @@ pub(super) fn set_up(
     let policy = policy(options);
     // Neither depends on the sink's hello, so neither waits for it.
     let sources = Sources {
-        paths: &request.sources,
+        places: &request.sources,
         recursive: options.recursive || options.archive,
         home: request.home.as_deref(),
     };

@@ -7,7 +7,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Capability, Hello, Message, ROOTS_MAX, ROOTS_PART_MAX, SourceRoot, capability};
 
 use super::evil::*;
-use super::{Bench, PathBytes, finish, link_pairs, sink_request, source_request, start_sink, start_source};
+use super::{Bench, Place, finish, link_pairs, sink_request, source_request, start_sink, start_source};
 
 /// Goal: as many sources as a command line holds are copied, whatever their names are; the near end that receives finds
 /// that they are what was typed.
@@ -24,7 +24,7 @@ fn more_sources_than_a_message_holds_are_copied() {
     }
     let (near, far) = link_pairs(2).into_iter().unzip();
     let request = source_request(&sources);
-    let typed = sources.iter().map(|path| PathBytes(path.as_os_str().as_bytes().to_vec())).collect();
+    let typed = sources.iter().map(|path| Place::file(path.as_os_str().as_bytes())).collect();
     let asked = Some((typed, super::super::policy(&request.options)));
     let source = start_source(near, request);
     let sink = start_sink(far, super::SinkRequest { asked, ..sink_request(&bench.dst()) });

@@ -48,7 +48,7 @@ pub(crate) fn answer(
         bytes: question.bytes,
         network_ok: question.network_ok,
     };
-    let request = place::request(&question.path.0, home, question.direction, limits);
+    let request = place::request(&question.place, home, question.direction, limits);
     let told = match request {
         Ok(None) => Told::Nothing,
         Ok(Some(request)) => match probe(&request, &mut tell) {

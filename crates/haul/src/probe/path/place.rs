@@ -12,12 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::{Direction, Only, Pattern, ProbeError, Request};
-use crate::api::Endpoint;
-use crate::storage::null::Made;
+use crate::api::{Endpoint, Place};
 use crate::users;
 
-/// How endpoints begin that are no files.
-const MADE: [&[u8]; 2] = [b"null://", b"zero://"];
 /// A source's own file is read if it has so many bytes.
 const FILE_MIN: u64 = 256 << 20;
 /// Entries of a source directory that are looked at for one.
@@ -33,19 +30,17 @@ pub(super) struct Limits {
     pub(super) network_ok: bool,
 }
 
-/// What to probe; `None`: the end is no storage (`null://`, `zero://`). `home`: what `~` stands for where no shell saw the path.
+/// What to probe; `None`: the end is no storage (what is made up, or thrown away). `home`: what `~` stands for where no shell saw the path.
 ///
 /// # Errors
 /// A source that is not there.
 pub(super) fn request(
-    typed: &[u8],
+    place: &Place,
     home: Option<&Path>,
     direction: Direction,
     limits: Limits,
 ) -> Result<Option<Request>, ProbeError> {
-    if MADE.iter().any(|scheme| typed.starts_with(scheme)) {
-        return Ok(None);
-    }
+    let Some(typed) = place.file_path() else { return Ok(None) };
     // One that cannot be expanded is not there, which is said of it as it was typed.
     let path = home.and_then(|home| users::expand(typed, home).ok());
     let path = path.unwrap_or_else(|| PathBuf::from(OsStr::from_bytes(typed)));
@@ -69,15 +64,10 @@ pub(super) fn request(
 
 /// How much a source is, as far as its name says it, or one look at a file of this host. Not of directories, which would be walked.
 pub(super) fn size(source: &Endpoint) -> Option<u64> {
-    let (Endpoint::Local(path) | Endpoint::Remote { path, .. }) = source;
-    match (Made::parse(path), source) {
-        (Some(made), _) => made.ok().map(|made| made.size),
-        (None, Endpoint::Local(path)) => {
-            let meta = std::fs::metadata(OsStr::from_bytes(path)).ok()?;
-            meta.is_file().then_some(meta.len())
-        }
-        (None, Endpoint::Remote { .. }) => None,
-    }
+    source.place().size().or_else(|| {
+        let meta = std::fs::metadata(OsStr::from_bytes(source.local_path()?)).ok()?;
+        meta.is_file().then_some(meta.len())
+    })
 }
 
 fn source(path: &Path) -> Result<(PathBuf, Option<PathBuf>), ProbeError> {

@@ -14,7 +14,7 @@ use super::place::{self, Limits};
 use super::{Event, FORMAT, KIND, Part, PathError, PathProbe, Phase, Progress, Request, Shares};
 use super::{TIME_LIMIT_MAX, TIME_LIMIT_MIN};
 use crate::api::{Control, Endpoint};
-use crate::job::{PathBytes, StorageQuestion};
+use crate::job::StorageQuestion;
 
 /// Figures of a far end are cut after so many points, and texts after so many characters.
 const POINTS_MAX: usize = 10_000;
@@ -53,10 +53,10 @@ pub fn plan(request: &Request) -> Result<Planned, PathError> {
     }
     let shares = Shares::of(request.time_limit, request.far().is_some());
     let limits = Limits { time: shares.storage, bytes: request.bytes_limit, network_ok: request.network_ok };
-    let here = |endpoint: &Endpoint, direction| match endpoint {
-        Endpoint::Remote { .. } => Ok(None),
-        Endpoint::Local(path) => {
-            let found = place::request(path, None, direction, limits).map_err(|e| refuse(&e))?;
+    let here = |endpoint: &Endpoint, direction| match endpoint.host() {
+        Some(_) => Ok(None),
+        None => {
+            let found = place::request(endpoint.place(), None, direction, limits).map_err(|e| refuse(&e))?;
             found.map(|found| probe::plan(&found).map_err(|e| refuse(&e))).transpose()
         }
     };
@@ -201,7 +201,7 @@ fn ask(
         Way::From => (&request.source, Direction::Read),
     };
     let question = StorageQuestion {
-        path: PathBytes(path_of(endpoint).to_vec()),
+        place: endpoint.place().clone(),
         direction,
         time_ms: u64::try_from(planned.shares.storage.as_millis()).unwrap_or(u64::MAX),
         bytes: request.bytes_limit,
@@ -285,10 +285,7 @@ fn parts(
     (source, sink): (&Option<Probe>, &Option<Probe>),
     network: Option<&Network>,
 ) -> Vec<Part> {
-    let host = |endpoint: &Endpoint| match endpoint {
-        Endpoint::Local(_) => "this host".to_owned(),
-        Endpoint::Remote { host, .. } => host.clone(),
-    };
+    let host = |endpoint: &Endpoint| endpoint.host().unwrap_or("this host").to_owned();
     let storage = |found: &Option<Probe>, direction| match found {
         None => (String::new(), "no storage".to_owned()),
         Some(found) => {
@@ -327,16 +324,6 @@ fn parts(
     .collect()
 }
 
-fn path_of(endpoint: &Endpoint) -> &[u8] {
-    match endpoint {
-        Endpoint::Local(path) | Endpoint::Remote { path, .. } => path,
-    }
-}
-
 fn shown(endpoint: &Endpoint) -> String {
-    let path = String::from_utf8_lossy(path_of(endpoint)).into_owned();
-    match endpoint {
-        Endpoint::Local(_) => path,
-        Endpoint::Remote { host, .. } => format!("{host}:{path}"),
-    }
+    String::from_utf8_lossy(&endpoint.shown()).into_owned()
 }

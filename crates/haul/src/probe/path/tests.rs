@@ -6,8 +6,8 @@ use super::answer::Told;
 use super::judge::{Host, Session, Storage, judge, startup};
 use super::place::{Limits, request, size};
 use super::*;
-use crate::api::Control;
-use crate::job::{PathBytes, StorageQuestion};
+use crate::api::{Control, Place};
+use crate::job::StorageQuestion;
 use crate::probe::ProbeError;
 
 fn storage(rate: f64, cost: f64) -> Option<Storage> {
@@ -94,10 +94,14 @@ fn the_storage_of_a_copy_is_probed() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let ask = |path: &std::path::Path, direction| {
-        request(path.as_os_str().as_encoded_bytes(), None, direction, LIMITS)
+        request(&Place::file(path.as_os_str().as_encoded_bytes()), None, direction, LIMITS)
     };
     for made in ["null://", "null://5GiB", "zero://1"] {
-        assert!(request(made.as_bytes(), None, Direction::Read, LIMITS).unwrap().is_none());
+        assert!(
+            request(&Place::parse(made.as_bytes()).unwrap(), None, Direction::Read, LIMITS)
+                .unwrap()
+                .is_none()
+        );
     }
     let to = ask(&at("to/be/made"), Direction::Write).unwrap().unwrap();
     assert_eq!(
@@ -117,19 +121,18 @@ fn the_storage_of_a_copy_is_probed() {
     assert_eq!((from.file, from.size), (Some(at("data/deep/large")), None));
     let from = ask(&at("data/small"), Direction::Read).unwrap().unwrap();
     assert_eq!((from.path, from.file), (at("data"), None));
-    let size_of =
-        |path: &std::path::Path| size(&Endpoint::Local(path.as_os_str().as_encoded_bytes().to_vec()));
+    let size_of = |path: &std::path::Path| size(&Endpoint::local(path.as_os_str().as_encoded_bytes()));
     assert_eq!(
         (size_of(&at("data/deep/large")), size_of(&at("data")), size_of(&at("none"))),
         (Some(300 << 20), None, None)
     );
-    let far = |path: &str| size(&Endpoint::Remote { host: "h".into(), path: path.into() });
+    let far = |path: &str| size(&Endpoint::new(Some("h".into()), Place::parse(path.as_bytes()).unwrap()));
     assert_eq!(
         (far("null://5"), far("zero://6"), far("null://"), far("/etc/passwd")),
         (Some(5), Some(6), None, None)
     );
     // `~` is the home where no shell saw the path, and a name elsewhere.
-    let home = request(b"~/x", Some(dir.path()), Direction::Write, LIMITS).unwrap().unwrap();
+    let home = request(&Place::file("~/x"), Some(dir.path()), Direction::Write, LIMITS).unwrap().unwrap();
     assert_eq!(home.path, dir.path());
 }
 
@@ -139,9 +142,10 @@ fn the_storage_of_a_copy_is_probed() {
 fn a_far_end_answers() {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let ask = |path: &str, direction, enough: usize| {
-        let path = PathBytes(path.replace("DIR", dir.path().to_str().unwrap()).into_bytes());
+        let path = path.replace("DIR", dir.path().to_str().unwrap());
+        let place = Place::parse(path.as_bytes()).unwrap();
         let question = StorageQuestion {
-            path,
+            place,
             direction,
             time_ms: 2000,
             bytes: 32 << 20,
@@ -173,7 +177,7 @@ fn a_far_end_answers() {
 #[test]
 fn a_local_path_is_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let local = |path: &str| Endpoint::Local(path.as_bytes().to_vec());
+    let local = |path: &str| Endpoint::new(None, Place::parse(path.as_bytes()).unwrap());
     let remote = crate::api::RemoteOptions {
         ssh: vec!["false".into()],
         remote_haul: None,

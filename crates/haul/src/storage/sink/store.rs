@@ -32,6 +32,7 @@ use crate::storage::store::{
     Capabilities, Claimed, Coming, Destination, Finding, HeldJob, Looks, SinkStore, Waiting, Writing,
     begin_journal, fresh_tag, job_of, names_of,
 };
+use crate::storage::stores::misused;
 use crate::storage::volume::identity;
 use crate::users::{self, Unexpanded, name_of};
 
@@ -42,14 +43,11 @@ pub struct Directory {
     state: Option<PathBuf>,
 }
 
-impl Directory {
-    pub fn new(destination: Destination<'_>) -> Directory {
-        Directory {
-            typed: destination.path.to_vec(),
-            home: destination.home.map(Path::to_owned),
-            state: destination.state.map(Path::to_owned),
-        }
-    }
+/// See [`Scheme::open_sink`](crate::storage::place::Scheme::open_sink).
+pub(in crate::storage) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
+    let typed = destination.place.as_file().map_err(misused)?.to_vec();
+    let (home, state) = (destination.home.map(Path::to_owned), destination.state.map(Path::to_owned));
+    Ok(Box::new(Directory { typed, home, state }))
 }
 
 impl SinkStore for Directory {

@@ -11,6 +11,7 @@ use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
 use crate::storage::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Sources};
+use crate::storage::stores::misused;
 use crate::storage::targets::Targets;
 use crate::storage::walk::Walk;
 
@@ -26,9 +27,15 @@ impl Paths {
     /// # Errors
     /// One of them is not there, or is a directory that was not asked for.
     pub fn find(sources: &Sources<'_>) -> Result<Paths, Failure> {
-        let paths: Vec<Vec<u8>> = sources.paths.iter().map(|path| path.0.clone()).collect();
+        let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
+        let paths = paths.collect::<Result<Vec<_>, _>>().map_err(misused)?;
         resolve_sources(&paths, sources.recursive, sources.home).map(Paths).map_err(refused)
     }
+}
+
+/// See [`Scheme::open_source`](crate::storage::place::Scheme::open_source).
+pub(in crate::storage) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    Ok(Box::new(Paths::find(sources)?))
 }
 
 /// `Stage::Usage`: for the command says so, and not what lies there.

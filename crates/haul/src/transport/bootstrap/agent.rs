@@ -5,7 +5,7 @@
 //! Invariants: until control is joined the port dies with the pipe, and all streams of the start must have joined after
 //! [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the loss of ssh loses nothing.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,10 +141,20 @@ where
     output.write_all(&[MAGIC, &frame].concat()).and_then(|()| output.flush()).map_err(lost)?;
 
     message::skip_to_magic(&mut input).map_err(lost)?;
-    let near: NearHello = message::read_frame(&mut input).map_err(lost)?;
     let mut say = |reply: &AgentReply| {
         let frame = message::encode(reply).map_err(lost)?;
         output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
+    };
+    let near: NearHello = match message::read_frame(&mut input) {
+        Ok(near) => near,
+        // A later haul may ask for what this one does not know, a scheme say.
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            let version = env!("CARGO_PKG_VERSION");
+            let what = format!("haul {version} here does not understand what it is asked: {e}");
+            say(&AgentReply::Error(what.clone()))?;
+            return Err(BootstrapError::new(BootstrapKind::Peer, what));
+        }
+        Err(e) => return Err(lost(e)),
     };
     let streams = match near.streams {
         n @ 1..=STREAMS_MAX if (VERSION_MIN..=VERSION).contains(&near.protocol) => n,

@@ -143,6 +143,25 @@ fn impossible_wishes_are_refused() {
     }
 }
 
+/// Goal: a near end that asks for what this haul cannot read is told why, instead of finding it gone.
+/// Method: a request that names a scheme from later on.
+#[test]
+fn unknown_words_are_answered() {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    let agent = thread::spawn(move || agent(far.try_clone().unwrap(), far, AgentEnv::default()));
+    message::skip_to_magic(&mut near).unwrap();
+    let hello: AgentHello = message::read_frame(&mut near).unwrap();
+    let place = serde_json::json!({ "scheme": "later", "path": "" });
+    let options = crate::job::Options::default();
+    let request =
+        serde_json::json!({ "role": "sink", "sources": [], "destination": place, "options": options });
+    let asked = serde_json::json!({ "protocol": hello.protocol_max, "program": "9", "request": request });
+    near.write_all(&[MAGIC, &message::encode(&asked).unwrap()].concat()).unwrap();
+    let AgentReply::Error(why) = message::read_frame(&mut near).unwrap() else { panic!("not refused") };
+    assert!(why.contains("later://") && why.contains("does not understand"), "{why}");
+    assert!(agent.join().unwrap().is_err());
+}
+
 /// Goal: a near end that goes over to the pipe gets a listener that is closed and streams in the pipe.
 #[test]
 fn decision_for_the_pipe_closes_the_port() {
