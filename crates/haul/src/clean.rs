@@ -4,7 +4,7 @@
 //! number in their heads. A journal is whoever's it is: it is believed in what its owner could have left, and only in the directory
 //! that its head names.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     let all = temporaries(root)?;
     let mut report = CleanReport::default();
     let mut claimed = HashSet::new();
+    // To ask for a name may start a program.
+    let mut users: HashMap<u32, String> = HashMap::new();
     for (at, (job, Told { replayed, claim })) in jobs.iter().zip(&told).enumerate() {
         // Whoever planted a dead job's journal may have read the tags in it off the temporaries of a running one.
         let others = jobs.iter().zip(&told).enumerate();
@@ -89,7 +91,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
                 .map(|owner| owner.what.clone())
                 .filter(|what| !what.is_empty())
                 .or_else(|| first.map(|first| format!("parts of {first}"))),
-            user: job.user.map(name_of),
+            user: job.user.map(|user| users.entry(user).or_insert_with(|| name_of(user)).clone()),
             age: job.age,
             files,
             bytes: bytes + job.journal.unwrap_or(0),
