@@ -285,18 +285,16 @@ fn found_names_are_confirmed() {
         let old = bench.dir(50, DirId::ROOT, "old");
         let found = bench.look(&file(1, old, "f", 3), None);
         assert!(matches!(found.existing, Existing::File { size: 3, .. }), "{found:?}");
-        // What the run itself gives it afterwards is no replacement.
-        let amended = AmendItem {
-            file: file(1, old, "f", 3),
-            meta: Meta { mode: 0o600, ..META },
-            owner: false,
-            found: found.seen.expect("it stands"),
-        };
-        let done = bench.run(SinkOp::Amend { durable: true, items: vec![amended] }, b"");
-        assert!(matches!(done, SinkDone::Amend { results } if results[0].1 == Ok(Change::MODE)));
         if replaced {
             fs::write(bench.root.join("late"), "old").expect("write");
             fs::rename(bench.root.join("late"), bench.root.join("old/f")).expect("rename");
+        } else {
+            // What the run itself gives it is no replacement.
+            let (meta, owner) = (Meta { mode: 0o600, ..META }, false);
+            let found = found.seen.expect("it stands");
+            let items = vec![AmendItem { file: file(1, old, "f", 3), meta, owner, found }];
+            let done = bench.run(SinkOp::Amend { durable: true, items }, b"");
+            assert!(matches!(done, SinkDone::Amend { results } if results[0].1 == Ok(Change::MODE)));
         }
         match bench.run(SinkOp::RemoveJournal, b"") {
             SinkDone::RemoveJournal { result } => assert_eq!(result.is_err(), replaced, "{result:?}"),
