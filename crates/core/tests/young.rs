@@ -119,7 +119,7 @@ fn a_young_look_is_waited_out_before_the_hash() {
     let until = Time(5).after(GRAIN);
     assert_eq!(source.next_deadline(), Some(until));
     source.handle_tick(until);
-    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen: Some(seen) };
+    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen: Some(Box::new(seen)) };
     assert_eq!(ops(&mut source), [op]);
     source.handle_tick(Time(until.0 + 1));
     assert_eq!(ops(&mut source), [], "once");

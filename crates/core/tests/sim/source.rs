@@ -262,7 +262,7 @@ impl World {
             SourceOp::HashFile { id, generation, map, seen } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
                     let (mut same, now) = match seen {
-                        Some(seen) => (now.same_content(&view) && now.fingerprint() == seen, now),
+                        Some(seen) => (now.same_content(&view) && now.fingerprint() == *seen, now),
                         None => {
                             let now = self.as_prefix(&view, now);
                             (now.len == view.len && now.ino == view.ino, now)

@@ -73,7 +73,9 @@ impl Source {
     pub(super) fn hash(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.checking = true;
-        let (generation, map, seen) = (file.generation, file.digest.map().cloned(), file.seen);
+        // Rare, so that all other operations stay small.
+        let seen = file.seen.map(Box::new);
+        let (generation, map) = (file.generation, file.digest.map().cloned());
         self.actions.push_back(SourceAction::Submit(SourceOp::HashFile { id, generation, map, seen }));
     }
 

@@ -87,7 +87,7 @@ impl Reader {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
             SourceOp::HashFile { id, generation, ref map, ref seen } => {
-                let result = self.hash_file(id, generation, map.as_ref(), seen.as_ref());
+                let result = self.hash_file(id, generation, map.as_ref(), seen.as_deref());
                 SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Map { id, generation } => {

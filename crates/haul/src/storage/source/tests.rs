@@ -129,7 +129,10 @@ impl Bench {
         let name = self.tree.file(id).expect("registered").name;
         let dir = self.tree.dir_fd(self.base).expect("base");
         let seen = self.tree.announced(&stat::look_at(dir.as_fd(), &name).expect("there"));
-        match self.run(SourceOp::HashFile { id, generation, map: None, seen: Some(seen) }, None).done {
+        match self
+            .run(SourceOp::HashFile { id, generation, map: None, seen: Some(Box::new(seen)) }, None)
+            .done
+        {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
         }
@@ -391,7 +394,7 @@ fn what_is_hashed_is_what_was_seen() {
         .open(bench.path("f"))
         .and_then(|f| f.set_modified(PAST))
         .expect("set mtime");
-    let op = SourceOp::HashFile { id, generation: G0, map: None, seen: Some(seen) };
+    let op = SourceOp::HashFile { id, generation: G0, map: None, seen: Some(Box::new(seen)) };
     let done = bench.run(op, None).done;
     let SourceDone::HashFile { result: Err(failure), .. } = done else { panic!("{done:?}") };
     assert_eq!(failure.stage, wire::Stage::Changed);
@@ -695,7 +698,8 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
     }
     let hash = |bench: &mut Bench, map: &ExtentMap| {
         let Ok(Look::MetaOnly { seen, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
-        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen: Some(seen) };
+        let op =
+            SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen: Some(Box::new(seen)) };
         match bench.run(op, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
