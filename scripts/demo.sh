@@ -71,13 +71,14 @@ done
 say "\$ haul cp -r data far:sink    (the same command again)"
 near "${copy[@]}" --json >"$LAB/second.json"
 summary=$(tail -n 1 "$LAB/second.json")
-field() { sed -E "s/.*\"$1\": ?\"?([^,\"}]*).*/\1/" <<<"$summary"; }
+# The first of that name: what objects in the summary hold comes behind.
+field() { grep -oE "\"$1\": ?[^,}]*" <<<"$summary" | head -n 1 | sed -E 's/.*: ?//'; }
 sent=$(field bytes_sent)
 say "complete: $((sent / 1000000)) MB of $((bytes / 1000000)) MB were sent in the second run"
 
 say "verifying with cmp, find and stat"
 scripts/verify.sh "$LAB/data" "$LAB/sink/data"
-left=$(find "$LAB/sink" \( -name '.haul~*' -o -regextype posix-extended -regex '.*/\.[^/]*\.h[A-Za-z0-9]{6}' \) | wc -l)
+left=$(find "$LAB/sink" -name '.*haul~*' | wc -l)
 if [ "$left" -ne 0 ]; then
     echo "demo: $left journals or temporaries are left" >&2
     exit 1
