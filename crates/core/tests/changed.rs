@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use haul_core::digest::{DigestKind, Subtree};
+use haul_core::digest::Subtree;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
@@ -10,7 +10,7 @@ use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, OnChange, Source, SourceAction, SourceConfig};
 use haul_core::wire::{
-    Announced, Change, DoneItem, Extent, Failure, FileState, Message, Outcome, Stage, Totals,
+    Agreed, Announced, Change, DoneItem, Extent, Failure, FileState, Message, Outcome, Stage, Totals,
 };
 
 const ID: FileId = FileId(1);
@@ -34,16 +34,12 @@ impl Bench {
     /// `wait`: for the state of the file.
     fn waiting(changed: OnChange, size: u64, wait: bool) -> Bench {
         let mut source = Source::new(SourceConfig {
-            entries_max: 100,
+            agreed: Agreed { holes: true, ..Agreed::plain(100) },
             memory: 1 << 30,
             reads_max: 8,
             reads_total: 8,
             policy: Policy::Adaptive,
             wait,
-            holes: true,
-            digest: DigestKind::Blake3,
-            targets: false,
-            layouts: false,
             verify: true,
             patience: Duration::ZERO,
             dry: false,

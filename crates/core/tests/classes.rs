@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::layout::{Component, Layout, Striping};
@@ -13,7 +12,7 @@ use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{
     Lies, SPILL_STALL, Source, SourceAction, SourceConfig, SpillConfig, Stall,
 };
-use haul_core::wire::{Announced, Failure, FileLayout, Message, Stage, credit_cost};
+use haul_core::wire::{Agreed, Announced, Failure, FileLayout, Message, Stage, credit_cost};
 
 const OBJECT: u32 = 1 << 20;
 const FILE: FileId = FileId(1);
@@ -32,17 +31,13 @@ fn source_with(object_size: u32) -> Source {
 
 fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Source {
     let mut source = Source::new(SourceConfig {
-        entries_max: 100,
+        agreed: Agreed { targets, layouts: true, ..Agreed::plain(100) },
         memory: 1 << 30,
         reads_max,
         reads_total: reads_max,
         // The window of each target is another test's.
         policy: if lies == Lies::Ask { Policy::RoundRobin } else { Policy::Adaptive },
         wait: false,
-        holes: false,
-        digest: DigestKind::Blake3,
-        targets,
-        layouts: true,
         dry: false,
         changed: Default::default(),
         verify: false,

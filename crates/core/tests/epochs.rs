@@ -13,7 +13,7 @@ use haul_core::journal::{Record, Replay, Replayed, WIDENED_LEN_MAX, WIDENED_PATH
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Announced, DataEntry, DataHeader, Extent, Failure, Message, Policy, Stage};
+use haul_core::wire::{Agreed, Announced, DataEntry, DataHeader, Extent, Failure, Message, Policy, Stage};
 
 const OBJECT: u64 = 4 << 20;
 const SMALL: u64 = 1000;
@@ -64,17 +64,14 @@ impl Bench {
             trust: false,
         };
         let config = SinkConfig {
+            agreed: Agreed::plain(100_000),
             policy,
             memory: 1 << 30,
-            entries_max: 100_000,
             wait: false,
             files_open_max,
             tag: 1,
-            holes: false,
-            digest: DigestKind::Blake3,
             targets: None,
             round_trip: None,
-            layouts: false,
             names: None,
         };
         let sink = Sink::new(config, resume);

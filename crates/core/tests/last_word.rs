@@ -10,7 +10,7 @@ use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Announced, Failure, Message, Policy as Wishes, Stage, Totals};
+use haul_core::wire::{Agreed, Announced, Failure, Message, Policy as Wishes, Stage, Totals};
 
 /// A source with a file to send and one data stream, which is lost.
 fn cut_off() -> Source {
@@ -20,16 +20,12 @@ fn cut_off() -> Source {
 fn cut_off_with(patience: Duration) -> Source {
     let (wait, holes, digest) = (false, false, DigestKind::Blake3);
     let config = SourceConfig {
-        entries_max: 100,
+        agreed: Agreed { holes, digest, ..Agreed::plain(100) },
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
         policy: Policy::Adaptive,
         wait,
-        holes,
-        digest,
-        targets: false,
-        layouts: false,
         dry: false,
         changed: Default::default(),
         verify: false,
@@ -140,17 +136,14 @@ fn a_sink_that_stops_finds_no_other_reason() {
     let aborts = |stops: bool| {
         let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
         let config = SinkConfig {
+            agreed: Agreed::plain(100),
             policy: wishes,
             memory: 1 << 24,
-            entries_max: 100,
             wait: false,
             files_open_max: 100,
             tag: 1,
-            holes: false,
-            digest: DigestKind::Blake3,
             targets: None,
             round_trip: None,
-            layouts: false,
             names: None,
         };
         let mut sink = Sink::new(config, resume);

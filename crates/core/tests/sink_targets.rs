@@ -21,7 +21,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp, Took};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
-    Announced, DataEntry, DataHeader, FileLayout, Message, Outcome, Policy, TARGET_CLASSES_MAX,
+    Agreed, Announced, DataEntry, DataHeader, FileLayout, Message, Outcome, Policy, TARGET_CLASSES_MAX,
     TARGET_COMPONENTS_MAX, TargetHealth, Totals, encode_frame,
 };
 
@@ -132,6 +132,7 @@ fn entry(id: u64, object: u64, size: u64) -> DataEntry {
 
 fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
     SinkConfig {
+        agreed: Agreed { holes: true, layouts: true, ..Agreed::plain(10_000) },
         policy: Policy {
             durable: true,
             force: false,
@@ -143,15 +144,11 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
             trust: false,
         },
         memory,
-        entries_max: 10_000,
         wait: false,
         files_open_max: 1_000,
         tag: 1,
-        holes: true,
-        digest: DigestKind::Blake3,
         targets,
         round_trip: Some(Duration::from_millis(10)),
-        layouts: true,
         names: None,
     }
 }

@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::stage::StageTime;
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Announced, DoneItem, Extent, Failure, Message, Outcome, Stage};
+use haul_core::wire::{Agreed, Announced, DoneItem, Extent, Failure, Message, Outcome, Stage};
 
 /// Goal: totals of a source saturate: nothing that a file system says of its sizes, or a sink of what it did with them, makes
 /// a sum wrap or a session panic.
@@ -18,16 +17,12 @@ use haul_core::wire::{Announced, DoneItem, Extent, Failure, Message, Outcome, St
 #[test]
 fn totals_of_a_source_saturate() {
     let config = SourceConfig {
-        entries_max: 100,
+        agreed: Agreed::plain(100),
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
         policy: Policy::Adaptive,
         wait: true,
-        holes: false,
-        digest: DigestKind::Blake3,
-        targets: false,
-        layouts: false,
         verify: false,
         patience: Duration::ZERO,
         dry: false,

@@ -2,29 +2,25 @@
 
 use std::time::Duration;
 
-use haul_core::digest::{DigestKind, Subtree};
+use haul_core::digest::Subtree;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{Look, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Announced, FileState, Message, Totals};
+use haul_core::wire::{Agreed, Announced, FileState, Message, Totals};
 
 const G0: Generation = Generation(0);
 const GRAIN: Duration = Duration::from_secs(2);
 
 fn source(wait: bool) -> Source {
     let mut source = Source::new(SourceConfig {
-        entries_max: 100,
+        agreed: Agreed { holes: true, ..Agreed::plain(100) },
         memory: 1 << 30,
         reads_max: 8,
         reads_total: 8,
         policy: Policy::Adaptive,
         wait,
-        holes: true,
-        digest: DigestKind::Blake3,
-        targets: false,
-        layouts: false,
         verify: false,
         patience: Duration::ZERO,
         dry: false,

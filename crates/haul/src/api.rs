@@ -18,6 +18,7 @@ pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
 pub use crate::storage::sink::OTHERS_DIRS;
+pub use crate::storage::sink::clean::age_in_words;
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
 use crate::job::{Changed, Digest, Durability, Options, Resume, Role, Verify};
@@ -379,18 +380,6 @@ pub struct CleanJob {
     pub files: u64,
     pub bytes: u64,
     pub removed: bool,
-}
-
-/// How long ago something was, roughly: `5 minutes`, `3 hours`, `2 days`.
-pub fn age_in_words(age: Duration) -> String {
-    let minutes = age.as_secs() / 60;
-    let of = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
-    match minutes {
-        0 => "less than a minute".into(),
-        1..60 => of(minutes, "minute"),
-        60..2880 => of(minutes / 60, "hour"),
-        _ => of(minutes / 1440, "day"),
-    }
 }
 
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the

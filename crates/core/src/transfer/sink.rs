@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::digest::DigestKind;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::job::dirs::Dirs;
@@ -20,7 +19,7 @@ use crate::journal::{Log, PathKey, Replayed};
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
-use crate::wire::{DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Totals};
+use crate::wire::{Agreed, DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Totals};
 
 mod announce;
 mod check;
@@ -48,11 +47,11 @@ use window::{Credit, Window};
 /// What the sink machine must know before it starts.
 #[derive(Clone, Debug)]
 pub struct SinkConfig {
+    /// What both ends know and may do.
+    pub agreed: Agreed,
     pub policy: Policy,
     /// Payload bytes in buffers, at most: what is granted.
     pub memory: u64,
-    /// Entries announced and not yet ended, at most.
-    pub entries_max: u32,
     /// Names may stand at the destination already: look each up and tell the source.
     pub wait: bool,
     /// Files with open descriptors, at most; more frames wait, and of a bundle the files for which there is no room. Only where
@@ -60,16 +59,10 @@ pub struct SinkConfig {
     pub files_open_max: u32,
     /// The tag in the names of this session's temporaries.
     pub tag: u32,
-    /// Both ends know sparse files.
-    pub holes: bool,
-    /// How both ends make digests.
-    pub digest: DigestKind,
     /// The destination has several storage targets, and both ends know to speak of them: writes of objects in flight.
     pub targets: Option<Limits>,
     /// Of the path between the ends, if it is known; [`Sink::set_round_trip`] when it is measured anew.
     pub round_trip: Option<Duration>,
-    /// Both ends know how striped files are cut: `FILE_LAYOUT` may come.
-    pub layouts: bool,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::digest::{DigestKind, SubtreeSet};
+use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::layout::Layout;
@@ -20,7 +20,8 @@ use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, protocol};
 use crate::wire::{
-    ANNOUNCE_ENTRIES_MAX, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Totals, announced_len,
+    ANNOUNCE_ENTRIES_MAX, Agreed, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Totals,
+    announced_len,
 };
 
 mod answer;
@@ -64,8 +65,8 @@ pub enum OnChange {
 /// What the source machine must know before it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceConfig {
-    /// Entries announced and not yet ended, at most (the smaller of both ends' limits).
-    pub entries_max: u32,
+    /// What both ends know and may do.
+    pub agreed: Agreed,
     /// Payload bytes in this end's buffers, at most.
     pub memory: u64,
     /// Reads in flight at one storage target, at most; and in all, while there is only one.
@@ -76,14 +77,6 @@ pub struct SourceConfig {
     pub policy: Policy,
     /// The sink asked for it: no file is sent before its state is known.
     pub wait: bool,
-    /// Both ends know sparse files.
-    pub holes: bool,
-    /// How both ends make digests.
-    pub digest: DigestKind,
-    /// Both ends know the sink's storage targets: it says where files go, and grants by its targets.
-    pub targets: bool,
-    /// Both ends know how striped files are cut: the sink is told, and objects follow the stripes.
-    pub layouts: bool,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
     /// Nothing is sent: the sink says what would be.
@@ -261,7 +254,7 @@ impl Source {
         !self.stopping
             && !self.finished
             && !self.paused
-            && self.open_entries() < self.config.entries_max as usize
+            && self.open_entries() < self.config.agreed.limits.entries as usize
     }
 
     /// Counters so far.
@@ -291,8 +284,8 @@ impl Source {
     /// proves nothing, for a change could hide in the grain of the ctime that its fingerprint has.
     pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies, not_before: Time) {
         if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
-            *sparse &= self.config.holes && fingerprint.size > SMALL_LEN_MAX;
-            *striped = self.config.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
+            *sparse &= self.config.agreed.holes && fingerprint.size > SMALL_LEN_MAX;
+            *striped = self.config.agreed.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
         }
         match &entry.kind {
             EntryKind::Dir => {
@@ -322,7 +315,7 @@ impl Source {
                         object_size_max: *object_size,
                         striped: *striped,
                         phase: Phase::AwaitState,
-                        digest: SubtreeSet::new(self.config.digest, fingerprint.size),
+                        digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
                         held: Held::default(),
                         layout: match lies {
                             Lies::At(target) => Some(Arc::new(Layout::flat(target))),
@@ -516,7 +509,9 @@ impl Source {
             return;
         }
         match message {
-            Message::Grant { class, total } if self.config.targets => self.handle_grant(Class(class), total),
+            Message::Grant { class, total } if self.config.agreed.targets => {
+                self.handle_grant(Class(class), total)
+            }
             Message::Grant { total, .. } => self.credit = self.credit.max(total),
             Message::FileTargets { id, generation, layout } => {
                 self.handle_file_targets(id, generation, Arc::new(layout));

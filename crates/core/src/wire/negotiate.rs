@@ -1,7 +1,7 @@
 //! What two hellos agree on.
 
 use super::frame::OBJECT_LEN_MIN;
-use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, WireError};
+use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, VERSION, WireError};
 use crate::digest::DigestKind;
 
 /// Numbers of capabilities. Those that v1 does not know are spoken for, so that nothing else takes them.
@@ -75,6 +75,25 @@ pub struct Agreed {
     pub auth_only: bool,
     /// What both ends make digests with.
     pub digest: DigestKind,
+}
+
+impl Agreed {
+    /// Two ends of this version that offer nothing, with so many entries open at a time.
+    pub fn plain(entries: u32) -> Agreed {
+        let limits = Limits { object_len: OBJECT_LEN_MAX, entries, streams: STREAMS_MAX };
+        Agreed {
+            version: VERSION,
+            limits,
+            holes: false,
+            targets: false,
+            layouts: false,
+            knobs: false,
+            tables: false,
+            choices: false,
+            auth_only: false,
+            digest: DigestKind::Blake3,
+        }
+    }
 }
 
 /// Finds what both hellos allow: the highest common version and the smaller of each limit

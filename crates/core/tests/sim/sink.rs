@@ -16,7 +16,7 @@ use haul_core::transfer::op::{
     CommitItem, Existing, Found, Inode, LookupItem, Publish, Rights, Seen, SinkDone, SinkFile, SinkOp, Took,
 };
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Failure, Message, Policy, Stage, credit_cost};
+use haul_core::wire::{Agreed, Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};
 use super::frozen::Midway;
@@ -123,17 +123,14 @@ impl World {
             self.sink_targets.as_mut().map(|rng| Limits { total: rng.u32(1..40), each: rng.u32(1..9) });
         let round_trip = self.sink_targets.as_mut().map_or(20_000, |rng| rng.u64(..50_000));
         let config = SinkConfig {
+            agreed: Agreed { holes, digest, layouts: self.layouts, ..Agreed::plain(entries_max) },
             policy,
             memory,
-            entries_max,
             wait,
             files_open_max,
             tag,
-            holes,
-            digest,
             targets,
             round_trip: Some(Duration::from_micros(round_trip)),
-            layouts: self.layouts,
             names,
         };
         let old_tags = replayed.tags.clone();

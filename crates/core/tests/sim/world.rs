@@ -13,6 +13,7 @@ use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{OnChange, Source, SourceConfig, SpillConfig};
+use haul_core::wire::Agreed;
 
 use super::disk::{Disk, JournalFile, Node};
 use super::frozen::Freezes;
@@ -420,16 +421,18 @@ impl World {
             None => (reads_max, Policy::Adaptive),
         };
         let mut machine = Source::new(SourceConfig {
-            entries_max,
+            agreed: Agreed {
+                holes,
+                digest,
+                targets: self.sink_targets.is_some(),
+                layouts: self.layouts,
+                ..Agreed::plain(entries_max)
+            },
             memory,
             reads_max,
             reads_total,
             policy,
             wait,
-            holes,
-            digest,
-            targets: self.sink_targets.is_some(),
-            layouts: self.layouts,
             dry: false,
             changed: self.changed,
             verify: false,

@@ -18,8 +18,9 @@ use haul_core::entry::Fingerprint;
 use rustix::fs::{Mode, OFlags};
 
 use crate::api::{CopyRequest, Event, Observer};
-use crate::driver::{Unmoved, sink};
+use crate::driver::Unmoved;
 use crate::job::Changed;
+use crate::storage::sink::store::destination as root_of;
 use crate::storage::source::version_of;
 
 /// Hashes the near end's copy of files that were not moved, for the manifest.
@@ -29,7 +30,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
     let candidates = |file: &Unmoved| -> (Vec<PathBuf>, Option<Version>) {
         match (request.destination.local_path(), &file.source) {
             (Some(destination), _) => {
-                let root = sink::destination(destination, &[], None);
+                let root = root_of(destination, &[], None);
                 let below = root.map(|(root, _)| root.join(OsStr::from_bytes(&file.path)));
                 (below.into_iter().chain([as_path(destination)]).collect(), None)
             }

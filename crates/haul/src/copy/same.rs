@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, stat, statat};
 
 use super::Refused;
-use crate::driver::sink::destination;
+use crate::storage::sink::store::destination;
 use crate::storage::source::failure::printable;
 use crate::storage::source::roots::{RootSpec, RootTarget, source_roots};
 

@@ -1,45 +1,36 @@
 //! The sink of a dry run: it looks at the destination, says what a copy would change there, and changes nothing.
 //!
 //! In: announcements. Out: for each entry what a copy would do with it, told to the source and to whoever watches this end.
-//! Invariants: nothing at the destination is made or changed ([`crate::storage::sink::looker`]), and no job is taken or looked at;
+//! Invariants: nothing at the destination is made or changed ([`Looks`]), and no job is taken or looked at;
 //! memory is bounded by the entries that may be open, whoever announces them.
 //! What lies in directories that are the user's own and closed to him a copy would look at, having opened them: here it is counted
 //! as skipped, and told in one line.
 //! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::convert::Infallible;
+use std::iter;
+use std::sync::atomic::AtomicU64;
 
-use crossbeam_channel::{RecvTimeoutError, unbounded};
 use haul_core::change::Change;
 use haul_core::entry::{EntryKind, Name};
-use haul_core::ids::{DirId, Generation};
+use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
+use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, link_end, other_end};
 use haul_core::wire::{
-    Announced, DoneItem, Failure, FileState, Hello, Message, NotKept, Outcome, Policy, ROOTS_MAX, SourceRoot,
-    Stage,
+    Agreed, Announced, DoneItem, Failure, FileState, Message, NotKept, Outcome, Policy, ROOTS_MAX,
 };
-use rustix::io::Errno;
 
-use super::choices::{Choices, InWords};
-use super::sink::{SinkRequest, destination, path_of, unopened, unwritable, was_asked};
-use super::streams::Lines;
-use super::{
-    Clock, EPOCH, Heard, Kind, Links, Pulse, Report, SETUP_MAX, TICK, Tally, Watch, agree, exchange_reports,
-    hello, protocol,
-};
-use crate::api::UNSEEN;
+use super::hello::Opening;
+use super::session::{self, Closing, End, User};
+use super::sink::{SinkRequest, hear, path_of, store_of};
+use super::{Kind, Links, Report, Watch, end_report, protocol};
+use crate::api::{Knob, Progress, UNSEEN};
 use crate::job::Role;
-use crate::meter::Meter;
-use crate::storage::Post;
-use crate::storage::null::NULL;
-use crate::storage::place::PlaceError;
-use crate::storage::sink::Foreseen;
-use crate::storage::sink::looker::{Looker, dir_stands, special_stands};
-use crate::transport::rejoin::Joins;
-use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream};
+use crate::storage::Stuck;
+use crate::storage::store::{Coming, Foreseen, Looks, dir_stands, special_stands};
+use crate::transport::Link;
 
 /// A directory that is not over.
 struct Dir {
@@ -51,126 +42,159 @@ struct Dir {
     outcome: Outcome,
 }
 
-/// What was agreed with the source.
-struct Agreed {
-    looker: Looker,
-    policy: Policy,
+/// Runs the sink end of a dry run.
+pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {
+    session::run::<Dry>(links, request, watch)
 }
 
-struct Dry<'a> {
-    request: &'a SinkRequest,
-    watch: &'a Watch,
-    ours: Hello,
-    roots: Vec<SourceRoot>,
-    /// `None`: the source did not say yet what will come.
-    agreed: Option<Agreed>,
+type Session<'a> = session::Session<'a, Infallible>;
+
+struct Dry {
+    looker: Box<dyn Looks>,
+    policy: Policy,
     dirs: HashMap<DirId, Dir>,
     /// Parent and name of each of them.
     places: HashMap<DirId, (DirId, Name)>,
-    tally: Tally,
     /// Entries in directories that a copy would open to us.
     unseen: u64,
     /// Unchanged files of which a copy would bring mode or owner up to date.
     amended: u64,
     /// What a copy would not keep of who entries belong to.
     foreseen: Foreseen,
-    choices: Choices,
+    /// It is over.
+    end: Option<SessionEnd>,
+    /// Data streams of the start, over which nothing comes.
+    _data: Vec<(StreamId, Link)>,
 }
 
-/// Runs the sink end of a dry run.
-pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {
-    let (sender, mailbox) = unbounded();
-    let post: Post<ControlEvent> = Arc::new(move |event| drop(sender.send(event)));
-    let mut control = match ControlStream::spawn(links.control, EPOCH, post) {
-        Ok(control) => control,
-        Err(e) => return Report::failed(protocol(e.to_string()), watch),
-    };
-    let ours = hello(links.session, links.protection, request.memory, links.streams);
-    control.send(Message::Hello(ours.clone()));
-    let mut dry = Dry::new(request, watch, ours);
-    let mut pulse = Pulse::new();
-    let begun = Instant::now();
-    let end = loop {
-        match mailbox.recv_timeout(TICK) {
-            Ok(event) => {
-                event.taken(&control);
-                match event {
-                    ControlEvent::Message(message) => {
-                        pulse.heard();
-                        match dry.handle(message, &control) {
-                            Ok(None) => {}
-                            Ok(Some(end)) => break end,
-                            Err(failure) => break SessionEnd::Failed(failure),
-                        }
-                    }
-                    ControlEvent::Lost { why, .. } => break SessionEnd::Failed(protocol(why)),
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                break SessionEnd::Failed(protocol("the control stream is gone"));
-            }
-        }
-        if let Err(text) = pulse.beat(&control) {
-            break SessionEnd::Failed(protocol(text));
-        }
-        if dry.agreed.is_none() && begun.elapsed() >= SETUP_MAX {
-            break SessionEnd::Failed(protocol("the other end did not answer in time during the set-up"));
-        }
-        if watch.control.stopped() {
-            control.send(Message::Stopped);
-            break SessionEnd::Stopped;
-        }
-    };
-    let mut own = super::end_report(&Meter::default(), &links.strays, 0, 0);
-    own.amended = dry.amended;
-    let lost = dry.foreseen.lost();
-    own.not_kept[NotKept::Owner as usize] = lost.owner;
-    own.not_kept[NotKept::SetId as usize] = lost.setid;
-    if let SessionEnd::Failed(failure) = &end {
-        control.send(Message::Abort(failure.clone()));
-    }
-    let chosen: InWords = dry.unseen().into_iter().collect();
-    dry.choices.finish(&chosen, &control, watch);
+impl End for Dry {
+    const ROLE: Role = Role::Sink;
+    const KNOBS: &'static [Knob] = &[];
+    const STEERED: bool = false;
     // A dry run is short: what is lost is not joined again.
-    let mut lines = Lines::start(Joins::Never, EPOCH, [], 0, Duration::ZERO, Arc::new(|_| {}));
-    let lines = Some((&mut lines, Clock::new()));
-    let choices = &dry.choices;
-    let pick = |event| {
-        if let ControlEvent::Message(message) = &event {
-            choices.hear(message);
+    const REJOINS: bool = false;
+    type Request = SinkRequest;
+    type Setup = (Box<dyn Looks>, Policy, Option<Name>);
+    type Own = Infallible;
+    type Feed = ();
+
+    fn set_up(
+        opening: &Opening<'_, Infallible>,
+        request: &SinkRequest,
+    ) -> Result<(Agreed, Self::Setup), Failure> {
+        let (agreed, roots, policy) = hear(opening, request)?;
+        let coming = Coming { roots: &roots, policy, what: &request.what };
+        let (looker, rename) = store_of(request)?.look(&coming)?;
+        Ok((agreed, (looker, policy, rename)))
+    }
+
+    fn start(
+        session: &mut Session<'_>,
+        data: Vec<(StreamId, Link)>,
+        _: &SinkRequest,
+        (looker, policy, rename): Self::Setup,
+    ) -> Result<Dry, Failure> {
+        session.user.tally.renamed = rename.is_some();
+        session.other.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
+        Ok(Dry { _data: data, ..Dry::new(looker, policy) })
+    }
+
+    fn act(&mut self, _: &mut Session<'_>) -> Option<SessionEnd> {
+        self.end.take()
+    }
+
+    fn steer(&mut self, _: &mut Session<'_>) {}
+
+    fn next_deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn handle(&mut self, own: Infallible, _: &mut Session<'_>) {
+        match own {}
+    }
+
+    fn hear(&mut self, message: Message, session: &mut Session<'_>) {
+        if self.end.is_none() {
+            self.end = self
+                .take_message(message, session)
+                .unwrap_or_else(|failure| Some(SessionEnd::Failed(failure)));
         }
-        Some(Heard::Control(event))
-    };
-    let far = exchange_reports(&mailbox, &mut control, lines, || false, own, (None, watch.is_near()), pick);
-    Report {
-        end,
-        tally: dry.tally,
-        own,
-        far,
-        processors: [None; 2],
-        resumed: false,
-        kept: 0,
-        chosen: dry.choices.both(chosen, watch),
-        unwell: super::nobody_unwell(),
+    }
+
+    fn handle_stream(&mut self, _: (StreamId, SessionEpoch), link: Link, _: &mut Session<'_>) {
+        (link.closer)();
+    }
+
+    fn tick(&mut self, _: Time, _: &mut Session<'_>) {}
+
+    fn control_lost(&mut self, text: &str) {
+        self.end.get_or_insert_with(|| SessionEnd::Failed(protocol(text)));
+    }
+
+    fn stop(&mut self, session: &mut Session<'_>) {
+        session.other.send(Message::Stopped);
+        self.end = Some(SessionEnd::Stopped);
+    }
+
+    fn payload(&self) -> u64 {
+        0
+    }
+
+    fn streams(&self) -> usize {
+        0
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        Vec::new()
+    }
+
+    fn progress(&self, _: &Session<'_>) -> Option<Progress> {
+        None
+    }
+
+    fn targets(&self) -> impl Iterator<Item = TargetState> {
+        iter::empty()
+    }
+
+    fn unwell(&self) -> impl Iterator<Item = (TargetId, Health)> {
+        iter::empty()
+    }
+
+    fn name_of(&self, target: TargetId) -> String {
+        target.to_string()
+    }
+
+    fn finish(
+        &mut self,
+        session: &mut Session<'_>,
+        how: &SessionEnd,
+        _: &SinkRequest,
+        strays: &AtomicU64,
+    ) -> Closing {
+        let mut own = end_report(&session.meter, strays, 0, 0);
+        own.amended = self.amended;
+        let lost = self.foreseen.lost();
+        own.not_kept[NotKept::Owner as usize] = lost.owner;
+        own.not_kept[NotKept::SetId as usize] = lost.setid;
+        if let SessionEnd::Failed(failure) = how {
+            session.other.send(Message::Abort(failure.clone()));
+        }
+        Closing { own, chosen: self.unseen().into_iter().collect(), resumed: false, kept: 0 }
     }
 }
 
-impl<'a> Dry<'a> {
-    fn new(request: &'a SinkRequest, watch: &'a Watch, ours: Hello) -> Dry<'a> {
+impl Dry {
+    fn new(looker: Box<dyn Looks>, policy: Policy) -> Dry {
         Dry {
-            request,
-            watch,
-            ours,
-            roots: Vec::new(),
-            agreed: None,
+            looker,
+            policy,
             dirs: HashMap::new(),
             places: HashMap::new(),
-            tally: Tally::default(),
             unseen: 0,
             amended: 0,
             foreseen: Foreseen::by_this_user(),
-            choices: Choices::new(false),
+            end: None,
+            _data: Vec::new(),
         }
     }
 
@@ -187,34 +211,32 @@ impl<'a> Dry<'a> {
 
     /// What becomes of an entry that could not be looked at, and is in `parent`.
     fn without_a_look(&mut self, parent: DirId, failure: Failure) -> Ended {
-        let closed = self.agreed.as_ref().is_some_and(|agreed| agreed.looker.is_closed(parent));
+        let closed = self.looker.is_closed(parent);
         self.unseen += u64::from(closed);
         if closed { Ended::Skipped } else { Ended::Failed(failure) }
     }
 
-    fn handle(&mut self, message: Message, control: &ControlHandle) -> Result<Option<SessionEnd>, Failure> {
+    fn take_message(
+        &mut self,
+        message: Message,
+        session: &mut Session<'_>,
+    ) -> Result<Option<SessionEnd>, Failure> {
+        let Session { other, user, .. } = session;
         match message {
-            Message::Hello(theirs) => {
-                let agreed = agree(&self.ours, &theirs)?;
-                self.choices = Choices::new(agreed.choices);
-            }
-            message if self.choices.takes(&message) => self.choices.hear(&message),
-            Message::SourceRoots(part) => self.take_roots(part)?,
-            Message::Sources { roots, policy } => {
-                self.take_roots(roots)?;
-                let rename = self.begin(policy)?;
-                control.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
+            Message::SourceRoots(_) | Message::Sources { .. } => {
+                let text = format!("the other end names its sources twice, or more than {ROOTS_MAX}");
+                return Err(protocol(text));
             }
             Message::Announce(entries) => {
                 let (mut states, mut done) = (Vec::new(), Vec::new());
                 for entry in entries {
-                    self.take(entry, &mut states, &mut done)?;
+                    self.take(entry, user, &mut states, &mut done)?;
                 }
                 if !states.is_empty() {
-                    control.send(Message::State(states));
+                    other.send(Message::State(states));
                 }
                 if !done.is_empty() {
-                    control.send(Message::Done(done));
+                    other.send(Message::Done(done));
                 }
             }
             Message::DirEnd(dirs) => {
@@ -226,78 +248,34 @@ impl<'a> Dry<'a> {
                     self.finish(dir, &mut done);
                 }
                 if !done.is_empty() {
-                    control.send(Message::Done(done));
+                    other.send(Message::Done(done));
                 }
             }
-            Message::Trouble { path, failure } => self.tally.fail(self.watch, path.to_vec(), &failure),
+            Message::Trouble { path, failure } => user.tally.fail(user.watch, path.to_vec(), &failure),
             Message::End(_) => {
-                control.send(Message::Complete);
+                other.send(Message::Complete);
                 return Ok(Some(SessionEnd::Complete));
             }
             Message::Stop { .. } => {
-                control.send(Message::Stopped);
+                other.send(Message::Stopped);
                 return Ok(Some(SessionEnd::Stopped));
             }
-            Message::Ping(n) => control.send(Message::Pong(n)),
+            Message::Ping(n) => other.send(Message::Pong(n)),
             Message::Abort(failure) => return Err(failure),
             _ => {}
         }
         Ok(None)
     }
 
-    fn take_roots(&mut self, mut part: Vec<SourceRoot>) -> Result<(), Failure> {
-        if self.agreed.is_some() || self.roots.len() + part.len() > ROOTS_MAX {
-            return Err(protocol(format!("the other end names its sources twice, or more than {ROOTS_MAX}")));
-        }
-        self.roots.append(&mut part);
-        Ok(())
-    }
-
-    /// Looks at the destination as a copy would, up to the point where that would make something.
-    fn begin(&mut self, policy: Policy) -> Result<Option<Name>, Failure> {
-        was_asked(self.request, &self.roots, policy)?;
-        let request = self.request;
-        let misused = |e: PlaceError| Failure { stage: Stage::Usage, errno: 0, text: e.to_string().into() };
-        request.destination.fits(Role::Sink).map_err(misused)?;
-        let (looker, rename) = match *request.destination.scheme() == NULL {
-            true => (Looker::at_nothing(), None),
-            false => {
-                let typed = request.destination.as_file().map_err(misused)?;
-                let (root, rename) = destination(typed, &self.roots, request.home.as_deref())?;
-                let looker = Looker::open(&root)?;
-                let failed =
-                    |errno| Failure { stage: Stage::Open, errno, text: "create a file there".into() };
-                // As a copy has it: only the last component of a new destination is made for a single file, and one in which
-                // nothing can be written is told at the start.
-                if rename.is_some() && looker.is_nothing() {
-                    return Err(unopened(
-                        failed(Errno::NOENT.raw_os_error()),
-                        typed,
-                        &root,
-                        rename.is_some(),
-                    ));
-                }
-                if let Some(errno) = looker.denies_files().filter(|_| request.state_dir.is_none()) {
-                    return Err(unwritable(failed(errno.raw_os_error()), &root, None));
-                }
-                (looker, rename)
-            }
-        };
-        self.tally.renamed = rename.is_some();
-        self.agreed = Some(Agreed { looker, policy });
-        Ok(rename)
-    }
-
     /// Says what would become of an entry.
     fn take(
         &mut self,
         entry: Announced,
+        user: &mut User<'_>,
         states: &mut Vec<(haul_core::ids::FileId, Generation, FileState)>,
         done: &mut Vec<DoneItem>,
     ) -> Result<(), Failure> {
-        let Some(Agreed { looker, policy }) = &self.agreed else {
-            return Err(protocol("an entry came before its sources"));
-        };
+        let (looker, policy) = (&self.looker, &self.policy);
         let Announced { id, generation, parent, name, meta, kind } = entry;
         let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
         let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
@@ -332,8 +310,8 @@ impl<'a> Dry<'a> {
                     }
                 };
                 let path = || at(&self.places);
-                self.tally.count(
-                    self.watch,
+                user.tally.count(
+                    user.watch,
                     Kind::File,
                     &end,
                     (None, change),
@@ -368,7 +346,7 @@ impl<'a> Dry<'a> {
                     _ => DoneItem { id, generation, outcome: Outcome::Done { root: None, change } },
                 });
                 let path = || at(&self.places);
-                self.tally.count(self.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
+                user.tally.count(user.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
             }
             EntryKind::Dir => {
                 let dir = id.as_dir();
@@ -394,7 +372,7 @@ impl<'a> Dry<'a> {
                     _ => Outcome::Done { root: None, change },
                 };
                 let path = || at(&self.places);
-                self.tally.count(self.watch, Kind::Dir, &end, (None, change), 0, path, || None);
+                user.tally.count(user.watch, Kind::Dir, &end, (None, change), 0, path, || None);
                 if let Some(above) = self.dirs.get_mut(&parent) {
                     above.open += 1;
                 }
@@ -410,9 +388,7 @@ impl<'a> Dry<'a> {
         while self.dirs.get(&dir).is_some_and(|open| open.ended && open.open == 0) {
             let Some(Dir { parent, outcome, .. }) = self.dirs.remove(&dir) else { return };
             self.places.remove(&dir);
-            if let Some(agreed) = &self.agreed {
-                agreed.looker.forget(dir);
-            }
+            self.looker.forget(dir);
             done.push(DoneItem { id: dir.as_file(), generation: Generation(0), outcome });
             if let Some(above) = self.dirs.get_mut(&parent) {
                 above.open -= 1;
@@ -452,8 +428,12 @@ fn plan(
 mod tests {
     use haul_core::entry::{Meta, Timestamp};
     use haul_core::ids::FileId;
+    use haul_core::wire::SourceRoot;
 
-    use super::super::tests::{MEMORY, sink_request};
+    use crate::storage::place::Place;
+    use crate::storage::store::Destination;
+    use crate::storage::stores;
+
     use super::*;
 
     /// Goal: what stands in a file's place is treated as a copy treats it: a link gives way, a device or the like only with
@@ -479,16 +459,29 @@ mod tests {
         }
     }
 
+    /// A destination at which nothing stands.
+    fn nothing_there() -> Box<dyn Looks> {
+        let place = Place::file(b"/nonexistent/dst");
+        let to = Destination { place: &place, home: None, state: None };
+        let policy = super::super::policy(&Default::default());
+        let coming =
+            Coming { roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }], policy, what: "" };
+        stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
+    }
+
+    /// What two ends of this version agree on.
+    fn agreed() -> Agreed {
+        let ours = super::super::hello::hello([0; 16], Default::default(), 8 << 20, 1);
+        haul_core::wire::negotiate(&ours, &ours).expect("alike")
+    }
+
     /// Goal: a dry run keeps what is open of a tree, and no more; a source that never ends a directory is refused.
     /// Method: directories, each in the one before, that end as they come; then as many as may be, which never end.
     #[test]
     fn memory_does_not_grow_with_the_tree() {
-        let request = sink_request(std::path::Path::new("/nonexistent/dst"));
         let watch = Watch::silent();
-        let ours = hello([0; 16], Default::default(), MEMORY, 1);
-        let mut dry = Dry::new(&request, &watch, ours);
-        let policy = super::super::policy(&Default::default());
-        dry.agreed = Some(Agreed { looker: Looker::at_nothing(), policy });
+        let mut user = User::new::<Dry>(&watch, &agreed());
+        let mut dry = Dry::new(nothing_there(), super::super::policy(&Default::default()));
         let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
         let entry = |n: u64, parent| {
             let name = Name::new(format!("d{n}").as_bytes()).expect("legal");
@@ -497,7 +490,7 @@ mod tests {
         };
         let (mut states, mut done) = (Vec::new(), Vec::new());
         for n in 1..=5_000 {
-            dry.take(entry(n, DirId::ROOT), &mut states, &mut done).expect("taken");
+            dry.take(entry(n, DirId::ROOT), &mut user, &mut states, &mut done).expect("taken");
             dry.dirs.get_mut(&DirId(n)).expect("open").ended = true;
             dry.finish(DirId(n), &mut done);
         }
@@ -506,9 +499,9 @@ mod tests {
         let last = first + u64::from(ENTRIES_MAX);
         for n in first..last {
             let parent = if n == first { DirId::ROOT } else { DirId(n - 1) };
-            dry.take(entry(n, parent), &mut states, &mut done).expect("taken");
+            dry.take(entry(n, parent), &mut user, &mut states, &mut done).expect("taken");
         }
-        assert!(dry.take(entry(last, DirId(last - 1)), &mut states, &mut done).is_err());
+        assert!(dry.take(entry(last, DirId(last - 1)), &mut user, &mut states, &mut done).is_err());
         // They end from below, all at once.
         (first..last).for_each(|n| dry.dirs.get_mut(&DirId(n)).expect("open").ended = true);
         dry.finish(DirId(last - 1), &mut done);

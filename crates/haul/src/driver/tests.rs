@@ -42,6 +42,7 @@ mod links;
 mod mutate;
 mod rejoin;
 mod roots;
+mod stores;
 mod tables;
 mod turns;
 

@@ -17,10 +17,12 @@ use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::io::IoMode;
+use haul_core::journal::Replayed;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{
     BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
 };
+use haul_core::transfer::source::Lies;
 use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
 
 use super::io::lanes::{LaneConfig, Lanes, Transfer, TransferDone};
@@ -29,8 +31,14 @@ use super::io::{IoFile, IoKind, Target};
 use super::knobs::{depth_of, lanes_of};
 use super::owed::Owed;
 use super::place::{Form, Place, Rest, Scheme, read_path};
-use super::source::READERS_MAX;
-use super::walk::WalkItem;
+use super::sink::looker::Looker;
+use super::source::{READERS_MAX, ReadConfig};
+use super::store::{
+    Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Reading, SinkStore, SourceNames,
+    SourceParts, SourceStore, Sources, Waiting, Writing, begin_journal, names_of,
+};
+use super::targets::Targets;
+use super::walk::{Walk, WalkItem};
 use super::{Post, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceEngine, SourceJob, Stuck};
 use crate::digest;
 use crate::meter::Meter;
@@ -48,6 +56,8 @@ pub static NULL: Scheme = Scheme {
     alone: true,
     keeps: false,
     read: |rest| if rest.is_empty() { read_path(rest) } else { read_size(rest) },
+    open_source: Some(made),
+    open_sink: Some(|_| Ok(Box::new(Nowhere))),
 };
 
 /// Zeroes that are filled in.
@@ -59,7 +69,17 @@ pub static ZERO: Scheme = Scheme {
     alone: true,
     keeps: false,
     read: read_size,
+    open_source: Some(made),
+    open_sink: None,
 };
+
+/// The made-up file that a place is.
+fn made(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    let made = sources.places.first().and_then(Made::of);
+    let made =
+        made.ok_or_else(|| Failure { stage: Stage::Usage, errno: 0, text: "it has no size".into() })?;
+    Ok(Box::new(made))
+}
 
 /// A size as people write it, or in bytes; its path is the latter.
 fn read_size(rest: &[u8]) -> Result<Rest, String> {
@@ -136,6 +156,8 @@ pub struct MadeEngine {
     post: Post<SourceCompletion>,
     /// Lanes and depth at the start.
     started: (usize, usize),
+    /// How it is read, as it began and as it is now.
+    reading: [ReadConfig; 2],
 }
 
 impl MadeEngine {
@@ -145,11 +167,13 @@ impl MadeEngine {
     /// The system gives no thread.
     pub fn start(
         made: Made,
-        kind: DigestKind,
-        config: LaneConfig,
+        reading: ReadConfig,
+        object_size: u32,
         meter: Arc<Meter>,
         post: Post<SourceCompletion>,
     ) -> std::io::Result<MadeEngine> {
+        let (kind, readers) = (reading.digest, reading.readers);
+        let config = lane_config(2 * readers, readers, object_size);
         let depth = config.engine.depth;
         let started = (config.lanes, config.depth);
         let hashing = meter.clone();
@@ -168,7 +192,7 @@ impl MadeEngine {
             one_writer: false,
             name: format!("{}://", scheme.name).into(),
         });
-        Ok(MadeEngine { made, digest: kind, file, lanes, post, started })
+        Ok(MadeEngine { made, digest: kind, file, lanes, post, started, reading: [reading.clone(), reading] })
     }
 
     /// The hash of `len` zeroes.
@@ -282,10 +306,18 @@ impl SourceEngine for MadeEngine {
 
     fn set_width(&mut self, width: Option<u16>) -> u16 {
         let (lanes, depth) = self.started;
+        let asked = width;
         let width = width.map_or(lanes, usize::from).clamp(1, READERS_MAX);
+        let [began, now] = &mut self.reading;
+        *now = asked.map_or_else(|| began.clone(), |_| began.with_width(width as u16));
         self.lanes.use_lanes(lanes_of(lanes, width, lanes));
         self.lanes.set_depth(depth_of(depth, width, lanes));
         width as u16
+    }
+
+    fn reads_max(&self, object_size: u32) -> (u32, u32) {
+        let [_, now] = &self.reading;
+        (now.reads_max(object_size), now.reads_total(object_size))
     }
 
     fn stuck(&self) -> Vec<Stuck> {
@@ -373,13 +405,113 @@ impl SinkEngine for NullSink {
         Vec::new()
     }
 
+    fn fixed(&self) -> Option<&'static str> {
+        Some("null:// has no writers")
+    }
+
     fn report(&self) -> Vec<(String, String)> {
         vec![("sink storage".into(), "none (what arrives is checked and forgotten)".into())]
     }
 }
 
+/// What null:// and zero:// are: no names, no directories, nothing that lasts.
+const CAPABILITIES: Capabilities = Capabilities {
+    links: false,
+    durable: Durable::Nothing,
+    append: false,
+    journal: false,
+    directories: Directories::None,
+    ..Capabilities::POSIX
+};
+
+impl SourceStore for Made {
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn roots(&self) -> Result<Vec<SourceRoot>, Failure> {
+        Ok(vec![self.root()])
+    }
+
+    fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
+        let Reading { agreed, readers, storage, memory, object_size, meter, post, .. } = reading;
+        let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
+        let engine = MadeEngine::start(*self, config, object_size, meter, post).map_err(|e| {
+            let text = format!("starting the reading threads: {e}");
+            Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+        })?;
+        let names = MadeNames { name: self.name(), targets: Targets::new() };
+        let walk = Walk::of(self.walk(object_size));
+        Ok(SourceParts { names: Arc::new(names), engine: Box::new(engine), walk })
+    }
+}
+
+/// What is known of the one file.
+struct MadeNames {
+    name: Name,
+    targets: Targets,
+}
+
+impl SourceNames for MadeNames {
+    fn path_of(&self, _: FileId) -> Vec<u8> {
+        self.name.as_bytes().to_vec()
+    }
+    fn origin_of(&self, _: FileId) -> Option<(Vec<u8>, Fingerprint)> {
+        None
+    }
+    fn lies(&self, _: FileId) -> Lies {
+        Lies::At(TargetId(0))
+    }
+    fn targets(&self) -> &Targets {
+        &self.targets
+    }
+}
+
+/// `null://` as a destination: whatever comes is checked and forgotten.
+pub struct Nowhere;
+
+impl SinkStore for Nowhere {
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn claim(self: Box<Self>, coming: &Coming<'_>, _: &dyn Waiting) -> Result<Claimed, Failure> {
+        let (epoch, tag) = (0, 0);
+        let (_, resume) =
+            begin_journal(Replayed::default(), ([0; 16], 0), (epoch, tag), coming.policy.durable);
+        Ok(Claimed {
+            job: Box::new(Nobodys),
+            resume,
+            epoch,
+            tag,
+            wait: false,
+            rename: None,
+            resumed: false,
+            names: names_of(coming.roots, None),
+            found: Vec::new(),
+        })
+    }
+
+    fn look(self: Box<Self>, _: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
+        Ok((Box::new(Looker::at_nothing()), None))
+    }
+}
+
+/// A job that nobody can take away, for it keeps nothing.
+struct Nobodys;
+
+impl HeldJob for Nobodys {
+    fn start(&mut self, writing: Writing) -> Result<Box<dyn SinkEngine>, Failure> {
+        Ok(Box::new(NullSink::new(writing.post)))
+    }
+    fn set_ends(&self, _: bool) {}
+    fn set_yields(&self, _: bool) {}
+    fn finish(&self) {}
+    fn leave(&self) {}
+}
+
 /// How the lanes of a made-up source work.
-pub fn lane_config(depth: usize, lanes: usize, request_size: u32) -> LaneConfig {
+fn lane_config(depth: usize, lanes: usize, request_size: u32) -> LaneConfig {
     use super::io::EngineConfig;
     use crate::job::EngineName;
     LaneConfig {

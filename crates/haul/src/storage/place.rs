@@ -7,10 +7,12 @@
 
 use std::fmt;
 
+use haul_core::wire::Failure;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::SCHEMES;
+use super::store::{Destination, SinkStore, SourceStore, Sources};
 use crate::escape;
 use crate::job::{PathBytes, Role};
 
@@ -33,7 +35,15 @@ pub struct Scheme {
     pub keeps: bool,
     /// Reads what stands behind the slashes, or behind the server.
     pub read: fn(&[u8]) -> Result<Rest, String>,
+    /// The store that such sources, or such a destination, lie in; `None`: as the forms say.
+    pub open_source: Option<OpenSource>,
+    pub open_sink: Option<OpenSink>,
 }
+
+/// Finds sources of one scheme.
+pub type OpenSource = fn(&Sources<'_>) -> Result<Box<dyn SourceStore>, Failure>;
+/// Names a destination of one scheme.
+pub type OpenSink = fn(&Destination<'_>) -> Result<Box<dyn SinkStore>, Failure>;
 
 /// How a place is written.
 pub struct Form {
@@ -60,6 +70,8 @@ pub static FILE: Scheme = Scheme {
     alone: false,
     keeps: true,
     read: read_path,
+    open_source: Some(super::source::store::open),
+    open_sink: Some(super::sink::store::open),
 };
 
 const PATH: Form = Form { written: "PATH", example: "dir/file", sized: false };
@@ -358,6 +370,8 @@ mod tests {
         alone: false,
         keeps: true,
         read: read_path,
+        open_source: None,
+        open_sink: None,
     };
 
     /// Goal: every entry is one that words can name: its name is a scheme and its own, its examples are places of it and fit.

@@ -8,7 +8,8 @@
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
 //! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
-//! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us).
+//! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place` (a
+//! destination that cannot be used, in words), `store` (all of it behind the seam of stores).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
 //! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
@@ -42,8 +43,10 @@ mod mode;
 pub mod names;
 pub mod ours;
 pub mod owner;
+mod place;
 pub mod places;
 pub mod space;
+pub(crate) mod store;
 pub mod stripes;
 mod syncs;
 pub mod tree;

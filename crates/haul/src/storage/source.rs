@@ -62,6 +62,7 @@ mod open;
 mod read;
 pub mod roots;
 pub(in crate::storage) mod stat;
+pub mod store;
 pub mod tree;
 mod version;
 
@@ -84,6 +85,8 @@ pub struct ReadEngine {
     objects: Arc<Objects>,
     shared: Arc<Shared>,
     config: ReadConfig,
+    /// The same at the width that it has now.
+    now: ReadConfig,
 }
 
 impl ReadEngine {
@@ -131,7 +134,7 @@ impl ReadEngine {
             let shared = shared.clone();
             Crew::start(crew_config, make, move |reader, turn, job| serve(reader, turn, job, &shared))?
         };
-        Ok(ReadEngine { crew, objects, shared, config })
+        Ok(ReadEngine { crew, objects, shared, now: config.clone(), config })
     }
 }
 
@@ -182,12 +185,21 @@ impl SourceEngine for ReadEngine {
 
     fn set_width(&mut self, width: Option<u16>) -> u16 {
         let started = self.config.readers.clamp(1, READERS_MAX);
+        let asked = width;
         let width = width.map_or(started, usize::from).clamp(1, READERS_MAX);
+        self.now = match asked {
+            None => self.config.clone(),
+            Some(_) => self.config.with_width(width as u16),
+        };
         self.crew.set_threads(width);
         let LaneConfig { depth, lanes, .. } = self.config.knobs().lanes;
         self.objects.lanes().use_lanes(lanes_of(lanes, width, started));
         self.objects.lanes().set_depth(depth_of(depth, width, started));
         width as u16
+    }
+
+    fn reads_max(&self, object_size: u32) -> (u32, u32) {
+        (self.now.reads_max(object_size), self.now.reads_total(object_size))
     }
 
     fn stuck(&self) -> Vec<Stuck> {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Made, Phase, kept};
+use super::file::{File, Made, Mark, Marks, Phase, kept};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
@@ -21,7 +21,9 @@ impl Sink {
     pub(super) fn handle_announce(&mut self, entries: Vec<Announced>) {
         let (mut lookups, mut made, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
-            if self.files.len() + self.links.len() + self.dirs.len() > self.config.entries_max as usize {
+            if self.files.len() + self.links.len() + self.dirs.len()
+                > self.config.agreed.limits.entries as usize
+            {
                 return self.violation("more entries announced than the limit that was agreed");
             }
             let is_file = matches!(entry.kind, EntryKind::File { .. });
@@ -81,10 +83,10 @@ impl Sink {
                     if let Some(targets) = &mut self.targets {
                         targets.set_object(credit_cost(len));
                     }
-                    if sparse && !self.config.holes {
+                    if sparse && !self.config.agreed.holes {
                         return self.violation("a sparse file, which this session was not to have");
                     }
-                    if striped && !self.config.layouts {
+                    if striped && !self.config.agreed.layouts {
                         return self.violation("a striped file, of which this session was not to know");
                     }
                     if again {
@@ -111,9 +113,13 @@ impl Sink {
                         fingerprint,
                         object_size,
                         phase: Phase::Looking,
-                        digest: SubtreeSet::new(self.config.digest, fingerprint.size),
-                        durable: kept(self.config.digest, fingerprint.size),
-                        expected: kept(self.config.digest, fingerprint.size),
+                        marks: Marks::default()
+                            .with(Mark::WaitsJournal, again)
+                            .with(Mark::WaitsMap, sparse)
+                            .with(Mark::WaitsLayout, striped),
+                        digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
+                        durable: kept(self.config.agreed.digest, fingerprint.size),
+                        expected: kept(self.config.agreed.digest, fingerprint.size),
                         check_next: 0,
                         checks: 0,
                         wrong: Vec::new(),
@@ -121,26 +127,17 @@ impl Sink {
                         written: Vec::new(),
                         found: None,
                         change: Change::NEW,
-                        has_temp: false,
                         claimed: None,
-                        journaled: false,
                         // A crash must not leave the new temporary under an old promise.
-                        waits_journal: again,
-                        waits_map: sparse,
-                        waits_layout: striped,
                         striping: None,
                         map_parts: Vec::new(),
-                        in_commit: false,
                         writes: 0,
                         pass_max: 0,
                         sealed: None,
                         slot: None,
                         adopt,
-                        in_epoch: false,
-                        broken: false,
                         made: Made::No,
                         places: None,
-                        told: false,
                         set: None,
                         damaged: 0,
                     };
@@ -195,7 +192,7 @@ impl Sink {
             Some(partial)
                 if partial.fingerprint.same_content(fingerprint)
                     && partial.map == map
-                    && partial.subtrees.kind() == self.config.digest
+                    && partial.subtrees.kind() == self.config.agreed.digest
                     // A second entry of one name must not write into the temporary of the first.
                     && self.adopting.insert(*path) =>
             {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::file::{File, Phase};
+use super::file::{File, Mark, Phase};
 use super::{Sink, SinkAction};
 use crate::digest::{Cv, Subtree};
 use crate::ids::{FileId, Generation, Time};
@@ -71,7 +71,7 @@ impl Sink {
 
     /// Bytes of unfinished files that the journal promises: where a resume begins.
     pub fn kept(&self) -> u64 {
-        let promised = self.files.values().filter(|file| file.journaled);
+        let promised = self.files.values().filter(|file| file.is(Mark::Journaled));
         promised.fold(0, |sum, file| {
             sum.saturating_add(file.durable.covered()).saturating_add(file.expected.covered())
         })
@@ -129,7 +129,7 @@ impl Sink {
             };
             file.checks += 1;
             self.checks.in_flight += 1;
-            let (file, kind) = (file.sink_file(id), self.config.digest);
+            let (file, kind) = (file.sink_file(id), self.config.agreed.digest);
             self.actions.push_back(SinkAction::Submit(SinkOp::Check { file, kind, ranges }));
         }
     }
@@ -180,7 +180,7 @@ impl Sink {
             // The journal hears of what is left under a new slot.
             file.slot = None;
         }
-        file.in_epoch = true;
+        file.mark(Mark::InEpoch);
         self.epochs.add_dirty(id, 0, now);
         self.try_complete(id);
     }

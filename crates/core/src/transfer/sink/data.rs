@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::file::{File, Made, Phase};
+use super::file::{File, Made, Mark, Phase};
 use super::{Sink, SinkAction};
 use crate::digest::{Subtree, SubtreeSet, subtrees};
 use crate::ids::{BufferId, Class, FileId, StreamId, Time};
@@ -138,7 +138,7 @@ impl Sink {
             true => (&mut self.deferred_small, &self.files),
             false => (&mut self.deferred, &self.files),
         };
-        let opens = |entry: &DataEntry| files.get(&entry.id).is_none_or(|file| !file.has_temp);
+        let opens = |entry: &DataEntry| files.get(&entry.id).is_none_or(|file| !file.is(Mark::HasTemp));
         // A part of it is being written: the rest comes behind that.
         let busy = |frame: &Frame| frame.buffer.is_some_and(|buffer| self.in_parts.contains(&buffer));
         let ready = |frame: &Frame| {
@@ -177,7 +177,9 @@ impl Sink {
             let early = match self.files.get(&entry.id) {
                 None => entry.id > self.announced_max,
                 Some(file) => {
-                    file.generation < entry.generation || file.phase == Phase::Looking || file.waits_layout
+                    file.generation < entry.generation
+                        || file.phase == Phase::Looking
+                        || file.is(Mark::WaitsLayout)
                 }
             };
             if early || self.waits_for_place(entry.id) {
@@ -205,7 +207,7 @@ impl Sink {
             // A whole file is one object; over parts that are being written it could only be somebody's trick. (What an earlier
             // run left of it, in shorter objects, is written over.)
             let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
-            if !fits(file, entry) || over_parts || entry.digest != self.config.digest {
+            if !fits(file, entry) || over_parts || entry.digest != self.config.agreed.digest {
                 self.violation("an object that does not fit its file");
                 break;
             }
@@ -225,14 +227,15 @@ impl Sink {
             self.confirm(entry.id);
             let full = self.files_open >= open_max;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
-            if full && !file.has_temp && !haul_mutant::removed("files-open-max") {
+            if full && !file.is(Mark::HasTemp) && !haul_mutant::removed("files-open-max") {
                 frame.taken = i;
                 break;
             }
             if entry.sealed {
                 file.sealed = file.sealed.max(Some(entry.pass));
             }
-            let duplicate = if file.size() == 0 { file.has_temp } else { file.holds(entry.offset, len) };
+            let duplicate =
+                if file.size() == 0 { file.is(Mark::HasTemp) } else { file.holds(entry.offset, len) };
             if duplicate {
                 self.try_complete(entry.id);
                 continue;
@@ -241,8 +244,8 @@ impl Sink {
                 self.violation("chaining values that do not fit the file's tree");
                 break;
             }
-            if !file.has_temp {
-                file.has_temp = true;
+            if !file.is(Mark::HasTemp) {
+                file.mark(Mark::HasTemp);
                 self.files_open += 1;
             }
             file.writes += 1;
@@ -308,7 +311,7 @@ impl Sink {
         file.writes -= 1;
         let mut subtrees = file.writing.remove(&offset);
         if let Err(failure) = result {
-            file.broken = true;
+            file.mark(Mark::Broken);
             return self.fail_file(id, failure);
         }
         self.counts.written = self.counts.written.saturating_add(len);
@@ -321,7 +324,7 @@ impl Sink {
         }
         if let Some(subtrees) = subtrees {
             file.written.extend(subtrees);
-            file.in_epoch = true;
+            file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, len, self.now);
         }
         self.try_complete(id);

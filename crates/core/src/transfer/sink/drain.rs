@@ -6,7 +6,7 @@
 //! Left out: debris of earlier jobs, which the engine removes.
 
 use super::Sink;
-use super::file::{File, Phase};
+use super::file::{File, Mark, Phase};
 use crate::ids::{DirId, FileId, Generation};
 use crate::job::ledger::Named;
 use crate::transfer::op::SinkOp;
@@ -40,7 +40,7 @@ impl Sink {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
         }
-        let looks = file.phase == Phase::Looking && self.config.wait && !file.waits_map;
+        let looks = file.phase == Phase::Looking && self.config.wait && !file.is(Mark::WaitsMap);
         if looks || file.phase == Phase::Amending {
             // The answer of the lookup would be taken for the next generation's.
             return self.violation("a file was withdrawn before its state was told");
@@ -66,9 +66,9 @@ impl Sink {
         file.written.clear();
         file.digest = file.digest.fresh();
         file.durable = file.durable.fresh();
-        let promised = self.resume.partials.remove(&file.path).is_some() || file.journaled;
+        let promised = self.resume.partials.remove(&file.path).is_some() || file.is(Mark::Journaled);
         file.claimed = None;
-        file.journaled = false;
+        file.unmark(Mark::Journaled);
         let slot = file.slot.take();
         if promised {
             // Whatever it was a part of: without its map it is nobody's.
@@ -77,11 +77,11 @@ impl Sink {
         }
         let Some(file) = self.files.get_mut(&id) else { return };
         file.writing.clear();
-        if file.has_temp {
-            file.has_temp = false;
+        if file.is(Mark::HasTemp) {
+            file.unmark(Mark::HasTemp);
             let writes = std::mem::take(&mut file.writes);
             let checks = std::mem::take(&mut file.checks);
-            let in_commit = std::mem::take(&mut file.in_commit);
+            let in_commit = file.unmark(Mark::InCommit);
             self.drains.insert(id, Drain { writes, checks, in_commit, release: None });
             self.check_drain(id);
         }
@@ -101,7 +101,7 @@ impl Sink {
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
         }
-        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking && !f.waits_journal) {
+        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking && !f.is(Mark::WaitsJournal)) {
             self.look_up_or_open(id);
         }
     }
@@ -109,7 +109,7 @@ impl Sink {
     /// Before a stop: removes temporaries of which nothing is durable; a resume could not use them.
     pub(super) fn sweep(&mut self) {
         let holds_nothing = |f: &File| f.durable.is_empty() && f.expected.is_empty();
-        let useless = self.files.iter().filter(|(_, f)| f.has_temp && holds_nothing(f));
+        let useless = self.files.iter().filter(|(_, f)| f.is(Mark::HasTemp) && holds_nothing(f));
         let mut useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
         // The order of a hash map differs from run to run, and a simulation must not.
         useless.sort_unstable();

@@ -6,7 +6,7 @@
 //! removed; a full or read-only file system ends the run and not the file.
 //! Left out: publication (`epoch`).
 
-use super::file::Phase;
+use super::file::{Mark, Phase};
 use super::{Lack, Sink, SinkAction};
 use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
@@ -31,20 +31,20 @@ impl Sink {
         let held = !file.durable.is_empty();
         file.written.extend(file.durable.iter());
         if file.slot.take().is_some() || held {
-            file.in_epoch = true;
+            file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, 0, now);
         }
     }
 
     pub(super) fn try_complete(&mut self, id: FileId) {
         if let Some(file) = self.files.get_mut(&id).filter(|f| f.is_complete()) {
-            if !file.has_temp {
+            if !file.is(Mark::HasTemp) {
                 // All of it is one hole: its publication makes the temporary.
-                file.has_temp = true;
+                file.mark(Mark::HasTemp);
                 self.files_open += 1;
             }
             file.phase = Phase::Committing;
-            file.in_epoch = true;
+            file.mark(Mark::InEpoch);
             self.epochs.add_complete(id, self.now);
         }
     }
@@ -59,7 +59,7 @@ impl Sink {
         self.leave_targets(id);
         self.expect_nothing(id);
         let Some(file) = self.files.remove(&id) else { return };
-        if file.has_temp {
+        if file.is(Mark::HasTemp) {
             self.files_open -= 1;
         }
         self.counts.files_done += 1;

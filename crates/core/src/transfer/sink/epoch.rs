@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::file::Mark;
 use super::{File, Phase, Sink, SinkAction};
 use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
 use crate::ids::{Class, DirId, FileId, Generation, Time};
@@ -289,7 +290,7 @@ impl Sink {
         let dirty = dirty.into_iter().map(|id| (id, false));
         for (id, complete) in dirty.chain(complete.into_iter().map(|id| (id, true))) {
             let phase = if complete { Phase::Committing } else { Phase::Open };
-            let due = |f: &&File| f.phase == phase && (complete || f.in_epoch);
+            let due = |f: &&File| f.phase == phase && (complete || f.is(Mark::InEpoch));
             let Some(file) = self.files.get(&id).filter(due) else { continue };
             let lane = Lane::of(file, complete);
             let set = (lane, self.set_of(id));
@@ -300,7 +301,7 @@ impl Sink {
             }
             let Some(file) = self.files.get_mut(&id) else { continue };
             let (closing, items) = parts.entry(set).or_default();
-            file.in_commit = true;
+            file.mark(Mark::InCommit);
             if complete {
                 closing.complete.push((id, file.generation));
                 let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
@@ -310,7 +311,7 @@ impl Sink {
                 let publish = Publish { file: file.sink_file(id), meta, owner, found, no_replace, verify };
                 items.push(CommitItem { id, publish: Some(publish) });
             } else {
-                file.in_epoch = false;
+                file.unmark(Mark::InEpoch);
                 closing.dirty.push((id, file.generation, std::mem::take(&mut file.written)));
                 items.push(CommitItem { id, publish: None });
             }
@@ -366,12 +367,12 @@ impl Sink {
                 continue;
             }
             let Some(file) = self.files.get_mut(&id) else { continue };
-            file.in_commit = false;
+            file.unmark(Mark::InCommit);
             let Err(failure) = result else { continue };
             failed.insert(id);
             // The engine removed the temporary, for after a failed sync nothing in it can be believed. A write
             // that is under way may make it again, so it is discarded behind the last of these.
-            file.broken = true;
+            file.mark(Mark::Broken);
             match file.phase == Phase::Committing && failure.stage == Stage::Digest {
                 true => self.send_back(id, failure),
                 false => self.fail_file(id, failure),
@@ -473,7 +474,7 @@ impl Sink {
             let fresh = file.slot.is_none();
             let named = file.named(self.config.tag);
             let slot = self.epochs.ledger.slot(&mut file.slot, named, &file.durable, &mut records);
-            file.journaled = true;
+            file.mark(Mark::Journaled);
             let maximal: Vec<Subtree> = if fresh {
                 let wrong = std::mem::take(&mut file.wrong).into_iter();
                 closing.wrong.extend(wrong.map(|(offset, len)| (*id, *generation, offset, len)));
@@ -538,7 +539,7 @@ impl Sink {
             let Some(file) = self.files.get_mut(&id) else { continue };
             let generation = file.generation;
             // The engine closed it when it renamed it.
-            file.has_temp = false;
+            file.unmark(Mark::HasTemp);
             self.files_open -= 1;
             let outcome = Outcome::Done { root: Some(root), change: file.change };
             self.done.push(DoneItem { id, generation, outcome });

@@ -40,6 +40,43 @@ pub(super) enum Made {
     Yes,
 }
 
+/// What holds a file back, and what is true of it besides its phase.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum Mark {
+    /// It begins when the journal has taken back what it promised of it.
+    WaitsJournal,
+    /// It begins when its map is whole.
+    WaitsMap,
+    /// Its data are taken up when it is known how it is cut at the source.
+    WaitsLayout,
+    /// Something of it is in the open epoch.
+    InEpoch,
+    /// A commit of it is under way.
+    InCommit,
+    /// A temporary exists: something was written or taken over.
+    HasTemp,
+    /// The journal may promise parts of it.
+    Journaled,
+    /// The source knows where it lies.
+    Told,
+    /// A write failed for want of space: it cannot be completed in this run.
+    Broken,
+}
+
+/// A set of them.
+#[derive(Debug, PartialEq, Eq, Clone, Copy, Default)]
+pub(super) struct Marks(u16);
+
+impl Marks {
+    pub(super) fn with(self, mark: Mark, holds: bool) -> Marks {
+        let bit = 1 << mark as u16;
+        Marks(if holds { self.0 | bit } else { self.0 & !bit })
+    }
+    fn has(self, mark: Mark) -> bool {
+        self.0 & 1 << mark as u16 != 0
+    }
+}
+
 pub(super) struct File {
     pub(super) generation: Generation,
     pub(super) parent: DirId,
@@ -51,6 +88,7 @@ pub(super) struct File {
     pub(super) fingerprint: Fingerprint,
     pub(super) object_size: u32,
     pub(super) phase: Phase,
+    pub(super) marks: Marks,
     /// Everything that arrived whole, or was read of what an earlier run left.
     pub(super) digest: SubtreeSet,
     /// What is on media, in subtrees as the journal keeps them.
@@ -71,39 +109,22 @@ pub(super) struct File {
     pub(super) found: Option<Seen>,
     /// What its publication changes at the destination.
     pub(super) change: Change,
-    /// A temporary exists: something was written or taken over.
-    pub(super) has_temp: bool,
     /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
     /// them yet: until then the journal must not say that they are of the announced version.
     pub(super) claimed: Option<Fingerprint>,
-    /// The journal may promise parts of it.
-    pub(super) journaled: bool,
-    /// It begins when the journal has taken back what it promised of it.
-    pub(super) waits_journal: bool,
-    /// It begins when its map is whole.
-    pub(super) waits_map: bool,
-    /// Its data are taken up when it is known how it is cut at the source.
-    pub(super) waits_layout: bool,
     /// That, as far as it was told.
     pub(super) striping: Option<Striping>,
     /// The parts of the map that came.
     pub(super) map_parts: Vec<DataExtent>,
-    /// A commit of it is under way.
-    pub(super) in_commit: bool,
     pub(super) writes: u32,
     pub(super) pass_max: u16,
     pub(super) sealed: Option<u16>,
     pub(super) slot: Option<u32>,
     /// Tags under which the temporary of an earlier run may be found; the last is tried next.
     pub(super) adopt: Vec<u32>,
-    pub(super) in_epoch: bool,
-    /// A write failed for want of space: it cannot be completed in this run.
-    pub(super) broken: bool,
     pub(super) made: Made,
     /// Where it lies, if that is known.
     pub(super) places: Option<Layout<TargetId>>,
-    /// The source knows it.
-    pub(super) told: bool,
     /// The targets by which it is synced, once it was.
     pub(super) set: Option<Vec<Class>>,
     /// Objects that arrived damaged.
@@ -116,6 +137,18 @@ pub(super) fn kept(kind: DigestKind, size: u64) -> SubtreeSet {
 }
 
 impl File {
+    pub(super) fn is(&self, mark: Mark) -> bool {
+        self.marks.has(mark)
+    }
+    pub(super) fn mark(&mut self, mark: Mark) {
+        self.marks = self.marks.with(mark, true);
+    }
+    /// Whether it was marked so until now.
+    pub(super) fn unmark(&mut self, mark: Mark) -> bool {
+        let was = self.is(mark);
+        self.marks = self.marks.with(mark, false);
+        was
+    }
     pub(super) fn size(&self) -> u64 {
         self.fingerprint.size
     }
@@ -157,11 +190,11 @@ impl File {
     }
     pub(super) fn is_complete(&self) -> bool {
         self.phase == Phase::Open
-            && !self.broken
+            && !self.is(Mark::Broken)
             && self.digest.is_complete()
             && self.writes == 0
             && self.checks == 0
-            && (self.has_temp || self.is_hole())
+            && (self.is(Mark::HasTemp) || self.is_hole())
             && self.sealed.is_some_and(|pass| pass >= self.pass_max)
     }
 }

@@ -7,7 +7,7 @@
 //! the copy, whatever a journal says of it.
 //! Left out: the looking itself, which is the engine's; whether what was taken over is what the journal says (`check`).
 
-use super::file::{File, Made, Phase};
+use super::file::{File, Made, Mark, Phase};
 use super::{EEXIST, Sink};
 use crate::change::{Change, same_time};
 use crate::ids::{FileId, Generation};
@@ -17,7 +17,7 @@ use crate::wire::{Failure, FileState, Stage};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| !f.waits_map) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|f| !f.is(Mark::WaitsMap)) else { return };
         if self.config.wait {
             let item = file.lookup(id);
             self.submit(SinkOp::Lookup { items: vec![item] });
@@ -46,7 +46,7 @@ impl Sink {
         file.change = Change::of_file(&found.existing, file.size(), &file.meta, policy.owner);
         file.found = found.seen;
         if found.adopted {
-            file.has_temp = true;
+            file.mark(Mark::HasTemp);
             self.files_open += 1;
         }
         let mut amend = None;
@@ -98,8 +98,8 @@ impl Sink {
             let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.fingerprint)
                 && !haul_mutant::removed("other-inodes-are-compared");
             file.claimed = partial.as_ref().filter(|_| verify).map(|partial| partial.fingerprint);
-            file.journaled = true;
-            file.in_epoch = true;
+            file.mark(Mark::Journaled);
+            file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, 0, self.now);
             let subtrees = self.take_held(id, partial, found.len);
             self.states.push((id, generation, FileState::Held { subtrees, verify }));
@@ -110,7 +110,7 @@ impl Sink {
         } else if self.resume.partials.contains_key(&file.path) {
             // The journal promises parts of it that cannot be found. A new temporary would be taken for them
             // by the next run, so the journal takes it back before one is made.
-            file.waits_journal = true;
+            file.mark(Mark::WaitsJournal);
             self.discard(id);
             return self.epochs.begin_after(id, generation);
         } else {
@@ -148,7 +148,7 @@ impl Sink {
     pub(super) fn begin(&mut self, id: FileId, generation: Generation) {
         let waits = |f: &&mut File| f.generation == generation && f.phase == Phase::Looking;
         let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
-        file.waits_journal = false;
+        file.unmark(Mark::WaitsJournal);
         if self.stop.is_none() && !self.drains.contains_key(&id) {
             self.look_up_or_open(id);
         }
@@ -156,7 +156,7 @@ impl Sink {
 
     /// Frames that waited for this file are taken up.
     pub(super) fn wake(&mut self, id: FileId) {
-        let waits = |f: &File| f.phase == Phase::Looking || f.waits_layout || f.made == Made::Asked;
+        let waits = |f: &File| f.phase == Phase::Looking || f.is(Mark::WaitsLayout) || f.made == Made::Asked;
         if !self.files.get(&id).is_some_and(waits) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;

@@ -6,7 +6,7 @@
 //! Left out: pre-allocation of the data extents, which is the engine's.
 
 use super::Sink;
-use super::file::{File, Phase};
+use super::file::{File, Mark, Phase};
 use crate::digest::SubtreeSet;
 use crate::extents::{DataExtent, EXTENTS_MAX, EXTENTS_OPEN_MAX, ExtentMap, MapError, check_next};
 use crate::ids::{FileId, Generation};
@@ -29,7 +29,7 @@ impl Sink {
             // Else it failed here, and the source had not heard of that yet.
             return;
         };
-        let waits = file.waits_map && file.phase == Phase::Looking && file.generation == generation;
+        let waits = file.is(Mark::WaitsMap) && file.phase == Phase::Looking && file.generation == generation;
         if !waits || (extents.is_empty() && !last) {
             return self
                 .violation("a map that was not announced, came twice or late, or an empty part of one");
@@ -45,16 +45,16 @@ impl Sink {
             Ok(map) => map,
             Err(error) => return self.violation(&error.to_string()),
         };
-        file.waits_map = false;
+        file.unmark(Mark::WaitsMap);
         if map.is_full() {
             self.extents -= map.extents().len();
         } else {
             self.holes = self.holes.saturating_add(map.size() - map.data_len());
-            file.digest = SubtreeSet::with_map(self.config.digest, map);
+            file.digest = SubtreeSet::with_map(self.config.agreed.digest, map);
         }
         let (path, fingerprint) = (file.path, file.fingerprint);
         let digest = file.digest.map().map(ExtentMap::digest);
-        let again = file.waits_journal;
+        let again = file.is(Mark::WaitsJournal);
         let (adopt, number) = self.adoptable(&path, &fingerprint, digest);
         if let Some(file) = self.files.get_mut(&id) {
             (file.adopt, file.number) = (adopt, number);
@@ -69,11 +69,11 @@ impl Sink {
         let Some(file) = self.files.get_mut(&id) else { return };
         self.extents -= file.map_parts.len();
         file.map_parts = Vec::new();
-        file.waits_map = false;
+        file.unmark(Mark::WaitsMap);
         if let Some(map) = file.digest.map() {
             self.extents -= map.extents().len();
             self.holes = self.holes.saturating_sub(map.size() - map.data_len());
-            file.digest = SubtreeSet::new(self.config.digest, file.size());
+            file.digest = SubtreeSet::new(self.config.agreed.digest, file.size());
             file.durable = file.durable.fresh();
         }
     }

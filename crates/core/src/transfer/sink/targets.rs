@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::file::{File, Made, Phase};
+use super::file::{File, Made, Mark, Phase};
 use super::{Sink, SinkAction};
 use crate::ids::{BufferId, Class, FileId, TargetId, Time};
 use crate::layout::{Component, Layout};
@@ -217,7 +217,7 @@ impl Sink {
     /// The file is open for data: if it is large it is made, before data come if there is room for that.
     pub(super) fn wish(&mut self, id: FileId) {
         let Some(targets) = &mut self.targets else { return };
-        let waits = |file: &File| file.is_striped() && file.made == Made::No && !file.waits_layout;
+        let waits = |file: &File| file.is_striped() && file.made == Made::No && !file.is(Mark::WaitsLayout);
         if self.files.get(&id).is_some_and(waits) {
             targets.wished.push_back(id);
         }
@@ -234,10 +234,11 @@ impl Sink {
                 continue;
             };
             let told = file.generation == generation;
-            if !told || !file.waits_layout || object_size > file.object_size {
+            if !told || !file.is(Mark::WaitsLayout) || object_size > file.object_size {
                 return self.violation("how a file is cut, twice, late, or in longer objects than announced");
             }
-            (file.waits_layout, file.object_size, file.striping) = (false, object_size, striping);
+            file.unmark(Mark::WaitsLayout);
+            (file.object_size, file.striping) = (object_size, striping);
             if file.phase == Phase::Open {
                 self.wish(id);
             }
@@ -262,8 +263,8 @@ impl Sink {
 
     fn make(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        if !file.has_temp {
-            file.has_temp = true;
+        if !file.is(Mark::HasTemp) {
+            file.mark(Mark::HasTemp);
             self.files_open += 1;
         }
         file.made = Made::Asked;
@@ -285,8 +286,9 @@ impl Sink {
                 return;
             }
             let Some(id) = targets.wished.pop_front() else { return };
-            let wants =
-                |file: &File| file.phase == Phase::Open && file.made == Made::No && !file.waits_layout;
+            let wants = |file: &File| {
+                file.phase == Phase::Open && file.made == Made::No && !file.is(Mark::WaitsLayout)
+            };
             if self.files.get(&id).is_some_and(wants) {
                 targets.ahead.insert(id, self.now);
                 self.make(id);
@@ -307,7 +309,7 @@ impl Sink {
         match result {
             Ok(places) => file.places = places,
             Err(failure) => {
-                file.broken = true;
+                file.mark(Mark::Broken);
                 return self.fail_file(id, failure);
             }
         }
@@ -329,11 +331,11 @@ impl Sink {
     }
 
     fn tell_places(&mut self, id: FileId) {
-        let waits = |file: &&mut File| file.made == Made::Yes && !file.told;
+        let waits = |file: &&mut File| file.made == Made::Yes && !file.is(Mark::Told);
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id).filter(waits)) else {
             return;
         };
-        file.told = true;
+        file.mark(Mark::Told);
         file.classes().into_iter().for_each(|class| targets.shares.handle_wanted(class));
         let generation = file.generation;
         let layout = file.places.as_ref().map_or_else(|| Layout::flat(Class::ANY), told_of);
@@ -344,7 +346,7 @@ impl Sink {
     pub(super) fn leave_targets(&mut self, id: FileId) {
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id)) else { return };
         targets.ahead.remove(&id);
-        if std::mem::take(&mut file.told) {
+        if file.unmark(Mark::Told) {
             file.classes().into_iter().for_each(|class| targets.shares.handle_over(class));
         }
         file.made = Made::No;

@@ -45,7 +45,7 @@ impl Source {
 
     /// How a class fares, as the sink says.
     pub fn handle_sink_health(&mut self, class: Class, health: Health) {
-        if self.config.targets {
+        if self.config.agreed.targets {
             self.plan.schedule.handle_sink_health(class, health, self.now);
         }
     }
@@ -53,7 +53,7 @@ impl Source {
     /// Where a file goes. What is still to be read of it goes by that from now on.
     pub fn handle_file_targets(&mut self, id: FileId, generation: Generation, layout: Arc<Layout<Class>>) {
         let current = |file: &&mut super::File| file.generation == generation;
-        if !self.config.targets || self.files.get_mut(&id).filter(current).is_none() {
+        if !self.config.agreed.targets || self.files.get_mut(&id).filter(current).is_none() {
             return;
         }
         for class in layout.targets() {
@@ -72,7 +72,7 @@ impl Source {
     /// the sink that hangs, and would fill the sink's buffers.
     pub(super) fn hold_unplaced(&mut self) {
         let placed = self.plan.schedule.has_placed() || self.spill.has_placed();
-        let hold = self.config.targets && placed;
+        let hold = self.config.agreed.targets && placed;
         self.plan.schedule.set_shut(Class::ANY, hold);
     }
 
@@ -118,7 +118,7 @@ impl Source {
 
     fn credit_of(&mut self, class: Class) -> Option<&mut Credit> {
         let c = usize::from(class.0);
-        if !self.config.targets || class == Class::ANY || c >= TARGETS_MAX {
+        if !self.config.agreed.targets || class == Class::ANY || c >= TARGETS_MAX {
             return None;
         }
         let credits = &mut self.classes.credits;

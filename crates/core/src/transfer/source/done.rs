@@ -58,7 +58,7 @@ impl Source {
                                 tail,
                                 sealed: false,
                                 pass: file.pass,
-                                digest: self.config.digest,
+                                digest: self.config.agreed.digest,
                                 cvs: ok.cvs,
                             };
                             let header = DataHeader { class, entries: vec![entry] };
@@ -183,7 +183,7 @@ impl Source {
                         tail: true,
                         sealed: sending && ok.look == Look::Same && !differs,
                         pass,
-                        digest: self.config.digest,
+                        digest: self.config.agreed.digest,
                         cvs: vec![ok.root],
                     });
                     if differs {

@@ -86,7 +86,7 @@ impl Source {
         };
         if !map.is_full() {
             self.maps.extents += map.extents().len();
-            file.digest = SubtreeSet::with_map(self.config.digest, map.clone());
+            file.digest = SubtreeSet::with_map(self.config.agreed.digest, map.clone());
         }
         file.phase = Phase::AwaitState;
         self.flush_announcements();
@@ -109,6 +109,6 @@ impl Source {
     pub(super) fn drop_map(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         self.maps.extents -= file.digest.map().map_or(0, |map| map.extents().len());
-        file.digest = SubtreeSet::new(self.config.digest, file.size());
+        file.digest = SubtreeSet::new(self.config.agreed.digest, file.size());
     }
 }

@@ -267,7 +267,7 @@ impl Source {
             let schedule = &mut self.plan.schedule;
             let next = if ahead { schedule.next_ahead(self.now) } else { schedule.next(self.now) };
             if !ahead {
-                self.plan.shut_out = next.is_none() && self.config.targets && schedule.is_shut_out();
+                self.plan.shut_out = next.is_none() && self.config.agreed.targets && schedule.is_shut_out();
                 self.plan.holds = next.is_none() && !self.plan.shut_out;
             }
             let issue = next?;

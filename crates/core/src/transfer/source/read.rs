@@ -56,7 +56,7 @@ impl Source {
         // "Tried once more at the end": when nothing else is left to be read.
         // Or when the walk cannot go on for them.
         let walked = self.unsealed == 0 && (self.totals.is_some() || !self.wants_entries());
-        if walked || self.retries.len() >= self.config.entries_max as usize / 2 {
+        if walked || self.retries.len() >= self.config.agreed.limits.entries as usize / 2 {
             for id in std::mem::take(&mut self.retries) {
                 let Some(file) = self.files.get_mut(&id) else { continue };
                 file.phase = Phase::Refreshing;

@@ -219,7 +219,7 @@ impl Source {
         not_before: Time,
     ) {
         // It may have got holes or lost them since it was walked.
-        let sparse = self.config.holes && fingerprint.size > SMALL_LEN_MAX;
+        let sparse = self.config.agreed.holes && fingerprint.size > SMALL_LEN_MAX;
         let Some(file) = self.files.get(&id) else { return };
         if let Err(failure) = self.may_begin_anew(file, &fingerprint) {
             return self.fail_file(id, failure);
@@ -231,12 +231,12 @@ impl Source {
         file.fingerprint = fingerprint;
         file.meta = meta;
         file.not_before = not_before;
-        file.digest = SubtreeSet::new(self.config.digest, fingerprint.size);
+        file.digest = SubtreeSet::new(self.config.agreed.digest, fingerprint.size);
         // What came instead may lie somewhere else.
         file.layout = file.layout.take().filter(|_| !file.asks);
         file.classes = None;
         file.object_size = file.object_size_max;
-        file.striped = self.config.layouts && file.asks && fingerprint.size > SMALL_LEN_MAX;
+        file.striped = self.config.agreed.layouts && file.asks && fingerprint.size > SMALL_LEN_MAX;
         file.pass = 0;
         file.hashes = 0;
         file.grown_to = 0;

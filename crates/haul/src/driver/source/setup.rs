@@ -3,19 +3,15 @@
 //! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the sink, the
 //! limits of the session.
 
-use crossbeam_channel::Receiver;
 use haul_core::entry::Name;
-use haul_core::wire::{
-    Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, Stage as FailureStage, capability,
-};
+use haul_core::wire::{Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, capability};
 
-use super::super::{Protection, Watch, agree, expect, hello, policy, protocol};
-use super::{Event, SourceRequest, line_of};
+use super::super::{policy, protocol};
+use super::{Own, SourceRequest};
+use crate::driver::hello::Opening;
 use crate::storage::descriptors::FEW_DESCRIPTORS;
-use crate::storage::null::Made;
-use crate::storage::place::{PlaceError, sources_fit};
-use crate::storage::source::roots::{RootSpec, resolve_sources, source_roots};
-use crate::transport::stream::ControlHandle;
+use crate::storage::store::{SourceStore, Sources};
+use crate::storage::stores;
 
 /// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of it at least.
 const OBJECT_LEN: u32 = 4 << 20;
@@ -28,46 +24,9 @@ enum Answer {
     ObjectLen(u32),
 }
 
-/// Where the data comes from.
-pub(super) enum Origin {
-    Files(Vec<RootSpec>),
-    Made(Made),
-}
-
-impl Origin {
-    /// What the sources as typed mean.
-    fn of(request: &SourceRequest) -> Result<Origin, Failure> {
-        let misused = |e: PlaceError| refused(true, e.to_string());
-        sources_fit(&request.sources).map_err(misused)?;
-        if let Some(made) = request.sources.first().and_then(Made::of) {
-            return Ok(Origin::Made(made));
-        }
-        let paths = request.sources.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
-        let paths = paths.collect::<Result<Vec<_>, _>>().map_err(misused)?;
-        let recursive = request.options.recursive || request.options.archive;
-        let roots = resolve_sources(&paths, recursive, request.home.as_deref());
-        roots.map(Origin::Files).map_err(|e| refused(e.is_usage(), e.to_string()))
-    }
-
-    /// What the sink is told of them.
-    fn announced(&self) -> Result<Vec<SourceRoot>, Failure> {
-        match self {
-            Origin::Files(roots) => source_roots(roots).map_err(|e| refused(e.is_usage(), e.to_string())),
-            Origin::Made(made) => Ok(vec![made.root()]),
-        }
-    }
-}
-
-/// Sources that cannot be taken; `usage`: for the command says so, and not what lies there.
-fn refused(usage: bool, text: impl Into<Box<str>>) -> Failure {
-    let stage = if usage { FailureStage::Usage } else { FailureStage::Walk };
-    Failure { stage, errno: 0, text: text.into() }
-}
-
 /// What was agreed before the first entry.
 pub(super) struct Setup {
-    pub(super) origin: Origin,
-    pub(super) agreed: Agreed,
+    pub(super) store: Box<dyn SourceStore>,
     pub(super) wait: bool,
     /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
     pub(super) rename: Option<Name>,
@@ -101,42 +60,39 @@ impl Setup {
 }
 
 pub(super) fn set_up(
-    mailbox: &Receiver<Event>,
-    (control, watch): (&ControlHandle, &Watch),
-    session: [u8; 16],
-    protection: Protection,
-    streams: u16,
+    opening: &Opening<'_, Own>,
     request: &SourceRequest,
-) -> Result<Setup, Failure> {
-    let mut ours = hello(session, protection, request.memory, streams);
+) -> Result<(Agreed, Setup), Failure> {
+    let mut ours = opening.hello(request.memory);
     if request.sources.len() > ROOTS_PART_MAX {
         let (kind, value) = (capability::SOURCE_ROOTS, Box::default());
         ours.capabilities.push(Capability { kind, required: true, value });
     }
-    control.send(Message::Hello(ours.clone()));
+    opening.send(Message::Hello(ours.clone()));
     let options = &request.options;
     let policy = policy(options);
     // Neither depends on the sink's hello, so neither waits for it.
-    let told = Origin::of(request).and_then(|origin| Ok((origin.announced()?, origin)));
+    let sources = Sources {
+        places: &request.sources,
+        recursive: options.recursive || options.archive,
+        home: request.home.as_deref(),
+    };
+    let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));
     if let Ok((roots, _)) = &told {
         let sources = Message::Sources { roots: roots.clone(), policy };
-        sources.split().into_iter().for_each(|message| control.send(message));
+        sources.split().into_iter().for_each(|message| opening.send(message));
     }
-    let theirs = expect(mailbox, (control, watch), line_of, |message| match message {
-        Message::Hello(hello) => Ok(Some(hello)),
-        _ => Ok(None),
-    })?;
-    let agreed = agree(&ours, &theirs)?;
-    let (announced, origin) = told?;
+    let (agreed, _) = opening.agree(&ours)?;
+    let (announced, store) = told?;
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     let hear = |message: Message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some(Answer::Open(wait, rename, resumed))),
         Message::ObjectLen(len) if agreed.layouts => Ok(Some(Answer::ObjectLen(len))),
         _ => Ok(None),
     };
-    let (mut object_len, mut answer) = (None, expect(mailbox, (control, watch), line_of, hear)?);
+    let (mut object_len, mut answer) = (None, opening.expect(hear)?);
     if let Answer::ObjectLen(len) = answer {
-        (object_len, answer) = (Some(len), expect(mailbox, (control, watch), line_of, hear)?);
+        (object_len, answer) = (Some(len), opening.expect(hear)?);
     }
     let Answer::Open(wait, rename, resumed) = answer else {
         return Err(protocol("the sink tells the length of objects twice"));
@@ -148,10 +104,5 @@ pub(super) fn set_up(
     let wanted = options.object_size.or(object_len).unwrap_or(OBJECT_LEN);
     let object_size = wanted.min(agreed.limits.object_len);
     let fits_stripes = options.object_size.is_none() && object_len.is_some_and(|len| len < OBJECT_LEN);
-    // The tree of sources does not know a made-up file, so its name is told here.
-    let rename = match &origin {
-        Origin::Made(made) => Some(rename.unwrap_or_else(|| made.name())),
-        Origin::Files(_) => rename,
-    };
-    Ok(Setup { origin, agreed, wait, rename, resumed, object_size, fits_stripes })
+    Ok((agreed, Setup { store, wait, rename, resumed, object_size, fits_stripes }))
 }

@@ -73,6 +73,8 @@ fn a_dry_run_outlives_floods() {
     flood(&mut evil);
     evil.say(Message::Hello(hello()));
     flood(&mut evil);
+    evil.say(sources(vec![all()]));
+    flood(&mut evil);
     evil.say(Message::End(Totals::default()));
     evil.until(|message| (*message == Message::Complete).then_some(())).expect("it is complete");
     flood(&mut evil);

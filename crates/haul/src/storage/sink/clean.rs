@@ -78,6 +78,18 @@ pub(super) fn each_name(dir: impl AsFd, mut each: impl FnMut(&[u8], FileType)) -
     Ok(())
 }
 
+/// How long ago something was, roughly: `5 minutes`, `3 hours`, `2 days`.
+pub fn age_in_words(age: Duration) -> String {
+    let minutes = age.as_secs() / 60;
+    let of = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    match minutes {
+        0 => "less than a minute".into(),
+        1..60 => of(minutes, "minute"),
+        60..2880 => of(minutes / 60, "hour"),
+        _ => of(minutes / 1440, "day"),
+    }
+}
+
 /// The jobs that left something in `root` (or a state directory).
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use haul_core::entry::Name;
 use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
@@ -31,7 +32,7 @@ use super::gather::{Place, no_target, pair};
 use super::journal::Journal;
 use super::keeper::Keeper;
 use super::leftovers::{Left, Leftovers};
-use super::meta::NotKeptCounters;
+use super::meta::{NotKept, NotKeptCounters};
 use super::mode::Choice;
 use super::places::Places;
 use super::space::Spaces;
@@ -48,6 +49,7 @@ use crate::storage::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::storage::io::{IoFile, Target};
 use crate::storage::knobs::Knobs;
 use crate::storage::owed::{Owed, panic_point, words_of};
+use crate::storage::targets::Targets;
 use crate::storage::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 
 /// Most threads of an engine for one storage target.
@@ -86,6 +88,8 @@ pub struct EngineConfig {
     pub places: Option<Places>,
     /// What new files are given of stripes; only where there are `places`.
     pub stripes: Stripes,
+    /// How long objects fit these stripes.
+    pub object_len: Option<u32>,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -105,6 +109,9 @@ pub struct WriteEngine {
     started: usize,
     /// Once the threads were asked to end: what was left of them.
     ended: Option<Hanging>,
+    object_len: Option<u32>,
+    /// `None`: there is one.
+    targets: Option<Arc<Targets>>,
     pub(super) sink: Arc<Sink>,
 }
 
@@ -160,6 +167,8 @@ impl WriteEngine {
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
         let spaces = Spaces::new(no_preallocate);
         let leftovers = Leftovers::new(&config.old_tags, config.tag, &config.left, &config.adopt);
+        let targets = config.places.as_ref().map(Places::targets);
+        let object_len = config.object_len;
         let files = Files::new(
             config.tree.clone(),
             (config.tag, config.adopt),
@@ -227,40 +236,22 @@ impl WriteEngine {
             sink.note_widened();
         }
         let keeper = Keeper::start(sink.clone(), config.journal)?;
-        Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, sink })
-    }
-
-    /// Writes of objects that it can have in flight.
-    pub fn limits(&self) -> Limits {
-        self.sink.data.limits()
-    }
-
-    /// Bytes that the open temporaries have on the file system.
-    pub fn allocated(&self) -> u64 {
-        self.sink.files.allocated()
-    }
-
-    /// Which stripes files got.
-    pub fn placed(&self) -> Placed {
-        self.sink.files.stripes.placed()
-    }
-
-    /// What this run or those before it left, as far as it is known, and how to remove it.
-    pub fn left(&self) -> Option<String> {
-        self.sink.left()
+        Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, object_len, targets, sink })
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
-    pub fn not_kept(&self) -> Arc<NotKeptCounters> {
+    pub fn not_kept_counters(&self) -> Arc<NotKeptCounters> {
         self.sink.not_kept.clone()
     }
 
-    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left.
+    /// As [`SinkEngine::end`].
     pub fn join(mut self) -> Hanging {
-        self.end()
+        self.end_all()
     }
 
-    fn end(&mut self) -> Hanging {
+    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left; the same when it is
+    /// called again.
+    fn end_all(&mut self) -> Hanging {
         if let Some(left) = &self.ended {
             return left.clone();
         }
@@ -297,7 +288,7 @@ impl WriteEngine {
 
 impl Drop for WriteEngine {
     fn drop(&mut self) {
-        self.end();
+        self.end_all();
     }
 }
 
@@ -336,6 +327,48 @@ impl SinkEngine for WriteEngine {
         let mut lines = self.sink.data.report(&self.sink.files.spaces);
         lines.extend(self.sink.others_dirs().map(|told| (OTHERS_DIRS.to_owned(), told)));
         lines
+    }
+
+    fn register(&self, id: DirId, parent: DirId, name: Name) {
+        self.sink.tree.register(id, parent, name);
+    }
+
+    fn forget(&self, id: DirId) {
+        self.sink.tree.forget(id);
+    }
+
+    fn room(&self) -> Option<u64> {
+        // First what is free: what is taken meanwhile counts twice, and never not at all.
+        let free = fault::free(&**self.sink.tree.root());
+        free.map(|free| free.saturating_add(self.sink.files.allocated()))
+    }
+
+    fn object_len(&self) -> Option<u32> {
+        self.object_len
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        self.targets.is_some().then(|| self.sink.data.limits())
+    }
+
+    fn targets(&self) -> Arc<Targets> {
+        self.targets.clone().unwrap_or_default()
+    }
+
+    fn placed(&self) -> Placed {
+        self.sink.files.stripes.placed()
+    }
+
+    fn not_kept(&self) -> NotKept {
+        self.sink.not_kept.read()
+    }
+
+    fn left(&self) -> Option<String> {
+        self.sink.left()
+    }
+
+    fn end(&mut self) -> Hanging {
+        self.end_all()
     }
 }
 

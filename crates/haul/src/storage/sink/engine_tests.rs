@@ -90,6 +90,7 @@ impl Bench {
             memory: 1 << 30,
             places: None,
             stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),
+            object_len: None,
             durable: true,
         };
         change(&mut config);
@@ -182,7 +183,7 @@ impl Bench {
         DirId(id)
     }
     pub(in crate::storage::sink) fn not_kept(&self) -> NotKept {
-        self.engine.as_ref().expect("running").not_kept().read()
+        self.engine.as_ref().expect("running").not_kept()
     }
     /// Path of the temporary with this tag of the file that [`file`] makes.
     pub(in crate::storage::sink) fn temp(&self, text: &str, tag: u32) -> PathBuf {

@@ -21,6 +21,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::fault;
 use super::files::mtime_of;
 use super::tree::SinkTree;
+use crate::storage::store::Looks;
 
 /// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
 const FAT: [FsWord; 2] = [0x4d44, 0x2011_bab0];
@@ -66,77 +67,6 @@ impl Looker {
         access.err().filter(|errno| matches!(*errno, Errno::ACCESS | Errno::PERM | Errno::ROFS))
     }
 
-    /// Makes a directory known, as it was announced.
-    pub fn register(&self, id: DirId, parent: DirId, name: Name) {
-        if let Some(tree) = &self.tree {
-            tree.register(id, parent, name);
-        }
-    }
-
-    /// The directory and all in it is over.
-    pub fn forget(&self, id: DirId) {
-        if let Some(tree) = &self.tree {
-            tree.forget(id);
-        }
-    }
-
-    /// The directory, if it is there.
-    ///
-    /// # Errors
-    /// Something else stands there, or it cannot be looked at.
-    pub fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure> {
-        let (Some(tree), opened) = (&self.tree, self.fd(id)) else { return Ok(None) };
-        // One that is closed to us can be looked at, and only what is in it cannot.
-        let stood = tree.stood(id);
-        match opened {
-            Ok(None) => return Ok(None),
-            Err(failure) if stood.is_none() => return Err(failure),
-            Ok(Some(_)) | Err(_) => {}
-        }
-        Ok(stood.map(|stat| stood_of(&stat, |_| self.grain(&stat))))
-    }
-
-    /// What is in the directory cannot be looked at before a copy opens it, or one above it, to us.
-    pub fn is_closed(&self, id: DirId) -> bool {
-        !haul_mutant::removed("closed-directories-are-told")
-            && self.tree.as_ref().is_some_and(|tree| tree.is_closed(id))
-    }
-
-    /// What stands at a file's name.
-    ///
-    /// # Errors
-    /// It, or its directory, cannot be looked at.
-    pub fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
-        let Some((tree, dir)) = self.fd(parent)? else { return Ok(Existing::Nothing) };
-        match tree.jail().stat(&dir, name) {
-            Err(Errno::NOENT) => Ok(Existing::Nothing),
-            Err(errno) => Err(fault::os(Stage::Open, "stat", &tree.path_of(parent, name), errno)),
-            Ok(stat) => {
-                let me = geteuid().as_raw();
-                Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
-            }
-        }
-    }
-
-    /// What a link to `target` would change, with `owner` whose it is too, and what stands at its name.
-    ///
-    /// # Errors
-    /// A directory stands there, or it cannot be looked at.
-    pub fn link(
-        &self,
-        parent: DirId,
-        name: &Name,
-        target: &[u8],
-        (meta, owner): (&Meta, bool),
-    ) -> Result<(Change, Existing), Failure> {
-        let existing = self.file(parent, name)?;
-        match (existing, self.fd(parent)?) {
-            (Existing::Dir, _) => Err(dir_stands()),
-            (Existing::Nothing, _) | (_, None) => Ok((Change::NEW, Existing::Nothing)),
-            (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
-        }
-    }
-
     /// The descriptor of a directory, if it is there.
     fn fd(&self, id: DirId) -> Result<Option<(&SinkTree, std::sync::Arc<OwnedFd>)>, Failure> {
         let Some(tree) = &self.tree else { return Ok(None) };
@@ -155,6 +85,64 @@ impl Looker {
         let nanos = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
         let keeps = |grain: &u32| nanos.is_multiple_of(*grain);
         [1_000_000_000, 10_000_000, 1_000_000, 1_000, 100].into_iter().find(keeps).unwrap_or(1)
+    }
+}
+
+impl Looks for Looker {
+    fn register(&self, id: DirId, parent: DirId, name: Name) {
+        if let Some(tree) = &self.tree {
+            tree.register(id, parent, name);
+        }
+    }
+
+    fn forget(&self, id: DirId) {
+        if let Some(tree) = &self.tree {
+            tree.forget(id);
+        }
+    }
+
+    fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure> {
+        let (Some(tree), opened) = (&self.tree, self.fd(id)) else { return Ok(None) };
+        // One that is closed to us can be looked at, and only what is in it cannot.
+        let stood = tree.stood(id);
+        match opened {
+            Ok(None) => return Ok(None),
+            Err(failure) if stood.is_none() => return Err(failure),
+            Ok(Some(_)) | Err(_) => {}
+        }
+        Ok(stood.map(|stat| stood_of(&stat, |_| self.grain(&stat))))
+    }
+
+    fn is_closed(&self, id: DirId) -> bool {
+        !haul_mutant::removed("closed-directories-are-told")
+            && self.tree.as_ref().is_some_and(|tree| tree.is_closed(id))
+    }
+
+    fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
+        let Some((tree, dir)) = self.fd(parent)? else { return Ok(Existing::Nothing) };
+        match tree.jail().stat(&dir, name) {
+            Err(Errno::NOENT) => Ok(Existing::Nothing),
+            Err(errno) => Err(fault::os(Stage::Open, "stat", &tree.path_of(parent, name), errno)),
+            Ok(stat) => {
+                let me = geteuid().as_raw();
+                Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
+            }
+        }
+    }
+
+    fn link(
+        &self,
+        parent: DirId,
+        name: &Name,
+        target: &[u8],
+        (meta, owner): (&Meta, bool),
+    ) -> Result<(Change, Existing), Failure> {
+        let existing = self.file(parent, name)?;
+        match (existing, self.fd(parent)?) {
+            (Existing::Dir, _) => Err(dir_stands()),
+            (Existing::Nothing, _) | (_, None) => Ok((Change::NEW, Existing::Nothing)),
+            (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::channels::{self, Further};
 use super::meet::Session;
 use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
-    PROGRAM_LEN_MAX, Wish,
+    NotListening, PROGRAM_LEN_MAX, Wish,
 };
 use super::push::{stage0, start_haul};
 use super::race::{self, Caller};
@@ -71,117 +71,56 @@ pub fn connect_and_hear(
     notes: &mut dyn FnMut(String),
     hear: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Connected, BootstrapError> {
-    let tickets = spec.streams.unwrap_or(STREAMS_MAX);
-    if !(1..=STREAMS_MAX).contains(&tickets) {
-        return Err(BootstrapError::new(
-            BootstrapKind::Usage,
-            format!("{tickets} data streams, 1 to {STREAMS_MAX} are possible"),
-        ));
-    }
-    if spec.ports.is_some_and(|(a, b)| a == 0 || a > b) {
-        return Err(BootstrapError::new(
-            BootstrapKind::Usage,
-            "the port range of --port is empty or starts at 0",
-        ));
-    }
-    if spec.ssh_channels.is_some_and(|n| !(1..=SSH_CHANNELS_MAX).contains(&n)) {
-        return Err(BootstrapError::new(
-            BootstrapKind::Usage,
-            format!("1 to {SSH_CHANNELS_MAX} channels of the ssh connection are possible"),
-        ));
-    }
-    if spec.via.len() > ADDRESSES_MAX {
-        return Err(BootstrapError::new(
-            BootstrapKind::Usage,
-            format!("{} addresses to go via, {ADDRESSES_MAX} are possible", spec.via.len()),
-        ));
-    }
+    let tickets = tickets(spec)?;
     harden();
-    let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
-    let identity = tls::Identity::generate()?;
-    let bare = request.options.protect == Protect::Integrity;
-    let wish = match (spec.dial, request.role) {
-        (Dialler::Auto, _) => Wish::Either,
-        // The role is the far end's.
-        (Dialler::Source, Role::Source) | (Dialler::Sink, Role::Sink) => Wish::Far,
-        (Dialler::Source, Role::Sink) | (Dialler::Sink, Role::Source) => Wish::Near,
+    let mut met = Met::hello(spec, request, tickets, (notes, hear))?;
+    let mut direct = met.dial(notes)?;
+    if direct.is_none() {
+        direct = met.be_dialled(notes)?;
+    }
+    let further = match &direct {
+        Some(_) => None,
+        None => Some(met.fall_back(notes)?),
     };
-    let (ours, theirs) = share_vias(&spec.via, wish, &routes::addresses());
-    let tell = |protocol, session: &Session| NearHello {
-        protocol,
-        program: env!("CARGO_PKG_VERSION").into(),
-        request: request.clone(),
-        session: Fixed(session.id),
-        key: Bytes(identity.public()),
-        secret: Fixed(session.secret),
-        streams: tickets,
-        ports: spec.ports,
-        via: theirs.first().copied(),
-        via_too: theirs.iter().skip(1).copied().collect(),
-        dial: wish,
-    };
-    let encode = |near: NearHello| {
-        let frame = message::encode(&near);
-        let frame = frame.map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
-        Ok::<_, BootstrapError>([MAGIC, &frame].concat())
-    };
-    let fresh = || {
-        let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
-        Ok::<_, BootstrapError>(Session { bare, ..session })
-    };
-    let begin = Instant::now();
-    let mut session = fresh()?;
-    let words = encode(tell(VERSION, &session))?;
-    let sharing = Sharing::find(spec);
-    let shares = sharing.as_ref().map_or(Vec::new(), Sharing::first);
-    let mut ssh = Ssh::start(spec, &shares, &stage0(), login)?;
-    let told = start_haul(&mut ssh, spec, &words, notes)?;
-    ssh.set_silence(ANSWER_WAIT);
+    met.decide(direct, further, notes)
+}
 
-    let hello: AgentHello = ssh.read_frame(notes)?;
-    let program: String = hello.program.chars().take(PROGRAM_LEN_MAX).collect();
-    let remote_version = escape(program.as_bytes());
-    let protocol = agree(&hello, &remote_version, ssh.host())?;
-    if !told {
-        // Somebody else may have read the words that were too early; what they said is never used.
-        session = fresh()?;
-        ssh.send(&encode(tell(protocol, &session))?, notes)?;
-    }
-    let (greeted, mut answering) = (Instant::now(), Duration::ZERO);
-    let reply = loop {
-        match ssh.read_frame(notes)? {
-            AgentReply::Told(json) if hear(&json) => answering = greeted.elapsed(),
-            reply => break reply,
-        }
+/// How many data streams there may be, if what is wished can be.
+fn tickets(spec: &RemoteSpec) -> Result<u16, BootstrapError> {
+    let tickets = spec.streams.unwrap_or(STREAMS_MAX);
+    let why = if !(1..=STREAMS_MAX).contains(&tickets) {
+        format!("{tickets} data streams, 1 to {STREAMS_MAX} are possible")
+    } else if spec.ports.is_some_and(|(a, b)| a == 0 || a > b) {
+        "the port range of --port is empty or starts at 0".into()
+    } else if spec.ssh_channels.is_some_and(|n| !(1..=SSH_CHANNELS_MAX).contains(&n)) {
+        format!("1 to {SSH_CHANNELS_MAX} channels of the ssh connection are possible")
+    } else if spec.via.len() > ADDRESSES_MAX {
+        format!("{} addresses to go via, {ADDRESSES_MAX} are possible", spec.via.len())
+    } else {
+        return Ok(tickets);
     };
-    let (key, most, listening, client, facts, can_dial, can_share) = match reply {
-        AgentReply::Told(_) => {
-            return Err(BootstrapError::new(BootstrapKind::Refused, "the rest was not waited for"));
-        }
-        AgentReply::Ready { key, streams, listening, client, facts, can_dial, channels } => {
-            (key, streams, listening, client, facts, can_dial, channels)
-        }
-        AgentReply::Error(why) => {
-            let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
-            return Err(BootstrapError::new(
-                BootstrapKind::Refused,
-                format!("haul on {} refused: {}", ssh.host(), escape(why.as_bytes())),
-            ));
-        }
-    };
-    if !(1..=tickets).contains(&most) {
-        return Err(BootstrapError::new(
-            BootstrapKind::Peer,
-            format!("haul on {} offered {most} data streams for {tickets}", ssh.host()),
-        ));
-    }
-    let far_address = listening.as_ref().ok().map(|at| at.address);
-    // `to`: the address that was dialled, if this end did.
-    let plan_for = |rtt, to: Option<IpAddr>, paths: usize| {
+    Err(BootstrapError::new(BootstrapKind::Usage, why))
+}
+
+/// What is known of both ends, from which the number of streams follows.
+#[derive(Clone, Copy)]
+struct Facts<'a> {
+    spec: &'a RemoteSpec,
+    request: &'a AgentRequest,
+    far_address: Option<IpAddr>,
+    there: Option<EndFacts>,
+    /// Most data streams.
+    most: u16,
+}
+
+impl Facts<'_> {
+    /// `to`: the address that was dialled, if this end did.
+    fn plan(&self, rtt: Option<Duration>, to: Option<IpAddr>, paths: usize) -> Plan {
+        let Facts { spec, request, far_address, most, .. } = *self;
         let here = EndFacts::here(request.options.memory, far_address, spec.storage_rate);
         let unknown =
             EndFacts { limits: HostLimits::default(), device: None, storage: None, widens: false, ..here };
-        let there = facts.unwrap_or(unknown);
+        let there = self.there.unwrap_or(unknown);
         // The role is the agent's.
         let (source, sink) = match request.role {
             Role::Sink => (&here, &there),
@@ -196,91 +135,253 @@ pub fn connect_and_hear(
         }
         plan.streams.value = plan.streams.value.clamp(1, most);
         plan
-    };
-    // What the far end counts on so far.
-    let mut agreed = most;
-    let tell_streams = |ssh: &mut Ssh, streams: u16, before: u16, notes: &mut dyn FnMut(String)| {
-        if streams == before {
+    }
+}
+
+/// Both ends know of each other, and are not connected.
+struct Met<'a> {
+    spec: &'a RemoteSpec,
+    request: &'a AgentRequest,
+    /// Which end shall dial.
+    wish: Wish,
+    /// Addresses to go via that are this host's, and the far end's.
+    vias: (Vec<IpAddr>, Vec<IpAddr>),
+    identity: tls::Identity,
+    session: Session,
+    ssh: Ssh,
+    /// Whether the ssh connection can carry further channels.
+    sharing: Result<Sharing, String>,
+    protocol: u16,
+    remote_version: String,
+    begin: Instant,
+    /// What the far end's answers to questions took.
+    answering: Duration,
+    key: Vec<u8>,
+    listening: Option<Result<Listening, NotListening>>,
+    client: Option<IpAddr>,
+    can_dial: bool,
+    can_share: bool,
+    facts: Facts<'a>,
+    /// Data streams that the far end counts on so far.
+    agreed: u16,
+    /// Ways that are closed.
+    closed: Vec<Closed>,
+    /// Connections that were not ours.
+    strays: Arc<AtomicU64>,
+}
+
+impl<'a> Met<'a> {
+    /// Starts haul there, and agrees with it on version, session and keys.
+    fn hello(
+        spec: &'a RemoteSpec,
+        request: &'a AgentRequest,
+        tickets: u16,
+        (notes, hear): (&mut dyn FnMut(String), &mut dyn FnMut(&str) -> bool),
+    ) -> Result<Met<'a>, BootstrapError> {
+        let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
+        let identity = tls::Identity::generate()?;
+        let bare = request.options.protect == Protect::Integrity;
+        let wish = match (spec.dial, request.role) {
+            (Dialler::Auto, _) => Wish::Either,
+            // The role is the far end's.
+            (Dialler::Source, Role::Source) | (Dialler::Sink, Role::Sink) => Wish::Far,
+            (Dialler::Source, Role::Sink) | (Dialler::Sink, Role::Source) => Wish::Near,
+        };
+        let vias = share_vias(&spec.via, wish, &routes::addresses());
+        let tell = |protocol, session: &Session| NearHello {
+            protocol,
+            program: env!("CARGO_PKG_VERSION").into(),
+            request: request.clone(),
+            session: Fixed(session.id),
+            key: Bytes(identity.public()),
+            secret: Fixed(session.secret),
+            streams: tickets,
+            ports: spec.ports,
+            via: vias.1.first().copied(),
+            via_too: vias.1.iter().skip(1).copied().collect(),
+            dial: wish,
+        };
+        let encode = |near: NearHello| {
+            let frame = message::encode(&near);
+            let frame = frame.map_err(|e| BootstrapError::local("cannot tell the far end what to do", e))?;
+            Ok::<_, BootstrapError>([MAGIC, &frame].concat())
+        };
+        let fresh = || {
+            let session = Session::new().map_err(|e| BootstrapError::local("no random numbers", e))?;
+            Ok::<_, BootstrapError>(Session { bare, ..session })
+        };
+        let begin = Instant::now();
+        let mut session = fresh()?;
+        let words = encode(tell(VERSION, &session))?;
+        let sharing = Sharing::find(spec);
+        let shares = sharing.as_ref().map_or(Vec::new(), Sharing::first);
+        let mut ssh = Ssh::start(spec, &shares, &stage0(), login)?;
+        let told = start_haul(&mut ssh, spec, &words, notes)?;
+        ssh.set_silence(ANSWER_WAIT);
+
+        let hello: AgentHello = ssh.read_frame(notes)?;
+        let program: String = hello.program.chars().take(PROGRAM_LEN_MAX).collect();
+        let remote_version = escape(program.as_bytes());
+        let protocol = agree(&hello, &remote_version, ssh.host())?;
+        if !told {
+            // Somebody else may have read the words that were too early; what they said is never used.
+            session = fresh()?;
+            ssh.send(&encode(tell(protocol, &session))?, notes)?;
+        }
+        let (greeted, mut answering) = (Instant::now(), Duration::ZERO);
+        let reply = loop {
+            match ssh.read_frame(notes)? {
+                AgentReply::Told(json) if hear(&json) => answering = greeted.elapsed(),
+                reply => break reply,
+            }
+        };
+        let (key, most, listening, client, there, can_dial, can_share) = match reply {
+            AgentReply::Told(_) => {
+                return Err(BootstrapError::new(BootstrapKind::Refused, "the rest was not waited for"));
+            }
+            AgentReply::Ready { key, streams, listening, client, facts, can_dial, channels } => {
+                (key, streams, listening, client, facts, can_dial, channels)
+            }
+            AgentReply::Error(why) => {
+                return Err(BootstrapError::new(
+                    BootstrapKind::Refused,
+                    format!("haul on {} refused: {}", ssh.host(), shown(&why)),
+                ));
+            }
+        };
+        if !(1..=tickets).contains(&most) {
+            return Err(BootstrapError::new(
+                BootstrapKind::Peer,
+                format!("haul on {} offered {most} data streams for {tickets}", ssh.host()),
+            ));
+        }
+        let far_address = listening.as_ref().ok().map(|at| at.address);
+        Ok(Met {
+            spec,
+            request,
+            wish,
+            vias,
+            identity,
+            session,
+            ssh,
+            sharing,
+            protocol,
+            remote_version,
+            begin,
+            answering,
+            key: key.0,
+            listening: Some(listening),
+            client,
+            can_dial,
+            can_share,
+            facts: Facts { spec, request, far_address, there, most },
+            agreed: most,
+            closed: Vec::new(),
+            strays: Arc::default(),
+        })
+    }
+
+    /// Bytes under way that each receive buffer here shall hold: it must be fixed before the connection is made.
+    fn window(&self) -> Option<u64> {
+        self.request.options.window.filter(|_| self.request.role == Role::Source)
+    }
+
+    /// The far end counts on so many streams from now on.
+    fn tell_streams(&mut self, streams: u16, notes: &mut dyn FnMut(String)) -> Result<(), BootstrapError> {
+        if std::mem::replace(&mut self.agreed, streams) == streams {
             return Ok(());
         }
         let frame = message::encode(&Decision::Streams(streams))
             .map_err(|e| BootstrapError::local("cannot tell the number of streams", e))?;
         // If the far end is gone, that shows at the next word.
-        ssh.send(&frame, notes).map(drop)
-    };
+        self.ssh.send(&frame, notes).map(drop)
+    }
 
-    let id = session.id;
-    let window = request.options.window.filter(|_| request.role == Role::Source);
-    let pin = tls::Pin(key.0);
-    let mut closed: Vec<Closed> = Vec::new();
-    let mut direct = match listening {
-        _ if wish == Wish::Far => None,
-        Ok(at) => {
-            for failed in at.failed.iter().take(ADDRESSES_MAX) {
-                let failed: String = failed.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
-                notes(format!("haul on {} does not listen on {}", ssh.host(), escape(failed.as_bytes())));
+    /// Dials the far end's port.
+    fn dial(&mut self, notes: &mut dyn FnMut(String)) -> Result<Option<Direct>, BootstrapError> {
+        let at = match self.listening.take().filter(|_| self.wish != Wish::Far) {
+            None => return Ok(None),
+            Some(Ok(at)) => at,
+            Some(Err(no)) => {
+                let what = format!("haul on {} opened no port ({})", self.ssh.host(), shown(&no.why));
+                self.closed.push(Closed { what, ask: None });
+                return Ok(None);
             }
-            // A receive buffer must be fixed before the connection is made.
-            let (name, session) = (Some(dial_name(spec).to_string()), session.clone());
-            let (identity, pin) = (identity.clone(), pin.clone());
-            let caller = Arc::new(Caller { name, session, identity, pin, window });
-            match start::dial(&caller, race::ways(&at), spec.streams, most, &|rtt, to, paths| {
-                plan_for(rtt, Some(to), paths)
-            }) {
-                Ok(Dialled { addr, links, plan, used, control, coming }) => {
-                    let before = std::mem::replace(&mut agreed, plan.streams.value);
-                    tell_streams(&mut ssh, agreed, before, notes)?;
-                    let other = Other::Near { ended: ssh.far_ended() };
-                    let redial = Redial::new(caller, at, used, control, coming, other);
-                    let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
-                    Some(Direct { path: Path::Direct { addr }, links, plan, joins })
-                }
-                Err(why) => {
-                    closed.push(closed_port(&theirs, ssh.host(), &at, why, client));
-                    None
-                }
+        };
+        for failed in at.failed.iter().take(ADDRESSES_MAX) {
+            notes(format!("haul on {} does not listen on {}", self.ssh.host(), shown(failed)));
+        }
+        let (name, session) = (Some(dial_name(self.spec).to_string()), self.session.clone());
+        let (identity, pin) = (self.identity.clone(), tls::Pin(self.key.clone()));
+        let caller = Arc::new(Caller { name, session, identity, pin, window: self.window() });
+        let (facts, ways) = (self.facts, race::ways(&at));
+        let plan_for = |rtt, to, paths: usize| facts.plan(rtt, Some(to), paths);
+        match start::dial(&caller, ways, self.spec.streams, facts.most, &plan_for) {
+            Ok(Dialled { addr, links, plan, used, control, coming }) => {
+                self.tell_streams(plan.streams.value, notes)?;
+                let other = Other::Near { ended: self.ssh.far_ended() };
+                let redial = Redial::new(caller, at, used, control, coming, other);
+                let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
+                Ok(Some(Direct { path: Path::Direct { addr }, links, plan, joins }))
+            }
+            Err(why) => {
+                self.closed.push(closed_port(&self.vias.1, self.ssh.host(), &at, why, self.client));
+                Ok(None)
             }
         }
-        Err(no) => {
-            let why: String = no.why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
-            let what = format!("haul on {} opened no port ({})", ssh.host(), escape(why.as_bytes()));
-            closed.push(Closed { what, ask: None });
-            None
+    }
+
+    /// Has the far end dial a port here.
+    fn be_dialled(&mut self, notes: &mut dyn FnMut(String)) -> Result<Option<Direct>, BootstrapError> {
+        if self.wish == Wish::Near || !self.can_dial {
+            if self.wish == Wish::Far {
+                let what = format!("the haul on {} is too old to dial", self.ssh.host());
+                self.closed.push(Closed { what, ask: None });
+            }
+            return Ok(None);
         }
-    };
-    let strays = Arc::new(AtomicU64::new(0));
-    if direct.is_none() && wish != Wish::Near && can_dial {
-        let (ports, strays) = (spec.ports, strays.clone());
-        let peer = far_address.filter(|_| wish == Wish::Either);
-        let terms = Terms { vias: &ours, client, peer, ports, session, identity, pin, most, window, strays };
-        let server = closed.iter().find_map(|closed| closed.ask.as_ref()).map(|ask| ask.to.clone());
+        let (facts, client) = (self.facts, self.client);
+        let terms = Terms {
+            vias: &self.vias.0,
+            client,
+            peer: facts.far_address.filter(|_| self.wish == Wish::Either),
+            ports: self.spec.ports,
+            session: self.session.clone(),
+            identity: self.identity.clone(),
+            pin: tls::Pin(self.key.clone()),
+            most: facts.most,
+            window: self.window(),
+            strays: self.strays.clone(),
+        };
+        let agreed = &mut self.agreed;
         let plan = |rtt, paths: usize| {
-            let plan = plan_for(rtt, None, paths);
-            agreed = plan.streams.value;
+            let plan = facts.plan(rtt, None, paths);
+            *agreed = plan.streams.value;
             plan
         };
-        match reverse::offer(terms, plan, &mut ssh, notes)? {
+        match reverse::offer(terms, plan, &mut self.ssh, notes)? {
             Ok(Taken { listener, links, plan }) => {
                 let addr = listener.addr;
                 // What it listens on may be any address; the one that was dialled says more.
                 let at = links[0].socket.as_ref().and_then(|socket| socket.local_addr().ok());
                 let addr = at.unwrap_or(addr);
                 let path = Path::Reverse { addr: SocketAddr::new(addr.ip().to_canonical(), addr.port()) };
-                direct = Some(Direct { path, links, plan, joins: Joins::Accept(Arc::new(listener)) });
+                Ok(Some(Direct { path, links, plan, joins: Joins::Accept(Arc::new(listener)) }))
             }
             Err(what) => {
-                let from = server.unwrap_or_else(|| ssh.host().to_string());
+                let server = self.closed.iter().find_map(|closed| closed.ask.as_ref());
+                let from = server.map_or_else(|| self.ssh.host().to_string(), |ask| ask.to.clone());
                 let to = client.map_or("this host".into(), |client| client.to_string());
-                closed.push(Closed { what, ask: Some(Ask { from, to }) });
+                self.closed.push(Closed { what, ask: Some(Ask { from, to }) });
+                Ok(None)
             }
         }
-    } else if direct.is_none() && wish == Wish::Far {
-        let what = format!("the haul on {} is too old to dial", ssh.host());
-        closed.push(Closed { what, ask: None });
     }
-    if direct.is_none() {
-        let (what, ask) = explain(&closed, spec.ports);
-        if wish != Wish::Either {
+
+    /// No port is open: all goes through ssh, over as many channels as it has.
+    fn fall_back(&mut self, notes: &mut dyn FnMut(String)) -> Result<Further, BootstrapError> {
+        let (what, ask) = explain(&self.closed, self.spec.ports);
+        if self.wish != Wish::Either {
             let error = BootstrapError::new(BootstrapKind::Closed, what);
             return Err(error.remedy(format!(
                 "{}--dial auto tries every way",
@@ -289,69 +390,87 @@ pub fn connect_and_hear(
         }
         let ask = ask.map_or(String::new(), |ask| format!(". For the firewall office: {ask}"));
         notes(format!("{what}; data goes through ssh (slower){ask}"));
-    }
-    let further = match (&direct, &sharing) {
-        (Some(_), _) => None,
-        (None, Err(why)) => Some(Further::none(why)),
-        (None, Ok(_)) if !can_share => Some(Further::none("the far haul is too old for more")),
-        (None, Ok(sharing)) => {
-            // The first channel carries one data stream at least.
-            let (asked, most) = (spec.ssh_channels.map(|n| n - 1), spec.streams.unwrap_or(most) - 1);
-            Some(channels::open(&mut ssh, sharing, asked, most, notes)?)
+        match &self.sharing {
+            Err(why) => Ok(Further::none(why)),
+            Ok(_) if !self.can_share => Ok(Further::none("the far haul is too old for more")),
+            Ok(sharing) => {
+                // The first channel carries one data stream at least.
+                let asked = self.spec.ssh_channels.map(|n| n - 1);
+                let most = self.spec.streams.unwrap_or(self.facts.most) - 1;
+                channels::open(&mut self.ssh, sharing, asked, most, notes)
+            }
         }
-    };
-    // Nobody else comes.
-    drop(sharing);
-    let decision = match &further {
-        None => Decision::Direct,
-        Some(further) if further.links.is_empty() => Decision::Mux,
-        Some(further) => Decision::Over(further.links.iter().map(|(index, _)| *index).collect()),
-    };
-    let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
-    if let Some(further) = &further
-        && spec.streams.is_none()
-    {
-        let streams = if further.links.is_empty() { MUX_STREAMS } else { further.told.value };
-        let before = std::mem::replace(&mut agreed, streams.min(most));
-        tell_streams(&mut ssh, agreed, before, notes)?;
     }
-    let told = ssh.send(&frame, notes)?;
-    let mut ssh_channels = None;
-    let (path, mut links, plan, joins, guard) = match direct {
-        // The agent has all its streams: that ssh is gone by now loses nothing.
-        Some(Direct { path, links, plan, joins }) => (path, links, plan, joins, ssh.into_guard()),
-        None if !told => return Err(ssh.ended(notes)),
-        None => {
-            let Further { links, clients, told } = further.expect("made where nothing is direct");
-            let (reader, writer, guard) = ssh.into_pipe(clients)?;
-            let why = if spec.streams.is_some() { "as asked" } else { "all share the ssh connection" };
-            let streams = agreed;
-            let plan = Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
-            let here = streams - links.len() as u16;
-            let channels = links.into_iter().map(|(_, link)| link).collect();
-            let links = super::share_pipe(Box::new(reader), Box::new(writer), here, channels, request)?;
-            ssh_channels = Some(told);
-            (Path::Ssh, links, plan, Joins::Never, guard)
+
+    /// Tells the far end what it came to, and hands the links over. `further`: where nothing is direct.
+    fn decide(
+        mut self,
+        direct: Option<Direct>,
+        further: Option<Further>,
+        notes: &mut dyn FnMut(String),
+    ) -> Result<Connected, BootstrapError> {
+        // Nobody else comes.
+        self.sharing = Err(String::new());
+        let decision = match &further {
+            None => Decision::Direct,
+            Some(further) if further.links.is_empty() => Decision::Mux,
+            Some(further) => Decision::Over(further.links.iter().map(|(index, _)| *index).collect()),
+        };
+        let frame = message::encode(&decision).map_err(|e| BootstrapError::local("cannot decide", e))?;
+        if let Some(further) = &further
+            && self.spec.streams.is_none()
+        {
+            let streams = if further.links.is_empty() { MUX_STREAMS } else { further.told.value };
+            self.tell_streams(streams.min(self.facts.most), notes)?;
         }
-    };
-    let control = links.remove(0);
-    let data = (1..).map(StreamId).zip(links).collect();
-    Ok(Connected {
-        session: id,
-        control,
-        data,
-        joins,
-        path,
-        protect: path.protect(request.options.protect),
-        protocol,
-        remote_version,
-        plan,
-        ssh_channels,
-        strays,
-        far: facts,
-        took: begin.elapsed().saturating_sub(answering),
-        guard,
-    })
+        let told = self.ssh.send(&frame, notes)?;
+        let mut ssh_channels = None;
+        let request = self.request;
+        let (path, mut links, plan, joins, guard) = match (direct, further) {
+            // The agent has all its streams: that ssh is gone by now loses nothing.
+            (Some(Direct { path, links, plan, joins }), _) => {
+                (path, links, plan, joins, self.ssh.into_guard())
+            }
+            (None, Some(Further { links, clients, told: channels })) if told => {
+                let (reader, writer, guard) = self.ssh.into_pipe(clients)?;
+                let asked = self.spec.streams.is_some();
+                let why = if asked { "as asked" } else { "all share the ssh connection" };
+                let streams = self.agreed;
+                let plan =
+                    Plan { streams: Choice { value: streams, why: why.into() }, rtt: None, advice: None };
+                let here = streams - links.len() as u16;
+                let more = links.into_iter().map(|(_, link)| link).collect();
+                let links = super::share_pipe(Box::new(reader), Box::new(writer), here, more, request)?;
+                ssh_channels = Some(channels);
+                (Path::Ssh, links, plan, Joins::Never, guard)
+            }
+            (None, _) => return Err(self.ssh.ended(notes)),
+        };
+        let control = links.remove(0);
+        let data = (1..).map(StreamId).zip(links).collect();
+        Ok(Connected {
+            session: self.session.id,
+            control,
+            data,
+            joins,
+            path,
+            protect: path.protect(request.options.protect),
+            protocol: self.protocol,
+            remote_version: self.remote_version,
+            plan,
+            ssh_channels,
+            strays: self.strays,
+            far: self.facts.there,
+            took: self.begin.elapsed().saturating_sub(self.answering),
+            guard,
+        })
+    }
+}
+
+/// What the far end says, for people.
+fn shown(text: &str) -> String {
+    let text: String = text.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
+    escape(text.as_bytes())
 }
 
 /// What one path needs, for each of `paths`.

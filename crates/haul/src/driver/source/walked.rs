@@ -1,0 +1,147 @@
+//! What the walk of the sources found, on its way to the machine.
+//!
+//! In: batches of the walk. Out: entries to the machine, as long as it has room for another one; what is not copied, counted.
+
+use std::collections::{HashMap, VecDeque};
+
+use crossbeam_channel::Receiver;
+use haul_core::entry::{EntryKind, Name};
+use haul_core::ids::{FileId, TargetId, Time};
+use haul_core::transfer::SMALL_LEN_MAX;
+use haul_core::transfer::source::{Lies, Source};
+use haul_core::wire::NotKept;
+
+use super::Session;
+use super::start::Storage;
+use crate::api::LEFT_OUT;
+use crate::driver::Kind;
+use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
+
+/// Names of files that were left out, in a report, and the longest.
+const LEFT_OUT_SHOWN: usize = 8;
+const LEFT_OUT_CHARS: usize = 120;
+
+/// See the module.
+pub(super) struct Walked {
+    walk: Walk,
+    over: bool,
+    /// What was walked and waits for room among the open entries: at most one batch.
+    ahead: VecDeque<WalkItem>,
+    /// `haul cp a.txt dir/b.txt`: the name that the single file gets.
+    pub(super) rename: Option<Name>,
+    /// Of the entries that are no files.
+    pub(super) kinds: HashMap<FileId, Kind>,
+    pub(super) not_kept: [u64; NotKept::COUNT],
+    /// The first files of copies into the source, which are not copied, as a report shows them.
+    left_out: Vec<String>,
+}
+
+impl Walked {
+    pub(super) fn new(walk: Walk, rename: Option<Name>) -> Walked {
+        Walked {
+            walk,
+            over: false,
+            ahead: VecDeque::new(),
+            rename,
+            kinds: HashMap::new(),
+            not_kept: [0; NotKept::COUNT],
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Nothing more comes.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn cancel(&self) {
+        self.walk.cancel();
+    }
+
+    /// Where the next batch comes, when there is room for it.
+    pub(super) fn feed(&self) -> Option<&Receiver<Vec<WalkItem>>> {
+        (self.ahead.is_empty() && !self.over).then(|| self.walk.items())
+    }
+
+    /// A batch came; `None`: the walk is gone. False: before its end.
+    pub(super) fn take(&mut self, items: Option<Vec<WalkItem>>) -> bool {
+        match items {
+            Some(items) => {
+                self.ahead.extend(items);
+                true
+            }
+            None => {
+                self.over = true;
+                // One that was told to end has no end to tell of.
+                self.walk.is_cancelled()
+            }
+        }
+    }
+
+    /// Hands walked items to the machine, as long as it has room for another entry.
+    pub(super) fn hand_over(&mut self, machine: &mut Source, storage: &Storage, session: &mut Session<'_>) {
+        while machine.wants_entries() || matches!(self.ahead.front(), Some(WalkItem::DirEnd(_))) {
+            let Some(item) = self.ahead.pop_front() else { break };
+            match item {
+                WalkItem::Entry(mut entry) => {
+                    if let Some(name) = &self.rename {
+                        entry.name = name.clone();
+                    }
+                    let mut lies = Lies::At(TargetId(0));
+                    let mut not_before = Time(0);
+                    match entry.kind {
+                        EntryKind::File { sparse, fingerprint, .. } => {
+                            self.not_kept[NotKept::Sparse as usize] +=
+                                u64::from(sparse && !session.agreed.holes);
+                            let ripe = storage.names.not_before(entry.id);
+                            not_before = ripe.map_or(not_before, |ripe| session.clock.at(ripe));
+                            // Small ones travel in bundles, wherever they lie.
+                            if fingerprint.size > SMALL_LEN_MAX {
+                                lies = storage.names.lies(entry.id);
+                            }
+                        }
+                        EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
+                        EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
+                    }
+                    machine.handle_entry(entry, lies, not_before);
+                }
+                WalkItem::DirEnd(dir) => machine.handle_dir_end(dir),
+                WalkItem::Failed { path, failure, .. } => {
+                    session.user.tally.fail(session.user.watch, path.clone(), &failure);
+                    machine.handle_trouble(&path, failure);
+                }
+                WalkItem::NotKept(not_kept) => {
+                    if not_kept.what == NotKeptWhat::Debris {
+                        self.leave_out(&not_kept.path);
+                    }
+                    let which = match not_kept.what {
+                        NotKeptWhat::HardLink => NotKept::HardLink,
+                        NotKeptWhat::Debris => NotKept::OwnName,
+                        NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => NotKept::Special,
+                    };
+                    self.not_kept[which as usize] += 1;
+                }
+                WalkItem::End(totals) => {
+                    self.over = true;
+                    machine.handle_walk_end(totals);
+                }
+            }
+        }
+    }
+
+    fn leave_out(&mut self, path: &[u8]) {
+        if self.left_out.len() < LEFT_OUT_SHOWN {
+            let path = String::from_utf8_lossy(path);
+            self.left_out.push(path.chars().take(LEFT_OUT_CHARS).collect());
+        }
+    }
+
+    /// Names them, for the summary.
+    pub(super) fn left_out(&self) -> Option<(String, String)> {
+        let all = self.not_kept[NotKept::OwnName as usize];
+        let more = all.saturating_sub(self.left_out.len() as u64);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = self.left_out.join(", ");
+        (all > 0).then(|| (LEFT_OUT.to_owned(), format!("{names}{more} (files of copies into the source)")))
+    }
+}

@@ -1,0 +1,168 @@
+//! Entries by how they ended: counted for the summary, and told to whoever watches.
+//!
+//! In: each entry's end, as the machine of either end says it. Out: numbers, and events for the observer.
+//! What must hold: a path is put together only when somebody is told of it.
+
+use haul_core::entry::Fingerprint;
+use haul_core::transfer::Ended;
+use haul_core::wire::{Failure, Stage};
+
+use super::{Kind, Watch};
+use crate::api::{Change, EntryEnd, Event};
+
+/// How the mappings of a dry run are shown.
+pub(crate) struct Mapping {
+    /// As typed: the first source, and the destination.
+    pub(crate) source: Vec<u8>,
+    pub(crate) destination: Vec<u8>,
+}
+
+/// Mappings that a dry run shows.
+const MAPPINGS_MAX: u64 = 10;
+
+/// Entries by how they ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) files: u64,
+    pub(crate) dirs: u64,
+    pub(crate) symlinks: u64,
+    pub(crate) unchanged: u64,
+    pub(crate) skipped: u64,
+    pub(crate) failed: u64,
+    /// Of these, what was gone from the source when it was to be read.
+    pub(crate) vanished: u64,
+    /// Of these, what fails again until somebody renames or moves something.
+    pub(crate) lasting: u64,
+    /// Content of the files that were copied.
+    pub(crate) bytes: u64,
+    /// How often a file came back wrong from the sink's storage.
+    pub(crate) came_back: u64,
+    /// The single file takes the name that the destination ends in.
+    pub(crate) renamed: bool,
+    /// Mappings that were shown.
+    mapped: u64,
+}
+
+impl Mapping {
+    fn show(&self, path: &[u8], renamed: bool, (bytes, metadata_only): (Option<u64>, bool)) -> Event {
+        if renamed {
+            let (source, destination) = (self.source.clone(), self.destination.clone());
+            return Event::Plan { source, destination, bytes, metadata_only };
+        }
+        let slash: &[u8] = if self.destination.ends_with(b"/") { b"" } else { b"/" };
+        let destination = [&self.destination[..], slash, path].concat();
+        Event::Plan { source: path.to_vec(), destination, bytes, metadata_only }
+    }
+}
+
+impl Tally {
+    /// Counts an entry that ended, and tells the observer.
+    pub(crate) fn count(
+        &mut self,
+        watch: &Watch,
+        kind: Kind,
+        end: &Ended,
+        (root, change): (Option<[u8; 32]>, Change),
+        bytes: u64,
+        path: impl FnOnce() -> Vec<u8>,
+        source: impl FnOnce() -> Option<(Vec<u8>, Fingerprint)>,
+    ) {
+        let entry_end = match end {
+            Ended::Copied => {
+                match kind {
+                    Kind::File => {
+                        self.files += 1;
+                        // In a dry run these are a peer's numbers.
+                        self.bytes = self.bytes.saturating_add(bytes);
+                    }
+                    Kind::Dir => self.dirs += 1,
+                    Kind::Symlink => self.symlinks += 1,
+                }
+                EntryEnd::Copied
+            }
+            Ended::Unchanged => {
+                // Directories and links that were right are nothing that a run did or left out.
+                self.unchanged += u64::from(kind == Kind::File || !change.is_none());
+                EntryEnd::Unchanged
+            }
+            Ended::Skipped => {
+                self.skipped += 1;
+                EntryEnd::Skipped
+            }
+            Ended::Failed(failure) => {
+                self.fail(watch, path(), failure);
+                return;
+            }
+        };
+        // Of a directory that stood there nothing else can change.
+        let amended = match kind {
+            Kind::Dir => *end == Ended::Copied && !change.has(Change::NEW),
+            Kind::File | Kind::Symlink => *end == Ended::Unchanged && !change.is_none(),
+        };
+        let shows = *end == Ended::Copied || amended;
+        let maps = watch.plan.as_ref().filter(|_| shows && self.mapped < MAPPINGS_MAX);
+        if watch.observer.is_none() || !(watch.verbose || watch.manifest.is_some() || maps.is_some()) {
+            return;
+        }
+        let path = path();
+        if let Some(mapping) = maps {
+            self.mapped += 1;
+            let size = (kind == Kind::File && !amended).then_some(bytes);
+            watch.tell(mapping.show(&path, self.renamed, (size, amended)));
+        }
+        if watch.verbose {
+            watch.tell(Event::Entry { path: path.clone(), kind, end: entry_end, change, bytes });
+        }
+        match (&watch.manifest, root) {
+            (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),
+            // The hashing thread may be gone only when the run is over.
+            // A sparse file's own digest is none of its content.
+            (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => {
+                let len = (*end == Ended::Copied).then_some(bytes);
+                drop(hasher.send(Unmoved { path, source: source(), len }));
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a failure, and tells the observer.
+    pub(crate) fn fail(&mut self, watch: &Watch, path: Vec<u8>, failure: &Failure) {
+        self.failed += 1;
+        self.vanished += u64::from(failure.stage == Stage::Vanished);
+        self.lasting += u64::from(lasts(failure));
+        let stage = failure.stage.name().to_owned();
+        let text = match (&watch.source_host, failure.text.strip_prefix("source ")) {
+            (Some(host), Some(path)) => format!("source {host}:{path}"),
+            _ => failure.text.to_string(),
+        };
+        watch.tell(Event::Failed { path, stage, errno: failure.errno, text });
+    }
+}
+
+/// A name that is taken by what does not give way, or that the destination cannot have, what may not be read or written, or is no
+/// file: the same run would end the same.
+fn lasts(failure: &Failure) -> bool {
+    const EPERM: i32 = 1;
+    const EACCES: i32 = 13;
+    if matches!(failure.errno, EPERM | EACCES) || (failure.stage == Stage::Walk && failure.errno == 0) {
+        return true;
+    }
+    const EEXIST: i32 = 17;
+    const ENOTDIR: i32 = 20;
+    const EISDIR: i32 = 21;
+    const EINVAL: i32 = 22;
+    const ENAMETOOLONG: i32 = 36;
+    const EILSEQ: i32 = 84;
+    matches!(failure.stage, Stage::Create | Stage::Publish)
+        && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)
+}
+
+/// A file that was not moved, of which the manifest wants the digest.
+pub(crate) struct Unmoved {
+    /// At the destination, as the manifest names it.
+    pub(crate) path: Vec<u8>,
+    /// At the source, if that is this end, and which version of it the session knows.
+    pub(crate) source: Option<(Vec<u8>, Fingerprint)>,
+    /// How much of it was copied, if it was: at the source it can have grown since.
+    pub(crate) len: Option<u64>,
+}
