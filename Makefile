@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test test-pfs lint bench lab sim sim-targets fuzz miri mutants clean
+.PHONY: help build demo test test-pfs lint bench lab sim sim-targets skew fuzz miri mutants clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -91,6 +91,10 @@ sim: ## run the simulators for SEEDS seeds from FIRST on, of each kind of world 
 
 sim-targets: ## simulate 1,008 storage targets at both ends under every scheduling policy, and measure what a decision costs
 	cargo run --release --locked -p haul-core --example scale
+
+skew: ## copy between this build and an older one (REV), both ways: it works, or is refused in words (root)
+	@scripts/needs.sh test
+	@scripts/skew.sh
 
 # Without cargo-fuzz too, see the script. `FUZZ_SECONDS=5 make fuzz` takes a minute and what the build takes.
 fuzz: ## fuzz every decoder of bytes from a peer or a disk for FUZZ_SECONDS (30) each

@@ -4,6 +4,9 @@
 
 use std::fmt;
 
+use crate::ids::FileId;
+use crate::wire::FILE_LEN_MAX;
+
 /// Longest name of one component, bytes.
 pub const NAME_LEN_MAX: usize = 255;
 /// Deepest directory below the destination root.
@@ -58,14 +61,48 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// Tells one version of a source file from another. `st_dev` is not in it: it differs between the hosts of
-/// a shared file system.
+/// Longest [`Version`], bytes.
+pub const VERSION_LEN_MAX: usize = 32;
+
+/// What a storage says of the version of an entry beside its size and mtime, for itself alone to understand: ctime and inode,
+/// an entity tag, whatever it has. Everybody else only compares it. It says nothing where it is empty.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Version {
+    len: u8,
+    /// Zero behind `len`.
+    bytes: [u8; VERSION_LEN_MAX],
+}
+
+impl Version {
+    /// Nothing is said.
+    pub const NONE: Version = Version { len: 0, bytes: [0; VERSION_LEN_MAX] };
+
+    /// These bytes; `None` if they are more than [`VERSION_LEN_MAX`].
+    pub fn new(bytes: &[u8]) -> Option<Version> {
+        let mut version = Version::NONE;
+        version.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        version.len = bytes.len() as u8;
+        Some(version)
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("v")?;
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Tells one version of a source file from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     pub size: u64,
     pub mtime: Timestamp,
-    pub ctime: Timestamp,
-    pub ino: u64,
+    pub version: Version,
 }
 
 impl Fingerprint {
@@ -84,10 +121,60 @@ pub struct Meta {
     pub mtime: Timestamp,
 }
 
+/// Longest name of a piece of metadata, bytes.
+pub const METADATA_NAME_LEN_MAX: usize = 255;
+/// Longest value of one (an extended attribute of Linux), and of all of an entry, bytes.
+pub const METADATA_VALUE_LEN_MAX: u32 = 64 * 1024;
+pub const METADATA_LEN_MAX: u32 = 1024 * 1024;
+
+/// What a piece of metadata is called in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Namespace {
+    /// Extended attributes: the only ones that have names.
+    Xattr,
+    /// A POSIX ACL, as the kernel's extended attribute holds it.
+    AccessAcl,
+    /// That of a directory for what is made in it.
+    DefaultAcl,
+    /// As the extended attribute of an NFS client holds it.
+    Nfs4Acl,
+}
+
+/// A part of a file that is sent as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// Where it begins at the source, and at the sink; how long it is.
+    pub source: u64,
+    pub sink: u64,
+    pub len: u64,
+    /// It is a file of its own, with its own tree of digests, and may go to any offset. Else it lies in the tree of the whole
+    /// file, at the same offset of both ends.
+    pub partial: bool,
+}
+
+/// A shard range begins at a multiple of this too: writers that share a page overwrite each other's.
+pub const SHARD_RANGE_GRAIN: u64 = 1024 * 1024;
+
+impl FileRange {
+    /// Whether a file of this size, cut into objects of this size, has such a range.
+    pub fn fits(&self, size: u64, object_size: u32) -> bool {
+        let end_of = |offset: u64| offset.checked_add(self.len).filter(|end| *end <= FILE_LEN_MAX);
+        let (Some(end), Some(_)) = (end_of(self.source), end_of(self.sink)) else { return false };
+        let within = self.len > 0 && end <= size;
+        let grain = SHARD_RANGE_GRAIN.max(object_size.into());
+        let on_grain = |offset: u64| offset.is_multiple_of(grain);
+        let of_whole = self.source == self.sink && on_grain(self.source) && (on_grain(end) || end == size);
+        within && (self.partial || of_whole)
+    }
+}
+
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    Dir,
+    /// Its mtime and this are its fingerprint; entries that were made in it, removed or renamed are all that it tells of.
+    Dir {
+        version: Version,
+    },
     /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB. `sparse`: it may have holes; its
     /// map follows the announcement. `striped`: how it is cut at the source follows, and with that the size of its objects,
     /// which is not more than this one.
@@ -100,4 +187,24 @@ pub enum EntryKind {
     Symlink {
         target: Box<[u8]>,
     },
+    Fifo,
+    Socket,
+    Device {
+        block: bool,
+        major: u32,
+        minor: u32,
+    },
+    /// Another name of a file that was announced.
+    HardLink {
+        to: FileId,
+    },
+}
+
+/// What an announcement says of an entry beside its kind. Nothing, of most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Only a part of the file comes.
+    pub range: Option<FileRange>,
+    /// More metadata follow, of a file or directory, and it is not finished before they are whole.
+    pub metadata: bool,
 }

@@ -1,5 +1,6 @@
 //! The names of things inside one session. A type for each, so that they cannot be mixed.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::time::Duration;
 
@@ -83,6 +84,46 @@ impl Lease {
     }
 }
 
+/// Most shards of a session, and most hosts of one side.
+pub const SHARDS_MAX: u16 = 1024;
+pub const HOSTS_MAX: u16 = 1024;
+
+/// Who of several hosts of one side says something, under which lease. In a session of one pair [`Holder::ALONE`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// Below [`HOSTS_MAX`].
+    pub host: u16,
+    /// Rises whenever somebody else takes over what the host had: nothing that an older one says may act.
+    pub epoch: u32,
+}
+
+/// What a lease is to one who knows which is agreed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leased {
+    Agreed,
+    /// Of a host that lost what it had to another: has no effect.
+    Stale,
+    /// Nobody agreed to it: the session ends.
+    Unknown,
+}
+
+impl Holder {
+    /// The one host of a side that has no other.
+    pub const ALONE: Holder = Holder { host: 0, epoch: 0 };
+
+    /// Holds what a message names against what is `agreed`.
+    pub fn judge(self, agreed: Holder) -> Leased {
+        if haul_mutant::removed("leases-are-agreed") {
+            return Leased::Agreed;
+        }
+        match (self.host == agreed.host, self.epoch.cmp(&agreed.epoch)) {
+            (true, Ordering::Equal) => Leased::Agreed,
+            (true, Ordering::Less) => Leased::Stale,
+            _ => Leased::Unknown,
+        }
+    }
+}
+
 impl Class {
     /// Any storage target of the sink.
     pub const ANY: Class = Class(0);
@@ -112,6 +153,10 @@ impl FileId {
         assert!(number < 1 << 48);
         FileId(u64::from(shard) << 48 | number)
     }
+    /// The part of the job that gave the number.
+    pub fn shard(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
     /// The same number as a directory.
     pub fn as_dir(self) -> DirId {
         DirId(self.0)
@@ -137,5 +182,38 @@ impl Time {
     /// How long ago `earlier` was; zero if it lies ahead.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: only what was agreed acts: an older lease of the host is late, everything else was never agreed.
+    /// Method: small hosts and epochs around one that is agreed, and one pair alone.
+    #[test]
+    fn leases_are_held_against_the_agreed_one() {
+        let lease = |host, epoch| Holder { host, epoch };
+        let agreed = lease(2, 5);
+        for host in 0..4 {
+            for epoch in 3..8 {
+                let expected = match (host, epoch) {
+                    (2, 5) => Leased::Agreed,
+                    (2, ..5) => Leased::Stale,
+                    _ => Leased::Unknown,
+                };
+                assert_eq!(lease(host, epoch).judge(agreed), expected, "{host} {epoch}");
+            }
+        }
+        assert_eq!(Holder::ALONE.judge(Holder::ALONE), Leased::Agreed);
+        assert_eq!(lease(0, 1).judge(Holder::ALONE), Leased::Unknown);
+        assert_eq!(lease(1, 0).judge(Holder::ALONE), Leased::Unknown);
+    }
+
+    #[test]
+    fn ids_know_their_shard() {
+        for shard in [0, 1, u16::MAX] {
+            assert_eq!(FileId::new(shard, 5).shard(), shard);
+        }
     }
 }

@@ -18,7 +18,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
-use crate::entry::{Fingerprint, Name, Timestamp};
+use crate::entry::{Fingerprint, Name, Timestamp, Version};
+use crate::ids::Holder;
 
 mod codec;
 mod log;
@@ -28,8 +29,10 @@ pub use log::{Log, compact};
 pub use replay::Replay;
 
 /// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest. 4: and
-/// the number of its temporary; runs that may still write are named, and directories that were opened to us.
-pub const FORMAT_VERSION: u16 = 4;
+/// the number of its temporary; runs that may still write are named, and directories that were opened to us. 5: versions of the
+/// source's storage instead of ctime and inode; the destination root by an identity; finished
+/// directories stand for what is in them, and who says what is durable is named.
+pub const FORMAT_VERSION: u16 = 5;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
 /// Most subtrees in one [`Record::Durable`] on disk; [`Log::append`] splits longer lists.
@@ -38,6 +41,8 @@ pub const SUBTREES_PER_RECORD: usize = 1024;
 pub const TAGS_MAX: usize = 1024;
 /// Most finished files that a replay remembers.
 pub const DONE_REPLAYED_MAX: usize = 4_194_304;
+/// Most finished directories that a replay remembers. One whose parent is finished takes no part.
+pub const FINISHED_REPLAYED_MAX: usize = 4_194_304;
 /// Most partial files that a replay remembers.
 pub const PARTIALS_REPLAYED_MAX: usize = 1_048_576;
 /// Most subtrees of all partial files that a replay remembers.
@@ -84,30 +89,64 @@ impl PathKey {
     }
 }
 
-/// What stays of a finished file: the version of the source that it is a copy of, and its hash. The source's
-/// inode and ctime are not kept, for a change of these alone must not make a finished file unfinished.
+/// Longest [`RootId`], bytes.
+pub const ROOT_ID_LEN_MAX: usize = 64;
+
+/// What tells the destination root of a job from all others, as its storage says: for POSIX the file system and the inode. Only
+/// that storage understands it. It delimits itself, for a job's key is made of it and what follows. 1 to [`ROOT_ID_LEN_MAX`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootId(Box<[u8]>);
+
+impl RootId {
+    /// These bytes; `None` if they are none, or too many.
+    pub fn new(bytes: &[u8]) -> Option<RootId> {
+        (1..=ROOT_ID_LEN_MAX).contains(&bytes.len()).then(|| RootId(bytes.into()))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What stays of a finished file: which directory it is in, the size and mtime of the source that it is a copy of, and its hash.
+/// The source's version is not kept, for a change of it alone must not make a finished file unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoneMark {
+    pub parent: PathKey,
     pub size: u64,
     pub mtime: Timestamp,
     pub root: Root,
 }
 
 impl DoneMark {
-    /// The mark of a file that was copied from a source with this fingerprint.
-    pub fn new(fingerprint: &Fingerprint, root: Root) -> DoneMark {
-        DoneMark { size: fingerprint.size, mtime: fingerprint.mtime, root }
+    /// The mark of a file in this directory that was copied from a source with this fingerprint.
+    pub fn new(parent: PathKey, fingerprint: &Fingerprint, root: Root) -> DoneMark {
+        DoneMark { parent, size: fingerprint.size, mtime: fingerprint.mtime, root }
     }
+}
+
+/// What stays of a finished directory, in place of the marks of all that is in it: every entry that was announced in it ended well,
+/// at any depth, and it had its own metadata.
+///
+/// It says what was so then. Content changes without the mtime of its directory, so it never stands for a look at a file; and
+/// where the source's directory has another fingerprint, or the destination's another mtime, it stands for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirMark {
+    /// The directory that it is in.
+    pub parent: PathKey,
+    /// The fingerprint of the source's directory. The mtime is also what the destination's was given.
+    pub mtime: Timestamp,
+    pub version: Version,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// First record, and only there: what this journal belongs to.
-    Head { job: [u8; 16], root_ino: u64 },
+    Head { job: [u8; 16], root: RootId },
     /// A run of the job took it over. `tag` stands in the names of its temporaries. Records that follow
-    /// count only on this boot if `durable` is false. Slots of earlier sessions are void.
-    Session { epoch: u32, tag: u32, boot: [u8; 16], durable: bool },
+    /// count only on this boot if `durable` is false. Slots of earlier sessions are void. `lease`: as whom it writes.
+    Session { epoch: u32, tag: u32, boot: [u8; 16], durable: bool, lease: Holder },
     /// Tags of earlier sessions, oldest first, whose own records were compacted away.
     Tags { tags: Vec<u32> },
     /// Those of them whose runs nobody saw die, oldest first: such a run may be frozen and write on, into any file that it
@@ -127,12 +166,18 @@ pub enum Record {
         map: Option<[u8; 32]>,
         digest: DigestKind,
     },
-    /// These subtrees of the file in `slot` are on media.
-    Durable { slot: u32, subtrees: Vec<Subtree> },
+    /// These subtrees of the file in `slot` are on media, as `by` says. Of another than the session's own lease it is dropped: what
+    /// a host says that lost what it had is late, and nobody else was agreed on.
+    Durable { slot: u32, by: Holder, subtrees: Vec<Subtree> },
     /// The partial file in `slot` is worth nothing any more.
     Withdrawn { slot: u32 },
     /// This file is complete under its final name. What earlier records said of the path is void.
     Done { path: PathKey, mark: DoneMark },
+    /// This directory is finished: the marks of all that is in it are void, for this one says it.
+    Finished { path: PathKey, mark: DirMark },
+    /// Something in this directory, or below it, is made anew: it is not finished any more. A mark of what is directly in it says
+    /// so too.
+    Reopened { path: PathKey },
     /// A directory that stood there and was closed to us is about to be opened to its owner. `slot` names it in later records
     /// of this session. Counts on every boot, whatever the session promises: it is held against the directory anyway.
     Widened { slot: u32, dir: Widened },
@@ -176,8 +221,8 @@ pub struct Partial {
 /// What a journal is worth to the next session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Job and inode of the destination root; `None` if not even the head was whole.
-    pub head: Option<([u8; 16], u64)>,
+    /// Job and identity of the destination root; `None` if not even the head was whole.
+    pub head: Option<([u8; 16], RootId)>,
     /// The highest epoch of any session, 0 if there was none.
     pub epoch_max: u32,
     /// The tags of all sessions, each once, newest last, at most [`TAGS_MAX`].
@@ -186,6 +231,7 @@ pub struct Replayed {
     pub unproven: Vec<u32>,
     pub partials: HashMap<PathKey, Partial>,
     pub done: HashMap<PathKey, DoneMark>,
+    pub finished: HashMap<PathKey, DirMark>,
     /// Directories that may still be open to us, in the order in which they were opened.
     pub widened: Vec<Widened>,
     /// Facts that were read and not kept: over a bound, or about a range that the file does not have.

@@ -21,6 +21,7 @@ pub mod io;
 pub mod job;
 pub mod journal;
 pub mod layout;
+pub mod metadata;
 pub mod resend;
 pub mod schedule;
 pub mod stage;

@@ -7,12 +7,14 @@
 //! streams and to the session machines.
 //!
 //! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection begins; `encode` and `decode`
-//! the control messages (`tables` those for people); `job` those of a job of many hosts; `data` the data frames; `negotiate` what two hellos agree on.
+//! the control messages (`entries` what is announced, `tables` what is for people, `job` those of a job of many hosts); `data` the data
+//! frames; `negotiate` what two hellos agree on.
 
 mod codec;
 mod data;
 mod decode;
 mod encode;
+mod entries;
 mod error;
 mod frame;
 mod job;
@@ -24,6 +26,7 @@ mod tables;
 pub use data::*;
 pub use decode::*;
 pub use encode::*;
+pub use entries::announced_len;
 pub use error::*;
 pub use frame::*;
 pub use job::*;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use haul_core::digest::Subtree;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
-use haul_core::ids::{BufferId, DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Version};
+use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
@@ -46,7 +46,7 @@ impl Bench {
             changed,
         });
         source.handle_stream_up(StreamId(1));
-        source.handle_message(Message::Grant { class: 0, total: 1 << 40 });
+        source.handle_message(Message::Grant { by: Holder::ALONE, class: 0, total: 1 << 40 });
         let entry = Announced {
             id: ID,
             generation: G0,
@@ -59,6 +59,7 @@ impl Bench {
                 sparse: false,
                 striped: false,
             },
+            extras: Extras::default(),
         };
         source.handle_entry(entry, Lies::At(TargetId(0)), Time(0));
         source.handle_walk_end(Totals::default());
@@ -151,7 +152,7 @@ impl Bench {
 }
 
 fn of_size(size: u64) -> Fingerprint {
-    Fingerprint { size, ino: 7, ..Fingerprint::default() }
+    Fingerprint { size, version: Version::new(&[7]).expect("short"), ..Fingerprint::default() }
 }
 
 fn second_hash() -> SourceOp {

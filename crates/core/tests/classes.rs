@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
-use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
+use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, Holder, StreamId, TargetId, Time};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
@@ -52,6 +52,7 @@ fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Sou
         name: Name::new(b"file").expect("legal"),
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
+        extras: Extras::default(),
     };
     source.handle_entry(entry, lies, Time(0));
     source
@@ -82,7 +83,7 @@ fn done(source: &mut Source, object: u64) {
 
 fn grant(source: &mut Source, class: u16, objects: u64) {
     let total = objects * credit_cost(OBJECT.into());
-    source.handle_message(Message::Grant { class, total });
+    source.handle_message(Message::Grant { by: Holder::ALONE, class, total });
 }
 
 /// Goal: an object needs credit of its class and the general one; each object is read once, also those that wait when the

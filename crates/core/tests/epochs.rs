@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
-use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
-use haul_core::journal::{Record, Replay, Replayed, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened, compact};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, Holder, StreamId, Time};
+use haul_core::journal::{
+    DirMark, PathKey, Record, Replay, Replayed, RootId, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened,
+    compact,
+};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
@@ -47,12 +50,22 @@ fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
     DataEntry { id, generation, offset, len, root, hole: false, tail, sealed, pass: 0, digest, cvs }
 }
 
+fn dir_name(id: u64) -> Name {
+    Name::new(format!("d{id}").as_bytes()).expect("legal")
+}
+
 impl Bench {
     fn new(files_open_max: u32) -> Bench {
-        let head = Record::Head { job: [1; 16], root_ino: 1 };
-        let session = Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true };
-        let (journal, log, _, next_slot) = compact(&Replayed::default(), head, session);
-        let resume = Resume { replayed: Replayed::default(), log, next_slot };
+        Bench::resumed(files_open_max, Replayed::default())
+    }
+
+    /// With what an earlier run left.
+    fn resumed(files_open_max: u32, replayed: Replayed) -> Bench {
+        let head = Record::Head { job: [1; 16], root: RootId::new(&[1]).expect("short") };
+        let session =
+            Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true, lease: Holder::ALONE };
+        let (journal, log, _, next_slot) = compact(&replayed, head, session);
+        let resume = Resume { replayed, log, next_slot };
         let policy = Policy {
             durable: true,
             force: false,
@@ -96,20 +109,25 @@ impl Bench {
     }
 
     fn announce(&mut self, ids: std::ops::Range<u64>, size: u64) {
+        self.announce_in(DirId::ROOT, ids, size);
+    }
+
+    fn announce_in(&mut self, parent: DirId, ids: std::ops::Range<u64>, size: u64) {
         let mtime = Timestamp { secs: 1, nanos: 0 };
         let all: Vec<Announced> = ids
             .map(|id| Announced {
                 id: FileId(id),
                 generation: Generation(0),
-                parent: DirId::ROOT,
+                parent,
                 name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
                 meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime },
                 kind: EntryKind::File {
-                    fingerprint: Fingerprint { size, mtime, ctime: mtime, ino: id },
+                    fingerprint: Fingerprint { size, mtime, version: Version::NONE },
                     object_size: OBJECT as u32,
                     sparse: false,
                     striped: false,
                 },
+                extras: Extras::default(),
             })
             .collect();
         for part in all.chunks(100) {
@@ -127,17 +145,60 @@ impl Bench {
     }
 
     fn small(&mut self, ids: std::ops::Range<u64>) {
-        self.announce(ids.clone(), SMALL);
+        self.small_in(DirId::ROOT, ids);
+    }
+
+    fn small_in(&mut self, dir: DirId, ids: std::ops::Range<u64>) {
+        self.announce_in(dir, ids.clone(), SMALL);
         for first in ids.step_by(BUNDLE as usize) {
             self.frame((first..first + BUNDLE).map(|id| entry(id, SMALL, 0, true)).collect());
         }
+    }
+
+    /// Announces a directory, whose name is `d` and its number.
+    fn dir(&mut self, id: u64, parent: DirId, mode: u32) {
+        let dir = Announced {
+            id: FileId(id),
+            generation: Generation(0),
+            parent,
+            name: dir_name(id),
+            meta: Meta { mode, uid: 0, gid: 0, mtime: Timestamp { secs: 1, nanos: 0 } },
+            kind: EntryKind::Dir { version: Version::new(&[id as u8]).expect("short") },
+            extras: Extras::default(),
+        };
+        self.sink.handle_message(Message::Announce(vec![dir]), self.now);
+        self.act();
+    }
+
+    fn end_dirs(&mut self, ids: &[u64]) {
+        let dirs = ids.iter().map(|id| DirId(*id)).collect();
+        self.sink.handle_message(Message::DirEnd(dirs), self.now);
+        self.act();
+    }
+
+    /// Whatever is to be synced is.
+    fn settle(&mut self) {
+        for _ in 0..9 {
+            self.pass(Duration::from_secs(1));
+            while !self.commits.is_empty() {
+                self.commit(0);
+            }
+        }
+    }
+
+    fn replayed(&self) -> Replayed {
+        let mut replay = Replay::new();
+        replay.feed(&self.journal).expect("a journal");
+        let replayed = replay.finish([1; 16], true).expect("a journal");
+        assert!(!replayed.damaged, "a record is not in its chain");
+        replayed
     }
 
     /// All but commits is done at once.
     fn act(&mut self) {
         while let Some(action) = self.sink.poll_action() {
             let done = match action {
-                SinkAction::Send(Message::Durable(extents)) => {
+                SinkAction::Send(Message::Durable { extents, .. }) => {
                     self.durable.extend(extents);
                     continue;
                 }
@@ -373,7 +434,8 @@ fn the_journal_knows_what_is_open() {
         parent: DirId::ROOT,
         name: Name::new(format!("d{id}").as_bytes()).expect("legal"),
         meta: Meta { mode: if id == 3 { 0 } else { 0o755 }, uid: 0, gid: 0, mtime },
-        kind: EntryKind::Dir,
+        kind: EntryKind::Dir { version: Version::NONE },
+        extras: Extras::default(),
     });
     bench.sink.handle_message(Message::Announce(dirs.collect()), bench.now);
     bench.act();
@@ -404,4 +466,121 @@ fn the_journal_knows_what_is_open() {
         bench.act();
     }
     assert!(!bench.refused.contains(&100) && bench.refused.contains(&(99 + most as u64)));
+}
+
+/// Goal: a directory whose entries ended well stands in the journal for the marks of all of them, at any depth, and no sync is made
+/// for it alone.
+/// Method: two directories, one in the other, with files in both, and files beside them; the journal is replayed at each step.
+#[test]
+fn finished_directories_stand_for_what_is_in_them() {
+    let mut bench = Bench::new(1000);
+    bench.dir(1, DirId::ROOT, 0o755);
+    bench.dir(2, DirId(1), 0o755);
+    bench.small_in(DirId(2), 100..200);
+    bench.small_in(DirId(1), 200..300);
+    bench.settle();
+    let replayed = bench.replayed();
+    assert_eq!((replayed.done.len(), replayed.finished.len()), (200, 0));
+    bench.end_dirs(&[2]);
+    let written = bench.journal.len();
+    bench.settle();
+    assert_eq!(bench.journal.len(), written, "it waits for another record");
+    bench.small(300..400);
+    bench.settle();
+    let (outer, inner) =
+        (PathKey::ROOT.child(&dir_name(1)), PathKey::ROOT.child(&dir_name(1)).child(&dir_name(2)));
+    let replayed = bench.replayed();
+    assert_eq!(replayed.done.len(), 200, "those in the inner one are gone");
+    assert_eq!(replayed.finished.keys().collect::<Vec<_>>(), [&inner]);
+    assert_eq!(replayed.finished[&inner].version.as_bytes(), [2]);
+    bench.end_dirs(&[1]);
+    bench.small(400..500);
+    bench.settle();
+    let replayed = bench.replayed();
+    assert_eq!(replayed.done.len(), 200, "those of the root, which is never finished");
+    assert!(replayed.done.values().all(|mark| mark.parent == PathKey::ROOT));
+    assert_eq!(replayed.finished.keys().collect::<Vec<_>>(), [&outer], "it stands for the inner one too");
+}
+
+/// Goal: many directories without anything else to journal are journaled all the same, and not one at a time.
+/// Method: as many empty directories as that takes, and one less.
+#[test]
+fn many_finished_directories_are_journaled_alone() {
+    for (count, told) in [(4095, 0), (4096, 4096)] {
+        let mut bench = Bench::new(10);
+        for id in 1..=count {
+            bench.dir(id, DirId::ROOT, 0o755);
+        }
+        (1..=count).for_each(|id| bench.end_dirs(&[id]));
+        bench.settle();
+        assert_eq!(bench.replayed().finished.len(), told, "{count}");
+    }
+}
+
+/// Goal: a directory is not called finished if anything in it, at any depth, failed, at either end or before it was announced; one
+/// that has nothing to do with that is.
+/// Method: one thing goes wrong at a time in a directory with one below and one beside it.
+#[test]
+fn only_what_ended_well_is_finished() {
+    let failure = || Failure { stage: Stage::Read, errno: 5, text: "broken".into() };
+    let key = |ids: &[u64]| ids.iter().fold(PathKey::ROOT, |path, id| path.child(&dir_name(*id)));
+    let (outer, inner, beside) = (key(&[1]), key(&[1, 2]), key(&[3]));
+    for (what, expected) in [
+        ("nothing", vec![outer, beside]),
+        ("a file at the source", vec![beside]),
+        ("the metadata of the inner one", vec![beside]),
+        ("something that was never announced", vec![]),
+        ("something before they came", vec![outer, beside]),
+    ] {
+        let mut bench = Bench::new(1000);
+        let trouble = || Message::Trouble { path: b"x"[..].into(), failure: failure() };
+        if what == "something before they came" {
+            bench.sink.handle_message(trouble(), bench.now);
+        }
+        bench.dir(1, DirId::ROOT, 0o755);
+        bench.dir(2, DirId(1), if what == "the metadata of the inner one" { 0 } else { 0o755 });
+        bench.dir(3, DirId::ROOT, 0o755);
+        bench.small_in(DirId(2), 100..200);
+        if what == "a file at the source" {
+            bench.announce_in(DirId(2), 200..201, SMALL);
+            let (id, generation) = (FileId(200), Generation(0));
+            let withdraw = Message::Withdraw { id, generation, retry: false, failure: Some(failure()) };
+            bench.sink.handle_message(withdraw, bench.now);
+        }
+        if what == "something that was never announced" {
+            bench.sink.handle_message(trouble(), bench.now);
+        }
+        bench.settle();
+        bench.end_dirs(&[3, 2, 1]);
+        bench.small(300..400);
+        bench.settle();
+        let finished = bench.replayed().finished;
+        assert_eq!(finished.len(), expected.len(), "{what}: {finished:?}");
+        assert!(expected.iter().all(|path| finished.contains_key(path)), "{what}");
+        assert!(!finished.contains_key(&inner), "{what}: it is said by the outer one, or by none");
+    }
+}
+
+/// Goal: what an earlier run finished is not finished any more when something below it is made anew, before the journal says a word
+/// of that; what lies beside it stays finished.
+/// Method: a journal with two finished directories; a run that writes a file two levels below the one.
+#[test]
+fn what_is_made_anew_reopens_its_directories() {
+    let key = |ids: &[u64]| ids.iter().fold(PathKey::ROOT, |path, id| path.child(&dir_name(*id)));
+    let (outer, beside) = (key(&[1]), key(&[3]));
+    let mark =
+        DirMark { parent: PathKey::ROOT, mtime: Timestamp { secs: 1, nanos: 0 }, version: Version::NONE };
+    let mut replayed = Replayed::default();
+    replayed.finished.extend([(outer, mark), (beside, mark)]);
+    let mut bench = Bench::resumed(1000, replayed);
+    assert_eq!(bench.replayed().finished.len(), 2);
+    bench.dir(1, DirId::ROOT, 0o755);
+    bench.dir(2, DirId(1), 0o755);
+    bench.announce_in(DirId(2), 10..11, 4 * OBJECT);
+    assert_eq!(bench.replayed().finished.len(), 2, "nothing is made anew yet");
+    bench.frame(vec![entry(10, 4 * OBJECT, 0, false)]);
+    bench.settle();
+    let replayed = bench.replayed();
+    assert_eq!(replayed.partials.len(), 1);
+    assert_eq!(replayed.finished.keys().collect::<Vec<_>>(), [&beside]);
 }

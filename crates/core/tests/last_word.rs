@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::journal::{Log, Replayed};
 use haul_core::schedule::Policy;
@@ -41,6 +41,7 @@ fn cut_off_with(patience: Duration) -> Source {
         name: Name::new(b"file").expect("legal"),
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse: false, striped: false },
+        extras: Extras::default(),
     };
     source.handle_entry(entry, Lies::At(TargetId(0)), Time(0));
     source.handle_tick(Time(5));

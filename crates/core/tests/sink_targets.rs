@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
-use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, SessionEpoch, StreamId, TargetId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::ids::{
+    BufferId, Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId, TargetId, Time,
+};
 use haul_core::journal::{Log, Replayed};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::table::{Table, Troubles};
@@ -162,7 +164,7 @@ const TARGETS: Limits = Limits { total: 256, each: 16 };
 
 fn announced(id: u64, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1, nanos: 0 };
-    let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: id };
+    let fingerprint = Fingerprint { size, mtime, version: Version::NONE };
     Announced {
         id: FileId(id),
         generation: Generation(0),
@@ -170,6 +172,7 @@ fn announced(id: u64, size: u64) -> Announced {
         name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
         meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime },
         kind: EntryKind::File { fingerprint, object_size: OBJECT as u32, sparse: false, striped: false },
+        extras: Extras::default(),
     }
 }
 
@@ -298,8 +301,8 @@ impl World {
     /// The source hears the sink.
     fn hear(&mut self, message: Message) {
         match message {
-            Message::Grant { class: 0, total } => self.granted = total,
-            Message::Grant { class, total } => {
+            Message::Grant { by: Holder::ALONE, class: 0, total } => self.granted = total,
+            Message::Grant { by: Holder::ALONE, class, total } => {
                 self.out.class_grants += 1;
                 let before = self.told.insert(Class(class), total);
                 assert!(before < Some(total), "a grant grows");
@@ -660,7 +663,7 @@ fn a_source_that_takes_too_much_is_stopped() {
     let good = || vec![true];
     let (mut sink, said) = two_files(Layout::flat(TargetId(1)));
     let granted = |class: u16| {
-        let of = |m: &Message| matches!(m, Message::Grant { class: c, .. } if *c == class);
+        let of = |m: &Message| matches!(m, Message::Grant { by: Holder::ALONE, class: c, .. } if *c == class);
         said.iter().rfind(|m| of(m)).map(|m| if let Message::Grant { total, .. } = m { *total } else { 0 })
     };
     // Four objects are a class's first share.

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
-use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
+use haul_core::ids::{DirId, FileId, Generation, Holder, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::stage::StageTime;
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
@@ -44,13 +44,14 @@ fn totals_of_a_source_saturate() {
                 sparse: false,
                 striped: false,
             },
+            extras: Extras::default(),
         };
         source.handle_entry(entry, Lies::At(TargetId(0)), Time(0));
     }
     assert_eq!(source.counts().bytes, u64::MAX);
     for id in 1..=3 {
         let extent = Extent { id: FileId(id), generation: Generation(0), offset: 0, len: u64::MAX };
-        source.handle_message(Message::Durable(vec![extent]));
+        source.handle_message(Message::Durable { by: Holder::ALONE, extents: vec![extent] });
     }
     assert_eq!(source.counts().durable, u64::MAX);
     for id in 1..=3 {

@@ -16,3 +16,5 @@ mod refusals;
 mod round_trip;
 #[path = "wire/samples.rs"]
 mod samples;
+#[path = "wire/scopes.rs"]
+mod scopes;

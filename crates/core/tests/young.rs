@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use haul_core::digest::Subtree;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
-use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Version};
+use haul_core::ids::{DirId, FileId, Generation, Holder, StreamId, TargetId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::op::{Look, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
@@ -27,7 +27,7 @@ fn source(wait: bool) -> Source {
         changed: Default::default(),
     });
     source.handle_stream_up(StreamId(1));
-    source.handle_message(Message::Grant { class: 0, total: 1 << 40 });
+    source.handle_message(Message::Grant { by: Holder::ALONE, class: 0, total: 1 << 40 });
     source
 }
 
@@ -40,6 +40,7 @@ fn add(source: &mut Source, id: u64, size: u64, sparse: bool, not_before: Time) 
         name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
         meta: Meta::default(),
         kind: EntryKind::File { fingerprint, object_size: 1 << 20, sparse, striped: false },
+        extras: Extras::default(),
     };
     source.handle_entry(entry, Lies::At(TargetId(0)), not_before);
 }
@@ -102,7 +103,8 @@ fn a_young_look_is_waited_out_before_the_hash() {
     let Some(SourceOp::ReadBundle { files: asked }) = ops(&mut source).pop() else {
         panic!("it is not read")
     };
-    let seen = Fingerprint { size: 1000, ino: 7, ..Fingerprint::default() };
+    let seen =
+        Fingerprint { size: 1000, version: Version::new(&[7]).expect("short"), ..Fingerprint::default() };
     let look = Look::MetaOnly { seen, settle: GRAIN };
     let ok = haul_core::transfer::op::BundleOk { root: [3; 32], look };
     let items = vec![(asked[0], Ok(ok))];
@@ -112,7 +114,7 @@ fn a_young_look_is_waited_out_before_the_hash() {
     let until = Time(5).after(GRAIN);
     assert_eq!(source.next_deadline(), Some(until));
     source.handle_tick(until);
-    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen: Some(seen) };
+    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen: Some(Box::new(seen)) };
     assert_eq!(ops(&mut source), [op]);
     source.handle_tick(Time(until.0 + 1));
     assert_eq!(ops(&mut source), [], "once");

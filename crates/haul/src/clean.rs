@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_core::journal::{Replay, Replayed};
+use haul_core::journal::{JournalError, Replay, Replayed};
 
 use crate::api::{CleanJob, CleanReport};
 use crate::storage::jail::Jail;
@@ -17,6 +17,7 @@ use crate::storage::sink::claim::{Claim, Debris};
 use crate::storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
 use crate::storage::sink::owner::{Life, boot_id};
 use crate::storage::sink::{JobDir, Patience};
+use crate::storage::volume::is_of;
 use crate::users::name_of;
 
 /// What a job has to do with a destination.
@@ -29,6 +30,8 @@ enum Belongs {
     Unknown,
     /// Its journal is not as a run leaves it.
     Odd,
+    /// Its journal is of another version of haul, which knows what it left.
+    OtherFormat,
 }
 
 /// What a job's journal says.
@@ -36,13 +39,15 @@ struct Told {
     replayed: Replayed,
     /// `None`: it is no file that a run leaves.
     claim: Option<Claim>,
+    /// Its format is not ours.
+    other_format: bool,
 }
 
 /// Lists the jobs below `root` whose journals lie in `state` (`None`: in `root` itself), and removes what dead ones left if
 /// `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
     let place = state.unwrap_or(root);
-    let ino = rustix::fs::stat(root).map_err(|e| format!("destination {}: {e}", root.display()))?.st_ino;
+    let dir = std::fs::File::open(root).map_err(|e| format!("destination {}: {e}", root.display()))?;
     let jobs = find_debris(place).map_err(|failure| failure.text.to_string())?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;
@@ -50,7 +55,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     let mut claimed = HashSet::new();
     // To ask for a name may start a program.
     let mut users: HashMap<u32, String> = HashMap::new();
-    for (at, (job, Told { replayed, claim })) in jobs.iter().zip(&told).enumerate() {
+    for (at, (job, Told { replayed, claim, other_format })) in jobs.iter().zip(&told).enumerate() {
         // Whoever planted a dead job's journal may have read the tags in it off the temporaries of a running one.
         let others = jobs.iter().zip(&told).enumerate();
         let spared = others
@@ -64,9 +69,10 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let bytes = theirs.iter().fold(0_u64, |bytes, temporary| bytes.saturating_add(temporary.size));
         let first = theirs.iter().map(|temporary| file_of(&temporary.path)).min();
         let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
-        let belongs = match (replayed.head, state) {
+        let belongs = match (&replayed.head, state) {
+            _ if *other_format => Belongs::OtherFormat,
             _ if claim.is_none() => Belongs::Odd,
-            (Some((_, of)), _) if of != ino && (state.is_some() || strict) => Belongs::Elsewhere,
+            (Some((_, of)), _) if !is_of(of, &dir) && (state.is_some() || strict) => Belongs::Elsewhere,
             (_, None) => Belongs::Here,
             (Some(_), _) if files > 0 => Belongs::Here,
             // It may have left nothing that a journal speaks of, here or on another file system.
@@ -105,6 +111,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             ),
             Belongs::Unknown => Some("perhaps of another destination"),
             Belongs::Odd => Some("its journal is not as a run leaves it"),
+            Belongs::OtherFormat => Some("its journal is of another version of haul, which can remove it"),
         };
         if let Some(left) = left {
             line.state += &format!(", {left}: left");
@@ -143,20 +150,24 @@ fn state_of(job: &Job) -> String {
 fn replay(place: &Path, job: &Job) -> Result<Told, String> {
     let place = JobDir::open(place, job.key.clone()).map_err(|failure| failure.text.to_string())?;
     let mut replay = Replay::new();
-    let mut good = true;
+    let mut bad = None;
     let found = place.load_any(&mut |bytes| {
-        good = good && replay.feed(bytes).is_ok();
-        !replay.is_over() || haul_mutant::removed("bad-journals-are-read-no-further")
+        if bad.is_none() {
+            bad = replay.feed(bytes).err();
+        }
+        (bad.is_none() && !replay.is_over()) || haul_mutant::removed("bad-journals-are-read-no-further")
     });
     let Some(stat) = found.map_err(|failure| failure.text.to_string())? else {
-        return Ok(Told { replayed: Replayed::default(), claim: Some(Claim::default()) });
+        let (replayed, claim) = (Replayed::default(), Some(Claim::default()));
+        return Ok(Told { replayed, claim, other_format: false });
     };
-    let replayed = match good {
-        true => replay.finish(boot_id(), false).unwrap_or_default(),
-        false => Replayed::default(),
+    let other_format = matches!(bad, Some(JournalError::Version(_)));
+    let replayed = match bad {
+        None => replay.finish(boot_id(), false).unwrap_or_default(),
+        Some(_) => Replayed::default(),
     };
     let claim = Claim::new(&stat, &replayed.tags);
-    Ok(Told { replayed, claim })
+    Ok(Told { replayed, claim, other_format })
 }
 
 fn temporaries(root: &Path) -> Result<Vec<Temporary>, String> {
@@ -195,7 +206,13 @@ mod tests {
             let mut bytes = Vec::new();
             if head {
                 let mut log = haul_core::journal::Log::start(&mut bytes);
-                log.append(&haul_core::journal::Record::Head { job: [1; 16], root_ino: 1 }, &mut bytes);
+                log.append(
+                    &haul_core::journal::Record::Head {
+                        job: [1; 16],
+                        root: haul_core::journal::RootId::new(&[1]).expect("short"),
+                    },
+                    &mut bytes,
+                );
             }
             let path = dir.path().join(format!(".haul~{}", key.as_str()));
             std::fs::write(&path, &bytes).expect("write");
@@ -208,6 +225,21 @@ mod tests {
                 bytes_read().zip(before).map(|(now, before)| now - before).expect("it was counted before");
             assert!(read < LONG / 16, "{head}: {read} bytes");
         }
+    }
+
+    /// Goal: what an older or a newer haul left is not half removed: only that one knows which temporaries are its.
+    /// Method: a journal of another format, as its first bytes tell.
+    #[test]
+    fn journals_of_other_formats_are_left() {
+        use std::os::unix::fs::PermissionsExt;
+        let top = tempfile::tempdir().expect("tempdir");
+        let journal = top.path().join(".haul~aaaaaaaaaaaaaaaa");
+        std::fs::write(&journal, b"haul-journal\0\0\x04\0and more").expect("write");
+        std::fs::set_permissions(&journal, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+        let report = run(top.path(), None, true).expect("cleaned");
+        let [job] = &report.jobs[..] else { panic!("{report:?}") };
+        assert!(!job.removed && journal.exists(), "{job:?}");
+        assert!(job.state.contains("another version of haul"), "{job:?}");
     }
 
     /// Goal: a temporary is told by the file that it would have become.

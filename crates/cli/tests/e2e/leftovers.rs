@@ -161,14 +161,20 @@ fn what_cannot_be_looked_at_keeps_its_journal() {
     assert_no_debris(&sink);
 }
 
-/// A journal in `dir` that names a run's tag, as anybody can write one.
-fn forge(dir: &Path, like: &Path, tag: &str, root_ino: u64) -> PathBuf {
-    let magic = read(like)[..16].to_vec();
+/// A journal in `dir` that names a run's tag, as anybody can write one; `like` this one, or of another directory.
+fn forge(dir: &Path, like: &Path, tag: &str, elsewhere: bool) -> PathBuf {
+    let journal = read(like);
+    let magic = journal[..16].to_vec();
+    // Behind magic, length, kind and job the first record ends with what the destination root is known by.
+    let head_len = u32::from_le_bytes(journal[16..20].try_into().expect("4 bytes")) as usize;
+    let mut root = journal[20 + 17..20 + head_len].to_vec();
+    // Its length, and then the inode.
+    root[1] ^= u8::from(elsewhere);
     let tag = tag
         .bytes()
         .fold(0u32, |tag, c| tag << 5 | u32::from(if c < b'a' { c - b'2' + 26 } else { c - b'a' }));
-    let head = [&[1][..], &[0; 16], &root_ino.to_le_bytes()].concat();
-    let session = [&[2][..], &1u32.to_le_bytes(), &tag.to_le_bytes(), &[0; 16], &[1]].concat();
+    let head = [&[1][..], &[0; 16], &root].concat();
+    let session = [&[2][..], &1u32.to_le_bytes(), &tag.to_le_bytes(), &[0; 16], &[1], &[0; 6]].concat();
     let (mut chain, mut bytes) = (magic.clone(), magic);
     for body in [head, session] {
         chain = blake3::hash(&[&chain[..], &body].concat()).as_bytes()[..16].to_vec();
@@ -191,7 +197,6 @@ fn planted_journals_remove_nothing_of_others() {
     let (data, sink) = (room.dir("data"), room.dir("sink"));
     tree::plain(&data, 93, 0, 64 << 20);
     set_mode(&sink, 0o1777);
-    let ino = fs::metadata(&sink).expect("stat").ino();
     let start = || {
         let cp = Haul::cp(["-r", "--rate=8MB/s"]).args([contents(&data), sink.clone().into()]);
         let mut run = cp.run_by_nobody(&room).start();
@@ -202,8 +207,8 @@ fn planted_journals_remove_nothing_of_others() {
     };
     let clean = || -> Outcome { Haul::new(["clean"]).args([&sink]).run().sane().exits(0) };
     let (run, tag, journal) = start();
-    for (uid, of, stays) in [(12345, ino, false), (65534, ino, false), (0, ino + 1, true)] {
-        let forged = forge(&sink, &journal, &tag, of);
+    for (uid, elsewhere, stays) in [(12345, false, false), (65534, false, false), (0, true, true)] {
+        let forged = forge(&sink, &journal, &tag, elsewhere);
         chown(&forged, Some(uid), None).expect("chown");
         let told = clean().describe();
         assert_eq!(temporaries(&sink).len(), 1, "{told}");
@@ -219,7 +224,7 @@ fn planted_journals_remove_nothing_of_others() {
     run.signal(Signal::KILL);
     drop(run);
     procs::wait_gone(&mark);
-    chown(forge(&sink, &journal, &tag, ino), Some(12345), None).expect("chown");
+    chown(forge(&sink, &journal, &tag, false), Some(12345), None).expect("chown");
     let told = clean().describe();
     assert_eq!(temporaries(&sink).len(), 1, "{told}");
 }

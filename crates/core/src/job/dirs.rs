@@ -4,9 +4,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::entry::{Meta, Name};
+use crate::entry::{Meta, Name, Version};
 use crate::ids::DirId;
-use crate::journal::PathKey;
+use crate::journal::{DirMark, PathKey};
 use crate::wire::Failure;
 
 struct Dir {
@@ -14,6 +14,8 @@ struct Dir {
     name: Option<Name>,
     path: PathKey,
     meta: Meta,
+    /// What the source's storage says of its version.
+    version: Version,
     depth: usize,
     /// Open entries in it, and one while it is being made.
     holds: u32,
@@ -22,6 +24,10 @@ struct Dir {
     /// Its name is on media in its parent.
     linked: bool,
     failure: Option<Failure>,
+    /// Something in it, at any depth, did not end well.
+    spoiled: bool,
+    /// What the source had failed to announce anywhere before it came.
+    troubles: u64,
 }
 
 /// A directory that was removed from the table.
@@ -29,11 +35,16 @@ pub(crate) struct Gone {
     pub(crate) parent: DirId,
     pub(crate) name: Name,
     pub(crate) failure: Option<Failure>,
+    pub(crate) path: PathKey,
+    /// What the journal may say of it, if all that is in it ended well.
+    pub(crate) mark: Option<DirMark>,
 }
 
 pub(crate) struct Dirs {
     dirs: HashMap<DirId, Dir>,
     finished: VecDeque<DirId>,
+    /// What the source failed to announce, anywhere.
+    troubles: u64,
 }
 
 impl Dirs {
@@ -44,13 +55,16 @@ impl Dirs {
             name: None,
             path: PathKey::ROOT,
             meta: Meta::default(),
+            version: Version::NONE,
             depth: 0,
             holds: 0,
             ended: false,
             linked: true,
             failure: None,
+            spoiled: false,
+            troubles: 0,
         };
-        Dirs { dirs: HashMap::from([(DirId::ROOT, root)]), finished: VecDeque::new() }
+        Dirs { dirs: HashMap::from([(DirId::ROOT, root)]), finished: VecDeque::new(), troubles: 0 }
     }
 
     /// Open directories without the root.
@@ -85,11 +99,31 @@ impl Dirs {
 
     /// A directory that is to be made: [`Dirs::made`] must follow. It is not finished before, or its making could begin
     /// when it is forgotten already.
-    pub(crate) fn add(&mut self, id: DirId, parent: DirId, name: Name, path: PathKey, meta: Meta) {
+    pub(crate) fn add(
+        &mut self,
+        id: DirId,
+        parent: DirId,
+        name: Name,
+        path: PathKey,
+        about: (Meta, Version),
+    ) {
+        let (meta, version) = about;
         let depth = self.depth(parent) + 1;
         self.hold(parent);
-        let (holds, ended, linked, failure) = (1, false, false, None);
-        let dir = Dir { parent, name: Some(name), path, meta, depth, holds, ended, linked, failure };
+        let dir = Dir {
+            parent,
+            name: Some(name),
+            path,
+            meta,
+            version,
+            depth,
+            holds: 1,
+            ended: false,
+            linked: false,
+            failure: None,
+            spoiled: false,
+            troubles: self.troubles,
+        };
         self.dirs.insert(id, dir);
     }
 
@@ -152,11 +186,37 @@ impl Dirs {
         }
     }
 
-    /// A finished directory leaves the table.
-    pub(crate) fn remove(&mut self, dir: DirId) -> Option<Gone> {
+    /// Something in `dir` did not end well, or not as it would in a later run: no journal may call it finished.
+    pub(crate) fn spoil(&mut self, dir: DirId) {
+        if let Some(entry) = self.dirs.get_mut(&dir) {
+            entry.spoiled = true;
+        }
+    }
+
+    /// The source failed to announce something, perhaps in a directory that is open.
+    pub(crate) fn trouble(&mut self) {
+        self.troubles += 1;
+    }
+
+    /// A finished directory leaves the table. `well`: it got its metadata.
+    pub(crate) fn remove(&mut self, dir: DirId, well: bool) -> Option<Gone> {
         let entry = self.dirs.remove(&dir)?;
-        self.release(entry.parent);
-        Some(Gone { parent: entry.parent, name: entry.name?, failure: entry.failure })
+        let Dir { parent, path, version, failure, .. } = entry;
+        let well = well && failure.is_none() && !entry.spoiled && entry.troubles == self.troubles
+            || haul_mutant::removed("only-what-ended-well-is-finished");
+        let above = self.dirs.get(&parent).map(|above| above.path);
+        let mark = above.filter(|_| well).map(|parent| DirMark { parent, mtime: entry.meta.mtime, version });
+        if mark.is_none() {
+            self.spoil(parent);
+        }
+        self.release(parent);
+        Some(Gone { parent, name: entry.name?, failure, path, mark })
+    }
+
+    /// Directories from `dir` up to the root, with their paths.
+    pub(crate) fn up_from(&self, dir: DirId) -> impl Iterator<Item = PathKey> {
+        let above = |at: &DirId| self.dirs.get(at).filter(|_| *at != DirId::ROOT).map(|entry| entry.parent);
+        std::iter::successors(Some(dir), above).filter_map(|at| self.path(at))
     }
 
     /// `dir` and those above it whose names are not on media yet.

@@ -6,7 +6,7 @@
 //! its name or they are removed.
 
 use super::*;
-use crate::entry::DEPTH_MAX;
+use crate::entry::{DEPTH_MAX, Version};
 use crate::journal::SUBTREE_KEPT_MAX;
 use crate::transfer::protocol;
 
@@ -240,7 +240,8 @@ impl Coordinator {
         if self.dirs.depth(parent) >= DEPTH_MAX {
             return Err(Refused::TooDeep);
         }
-        self.dirs.add(id, parent, name, path, meta);
+        // No coordinator marks directories as finished yet, which is what a version would be for.
+        self.dirs.add(id, parent, name, path, (meta, Version::default()));
         self.dirs.made(id, None);
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use super::entry::{At, Phase};
 use super::ledger::Named;
 use super::*;
+use crate::ids::Holder;
 use crate::journal::{DoneMark, Record};
 
 /// What somebody said, on its way to the journal.
@@ -206,14 +207,15 @@ impl Coordinator {
                     let olds = file.olds.iter().filter(|old| old.temp == *temp);
                     let olds = olds.flat_map(|old| old.parts.iter());
                     let all: Vec<Subtree> = file.durable.iter().chain(olds).collect();
-                    Ledger::say_durable(slot, &all, records);
+                    Ledger::say_durable(slot, Holder::ALONE, &all, records);
                 }
-                Ledger::say_durable(slot, subtrees, records);
+                Ledger::say_durable(slot, Holder::ALONE, subtrees, records);
             }
             Fact::Published { id, generation, .. } => {
                 let Some(file) = self.files.get_mut(id).filter(|file| of(file, *generation)) else { return };
+                let parent = self.dirs.path(file.parent).expect("a file holds its directory open");
                 if let Some(root) = file.root.filter(|_| !file.is_link) {
-                    let mark = DoneMark::new(&file.fingerprint, root);
+                    let mark = DoneMark::new(parent, &file.fingerprint, root);
                     records.push(Record::Done { path: file.path, mark });
                 }
             }

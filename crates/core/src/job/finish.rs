@@ -263,7 +263,7 @@ impl Coordinator {
         if !self.pairs.get_mut(&at.0).is_some_and(|held| held.dirs.remove(&dir)) {
             return self.violates(at, "a directory finished that it was not told to finish");
         }
-        let Some(gone) = self.dirs.remove(dir) else { return };
+        let Some(gone) = self.dirs.remove(dir, false) else { return };
         let end = match gone.failure.map_or(result, Err) {
             Ok(change) => other_end(change),
             Err(failure) => Ended::Failed(failure),

@@ -6,6 +6,7 @@
 
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::Fingerprint;
+use crate::ids::Holder;
 use crate::journal::{Log, PathKey, Record, SUBTREES_PER_RECORD};
 use crate::wire::Failure;
 
@@ -81,9 +82,9 @@ impl Ledger {
     }
 
     /// These parts of the file in `slot` are on media.
-    pub(crate) fn say_durable(slot: u32, subtrees: &[Subtree], records: &mut Vec<Record>) {
+    pub(crate) fn say_durable(slot: u32, by: Holder, subtrees: &[Subtree], records: &mut Vec<Record>) {
         for part in subtrees.chunks(SUBTREES_PER_RECORD) {
-            records.push(Record::Durable { slot, subtrees: part.to_vec() });
+            records.push(Record::Durable { slot, by, subtrees: part.to_vec() });
         }
     }
 

@@ -4,8 +4,8 @@ use super::*;
 use crate::change::Change;
 use crate::entry::Timestamp;
 use crate::extents::DataExtent;
-use crate::ids::HostId;
-use crate::journal::{Record, Replay};
+use crate::ids::{Holder, HostId};
+use crate::journal::{Record, Replay, RootId};
 use crate::wire::Stage;
 
 const MIB: u64 = 1 << 20;
@@ -31,8 +31,8 @@ fn config() -> Config {
 fn begin(config: Config) -> (Coordinator, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut log = Log::start(&mut bytes);
-    log.append(&Record::Head { job: [1; 16], root_ino: 1 }, &mut bytes);
-    let session = Record::Session { epoch: 3, tag: 9, boot: [1; 16], durable: true };
+    log.append(&Record::Head { job: [1; 16], root: RootId::new(&[1]).expect("short") }, &mut bytes);
+    let session = Record::Session { epoch: 3, tag: 9, boot: [1; 16], durable: true, lease: Holder::ALONE };
     log.append(&session, &mut bytes);
     let resume = Resume { replayed: Replayed::default(), log, next_slot: 0 };
     (Coordinator::new(config, resume), bytes)

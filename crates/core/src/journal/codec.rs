@@ -4,10 +4,12 @@
 //! flags, bytes left over, empty lists).
 
 use super::{
-    DoneMark, PathKey, RECORD_LEN_MAX, Record, SUBTREES_PER_RECORD, TAGS_MAX, WIDENED_PATH_LEN_MAX, Widened,
+    DirMark, DoneMark, PathKey, RECORD_LEN_MAX, Record, RootId, SUBTREES_PER_RECORD, TAGS_MAX,
+    WIDENED_PATH_LEN_MAX, Widened,
 };
 use crate::digest::{DigestKind, Subtree};
-use crate::entry::{Fingerprint, Timestamp};
+use crate::entry::{Fingerprint, Timestamp, Version};
+use crate::ids::{HOSTS_MAX, Holder};
 
 const HEAD: u8 = 1;
 const SESSION: u8 = 2;
@@ -19,6 +21,8 @@ const DONE: u8 = 7;
 const UNPROVEN: u8 = 8;
 const WIDENED: u8 = 9;
 const NARROWED: u8 = 10;
+const FINISHED: u8 = 11;
+const REOPENED: u8 = 12;
 
 /// What a mode is made of, without its kind.
 const MODE_MAX: u32 = 0o7777;
@@ -30,25 +34,27 @@ const XXH3: u8 = 2;
 /// Offset, length, chaining value.
 const SUBTREE_LEN: usize = 8 + 8 + 32;
 const TAG_LEN: usize = 4;
+const LEASE_LEN: usize = 2 + 4;
 
-const _: () = assert!(1 + 4 + SUBTREES_PER_RECORD * SUBTREE_LEN <= RECORD_LEN_MAX);
+const _: () = assert!(1 + 4 + LEASE_LEN + SUBTREES_PER_RECORD * SUBTREE_LEN <= RECORD_LEN_MAX);
 const _: () = assert!(TAGS_MAX * TAG_LEN < RECORD_LEN_MAX);
 const _: () = assert!(1 + 4 + 8 + 4 + WIDENED_PATH_LEN_MAX <= RECORD_LEN_MAX);
 
 /// Appends the body of `record`. Its lists fit one record and are not empty.
 pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
     match record {
-        Record::Head { job, root_ino } => {
+        Record::Head { job, root } => {
             out.push(HEAD);
             out.extend_from_slice(job);
-            out.extend_from_slice(&root_ino.to_le_bytes());
+            put_short(root.as_bytes(), out);
         }
-        Record::Session { epoch, tag, boot, durable } => {
+        Record::Session { epoch, tag, boot, durable, lease } => {
             out.push(SESSION);
             out.extend_from_slice(&epoch.to_le_bytes());
             out.extend_from_slice(&tag.to_le_bytes());
             out.extend_from_slice(boot);
             out.push(u8::from(*durable));
+            put_lease(*lease, out);
         }
         Record::Tags { tags } => encode_tags(TAGS, tags, out),
         Record::Unproven { tags } => encode_tags(UNPROVEN, tags, out),
@@ -58,8 +64,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&path.0);
             out.extend_from_slice(&fingerprint.size.to_le_bytes());
             put_time(&fingerprint.mtime, out);
-            put_time(&fingerprint.ctime, out);
-            out.extend_from_slice(&fingerprint.ino.to_le_bytes());
+            put_version(&fingerprint.version, out);
             out.extend_from_slice(&object_size.to_le_bytes());
             out.extend_from_slice(&tag.to_le_bytes());
             out.extend_from_slice(&number.to_le_bytes());
@@ -70,7 +75,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
                 DigestKind::Xxh3 => XXH3,
             });
         }
-        Record::Durable { slot, subtrees } => encode_durable(*slot, subtrees, out),
+        Record::Durable { slot, by, subtrees } => encode_durable(*slot, *by, subtrees, out),
         Record::Withdrawn { slot } => {
             out.push(WITHDRAWN);
             out.extend_from_slice(&slot.to_le_bytes());
@@ -78,9 +83,21 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
         Record::Done { path, mark } => {
             out.push(DONE);
             out.extend_from_slice(&path.0);
+            out.extend_from_slice(&mark.parent.0);
             out.extend_from_slice(&mark.size.to_le_bytes());
             put_time(&mark.mtime, out);
             out.extend_from_slice(&mark.root);
+        }
+        Record::Finished { path, mark } => {
+            out.push(FINISHED);
+            out.extend_from_slice(&path.0);
+            out.extend_from_slice(&mark.parent.0);
+            put_time(&mark.mtime, out);
+            put_version(&mark.version, out);
+        }
+        Record::Reopened { path } => {
+            out.push(REOPENED);
+            out.extend_from_slice(&path.0);
         }
         Record::Widened { slot, dir: Widened { path, ino, mode } } => {
             out.push(WIDENED);
@@ -114,9 +131,10 @@ fn encode_tags(kind: u8, tags: &[u32], out: &mut Vec<u8>) {
 }
 
 /// The body of a [`Record::Durable`].
-pub(super) fn encode_durable(slot: u32, subtrees: &[Subtree], out: &mut Vec<u8>) {
+pub(super) fn encode_durable(slot: u32, by: Holder, subtrees: &[Subtree], out: &mut Vec<u8>) {
     out.push(DURABLE);
     out.extend_from_slice(&slot.to_le_bytes());
+    put_lease(by, out);
     for subtree in subtrees {
         out.extend_from_slice(&subtree.offset.to_le_bytes());
         out.extend_from_slice(&subtree.len.to_le_bytes());
@@ -129,17 +147,33 @@ fn put_time(time: &Timestamp, out: &mut Vec<u8>) {
     out.extend_from_slice(&time.nanos.to_le_bytes());
 }
 
+fn put_lease(lease: Holder, out: &mut Vec<u8>) {
+    out.extend_from_slice(&lease.host.to_le_bytes());
+    out.extend_from_slice(&lease.epoch.to_le_bytes());
+}
+
+fn put_version(version: &Version, out: &mut Vec<u8>) {
+    put_short(version.as_bytes(), out);
+}
+
+/// A `u8` length and that many bytes.
+fn put_short(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(u8::try_from(bytes.len()).expect("identities and versions are short"));
+    out.extend_from_slice(bytes);
+}
+
 /// The record of a body; `None` if it is none of this format. Allocates no more than `body` is long.
 pub(super) fn decode(body: &[u8]) -> Option<Record> {
     let mut fields = Fields(body);
     let [kind] = fields.take()?;
     let record = match kind {
-        HEAD => Record::Head { job: fields.take()?, root_ino: fields.u64()? },
+        HEAD => Record::Head { job: fields.take()?, root: RootId::new(fields.short()?)? },
         SESSION => Record::Session {
             epoch: fields.u32()?,
             tag: fields.u32()?,
             boot: fields.take()?,
             durable: fields.bool()?,
+            lease: fields.lease()?,
         },
         TAGS => Record::Tags { tags: fields.list(TAGS_MAX, Fields::u32)? },
         UNPROVEN => Record::Unproven { tags: fields.list(TAGS_MAX, Fields::u32)? },
@@ -149,8 +183,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
             fingerprint: Fingerprint {
                 size: fields.u64()?,
                 mtime: fields.time()?,
-                ctime: fields.time()?,
-                ino: fields.u64()?,
+                version: fields.version()?,
             },
             object_size: fields.u32()?,
             tag: fields.u32()?,
@@ -164,6 +197,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
         },
         DURABLE => Record::Durable {
             slot: fields.u32()?,
+            by: fields.lease()?,
             subtrees: fields.list(SUBTREES_PER_RECORD, |fields| {
                 Some(Subtree { offset: fields.u64()?, len: fields.u64()?, cv: fields.take()? })
             })?,
@@ -171,8 +205,22 @@ pub(super) fn decode(body: &[u8]) -> Option<Record> {
         WITHDRAWN => Record::Withdrawn { slot: fields.u32()? },
         DONE => Record::Done {
             path: PathKey(fields.take()?),
-            mark: DoneMark { size: fields.u64()?, mtime: fields.time()?, root: fields.take()? },
+            mark: DoneMark {
+                parent: PathKey(fields.take()?),
+                size: fields.u64()?,
+                mtime: fields.time()?,
+                root: fields.take()?,
+            },
         },
+        FINISHED => Record::Finished {
+            path: PathKey(fields.take()?),
+            mark: DirMark {
+                parent: PathKey(fields.take()?),
+                mtime: fields.time()?,
+                version: fields.version()?,
+            },
+        },
+        REOPENED => Record::Reopened { path: PathKey(fields.take()?) },
         WIDENED => {
             let (slot, ino) = (fields.u32()?, fields.u64()?);
             let mode = fields.u32().filter(|mode| *mode <= MODE_MAX)?;
@@ -194,6 +242,12 @@ impl Fields<'_> {
         self.0 = rest;
         Some(*field)
     }
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+    fn lease(&mut self) -> Option<Holder> {
+        Some(Holder { host: self.u16().filter(|host| *host < HOSTS_MAX)?, epoch: self.u32()? })
+    }
     fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
@@ -209,6 +263,16 @@ impl Fields<'_> {
     }
     fn time(&mut self) -> Option<Timestamp> {
         Some(Timestamp { secs: self.take().map(i64::from_le_bytes)?, nanos: self.u32()? })
+    }
+    /// A `u8` length and that many bytes.
+    fn short(&mut self) -> Option<&[u8]> {
+        let [len] = self.take()?;
+        let (bytes, rest) = self.0.split_at_checked(len.into())?;
+        self.0 = rest;
+        Some(bytes)
+    }
+    fn version(&mut self) -> Option<Version> {
+        Version::new(self.short()?)
     }
     /// All that is left: at least one byte, at most `len_max`.
     fn rest(&mut self, len_max: usize) -> Option<Box<[u8]>> {

@@ -25,9 +25,9 @@ impl Log {
     /// Edge: a list longer than one record may hold becomes several records, an empty list none.
     pub fn append(&mut self, record: &Record, out: &mut Vec<u8>) {
         match record {
-            Record::Durable { slot, subtrees } => {
+            Record::Durable { slot, by, subtrees } => {
                 for part in subtrees.chunks(SUBTREES_PER_RECORD) {
-                    self.put(out, |out| encode_durable(*slot, part, out));
+                    self.put(out, |out| encode_durable(*slot, *by, part, out));
                 }
             }
             Record::Tags { tags } => {
@@ -61,8 +61,8 @@ impl Log {
 ///
 /// `head` and `session` are those of the next session. Returns the bytes, the log to go on with, the slots
 /// of the partial files and the first free slot. The bytes depend on nothing but the arguments.
-/// Units: 89 bytes per finished file, 124 (a sparse one 156) and 48 per subtree for a partial one, 37 and its path per directory
-/// that is open to us.
+/// Units: 105 bytes per finished file, and 66 and a version per directory that is finished; for a partial file 111 (a sparse one 143), a
+/// version, and 48 per subtree; 37 and its path per directory that is open to us.
 /// Edge: under a session without durability everything is written as not durable, so it is forgotten on
 /// another boot even if it once was durable. That costs a re-send and keeps one rule for all records.
 ///
@@ -75,7 +75,7 @@ pub fn compact(
     session: Record,
 ) -> (Vec<u8>, Log, HashMap<PathKey, u32>, u32) {
     assert!(matches!(head, Record::Head { .. }));
-    let Record::Session { durable, .. } = session else { panic!("{session:?} is no session") };
+    let Record::Session { durable, lease: by, .. } = session else { panic!("{session:?} is no session") };
     assert!(!(durable && replayed.volatile), "facts without durability in a session with it");
 
     let mut out = Vec::new();
@@ -85,6 +85,12 @@ pub fn compact(
     log.append(&Record::Unproven { tags: replayed.unproven.clone() }, &mut out);
     log.append(&session, &mut out);
 
+    // No mark is of what is in a finished directory, so their order says nothing.
+    let mut finished: Vec<_> = replayed.finished.iter().collect();
+    finished.sort_unstable_by_key(|(path, _)| **path);
+    for (path, mark) in finished {
+        log.append(&Record::Finished { path: *path, mark: *mark }, &mut out);
+    }
     // Sorted, for the order of a hash map differs from run to run, and a simulation must not.
     let mut done: Vec<_> = replayed.done.iter().collect();
     done.sort_unstable_by_key(|(path, _)| **path);
@@ -102,7 +108,7 @@ pub fn compact(
         let digest = partial.subtrees.kind();
         let record = Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest };
         log.append(&record, &mut out);
-        log.append(&Record::Durable { slot, subtrees: partial.subtrees.iter().collect() }, &mut out);
+        log.append(&Record::Durable { slot, by, subtrees: partial.subtrees.iter().collect() }, &mut out);
         slots.insert(path, slot);
         slot += 1;
     }

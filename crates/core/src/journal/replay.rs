@@ -5,15 +5,17 @@
 //! Facts are kept in two layers, `solid` (made durable) and `loose` (made without durability, on one boot),
 //! because the boot that counts is known only at the end. A path is in one layer at most, as partial or done.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::codec::decode;
 use super::{
-    DONE_REPLAYED_MAX, DoneMark, JournalError, LEN_LEN, MAGIC, MAGIC_LEN, PARTIALS_REPLAYED_MAX, Partial,
-    PathKey, RECORD_LEN_MAX, Record, Replayed, SUBTREE_KEPT_MAX, SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX,
-    WIDENED_LEN_MAX, Widened, sum,
+    DONE_REPLAYED_MAX, DirMark, DoneMark, FINISHED_REPLAYED_MAX, JournalError, LEN_LEN, MAGIC, MAGIC_LEN,
+    PARTIALS_REPLAYED_MAX, Partial, PathKey, RECORD_LEN_MAX, Record, Replayed, RootId, SUBTREE_KEPT_MAX,
+    SUBTREES_REPLAYED_MAX, SUM_LEN, TAGS_MAX, WIDENED_LEN_MAX, Widened, sum,
 };
 use crate::digest::{Subtree, SubtreeSet};
+use crate::ids::Holder;
 
 /// Replays a journal that is fed in order.
 #[derive(Debug)]
@@ -23,10 +25,12 @@ pub struct Replay {
     pending: Vec<u8>,
     chain: [u8; SUM_LEN],
     good_len: u64,
-    head: Option<([u8; 16], u64)>,
+    head: Option<([u8; 16], RootId)>,
     epoch_max: u32,
     tags: Vec<u32>,
     unproven: Vec<u32>,
+    /// As whom the current session writes.
+    session_lease: Holder,
     /// Whether the current session's facts are durable; `None` before the first session.
     session_durable: Option<bool>,
     /// The current session's partial files.
@@ -56,6 +60,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     done: usize,
+    finished: usize,
     partials: usize,
     subtrees: usize,
     widened_len: usize,
@@ -67,6 +72,9 @@ struct Facts {
     /// With the slot that named it when it was declared.
     partials: HashMap<PathKey, (u32, Partial)>,
     done: HashMap<PathKey, DoneMark>,
+    finished: HashMap<PathKey, DirMark>,
+    /// Paths of `done` and `finished`, by the directory that they are in.
+    children: HashMap<PathKey, HashSet<PathKey>>,
     /// Subtrees in `partials`.
     subtrees: usize,
 }
@@ -83,6 +91,7 @@ impl Replay {
             epoch_max: 0,
             tags: Vec::new(),
             unproven: Vec::new(),
+            session_lease: Holder::ALONE,
             session_durable: None,
             slots: HashMap::new(),
             solid: Facts::default(),
@@ -94,6 +103,7 @@ impl Replay {
             dropped: 0,
             bounds: Bounds {
                 done: DONE_REPLAYED_MAX,
+                finished: FINISHED_REPLAYED_MAX,
                 partials: PARTIALS_REPLAYED_MAX,
                 subtrees: SUBTREES_REPLAYED_MAX,
                 widened_len: WIDENED_LEN_MAX,
@@ -151,10 +161,12 @@ impl Replay {
         let mut facts = self.solid;
         let loose_counts =
             !durable && self.loose_boot == boot || haul_mutant::removed("durable-on-this-boot");
-        let loose_empty = self.loose.partials.is_empty() && self.loose.done.is_empty();
+        let loose_empty =
+            self.loose.partials.is_empty() && self.loose.done.is_empty() && self.loose.finished.is_empty();
         if loose_counts {
             facts.partials.extend(self.loose.partials);
             facts.done.extend(self.loose.done);
+            facts.finished.extend(self.loose.finished);
         }
         Ok(Replayed {
             head: self.head,
@@ -163,6 +175,7 @@ impl Replay {
             unproven: self.unproven,
             partials: facts.partials.into_iter().map(|(path, (_, partial))| (path, partial)).collect(),
             done: facts.done,
+            finished: facts.finished,
             widened: self.widened.into_values().collect(),
             dropped: self.dropped,
             volatile: loose_counts && !loose_empty,
@@ -230,15 +243,16 @@ impl Replay {
     /// Applies a whole record; `None` if it does not belong where it stands.
     fn apply(&mut self, record: Record) -> Option<()> {
         match record {
-            Record::Head { job, root_ino } if self.head.is_none() => self.head = Some((job, root_ino)),
+            Record::Head { job, root } if self.head.is_none() => self.head = Some((job, root)),
             _ if self.head.is_none() => return None,
             Record::Head { .. } => return None,
-            Record::Session { epoch, tag, boot, durable } => {
+            Record::Session { epoch, tag, boot, durable, lease } => {
                 self.epoch_max = self.epoch_max.max(epoch);
                 add_tag(&mut self.tags, tag);
                 self.slots.clear();
                 self.widened_slots.clear();
                 self.session_durable = Some(durable);
+                self.session_lease = lease;
                 if !durable && self.loose_boot != boot {
                     // Another boot came between: what was loose on the one before may be lost.
                     self.loose = Facts::default();
@@ -261,8 +275,12 @@ impl Replay {
                     self.dropped += 1;
                 }
             }
-            Record::Durable { slot, subtrees } => {
+            Record::Durable { slot, by, subtrees } => {
                 let durable = self.session_durable?;
+                if by != self.session_lease && !haul_mutant::removed("journals-know-leases") {
+                    self.dropped += subtrees.len() as u64;
+                    return Some(());
+                }
                 // No such slot: it was withdrawn meanwhile, or its file was over a bound.
                 if let Some(path) = self.slots.get(&slot).copied() {
                     subtrees.iter().for_each(|subtree| self.add_subtree(durable, &path, subtree));
@@ -277,11 +295,30 @@ impl Replay {
             Record::Done { path, mark } => {
                 let durable = self.session_durable?;
                 self.forget(&path);
+                self.reopen(&mark.parent);
                 if self.solid.done.len() + self.loose.done.len() < self.bounds.done {
-                    self.layer(durable).done.insert(path, mark);
+                    self.layer(durable).put_done(path, mark);
                 } else {
                     self.dropped += 1;
                 }
+            }
+            Record::Finished { path, mark } => {
+                let durable = self.session_durable?;
+                self.forget(&path);
+                self.reopen(&mark.parent);
+                // Also where the mark itself is over a bound: that only forgets.
+                for facts in [&mut self.solid, &mut self.loose] {
+                    facts.drop_children(&path);
+                }
+                if self.solid.finished.len() + self.loose.finished.len() < self.bounds.finished {
+                    self.layer(durable).put_finished(path, mark);
+                } else {
+                    self.dropped += 1;
+                }
+            }
+            Record::Reopened { path } => {
+                self.session_durable?;
+                self.reopen(&path);
             }
             Record::Widened { slot, dir } => {
                 self.session_durable?;
@@ -308,6 +345,18 @@ impl Replay {
         if durable { &mut self.solid } else { &mut self.loose }
     }
 
+    /// A directory is not finished any more.
+    fn reopen(&mut self, path: &PathKey) {
+        if haul_mutant::removed("finished-directories-reopen") {
+            return;
+        }
+        for facts in [&mut self.solid, &mut self.loose] {
+            if facts.finished.contains_key(path) {
+                facts.drop_mark(path);
+            }
+        }
+    }
+
     fn add_subtree(&mut self, durable: bool, path: &PathKey, subtree: &Subtree) {
         let full = self.solid.subtrees + self.loose.subtrees >= self.bounds.subtrees;
         let facts = if durable { &mut self.solid } else { &mut self.loose };
@@ -325,13 +374,45 @@ impl Replay {
     /// one with it had made.
     fn forget(&mut self, path: &PathKey) {
         for facts in [&mut self.solid, &mut self.loose] {
-            facts.done.remove(path);
+            facts.drop_mark(path);
             if let Some((slot, partial)) = facts.partials.remove(path) {
                 facts.subtrees -= partial.subtrees.len();
                 if self.slots.get(&slot) == Some(path) {
                     self.slots.remove(&slot);
                 }
             }
+        }
+    }
+}
+
+impl Facts {
+    fn put_done(&mut self, path: PathKey, mark: DoneMark) {
+        self.children.entry(mark.parent).or_default().insert(path);
+        self.done.insert(path, mark);
+    }
+
+    fn put_finished(&mut self, path: PathKey, mark: DirMark) {
+        self.children.entry(mark.parent).or_default().insert(path);
+        self.finished.insert(path, mark);
+    }
+
+    /// Forgets that a path was done or finished.
+    fn drop_mark(&mut self, path: &PathKey) {
+        let done = self.done.remove(path).map(|mark| mark.parent);
+        let Some(parent) = self.finished.remove(path).map(|mark| mark.parent).or(done) else { return };
+        if let Entry::Occupied(mut siblings) = self.children.entry(parent) {
+            siblings.get_mut().remove(path);
+            if siblings.get().is_empty() {
+                siblings.remove();
+            }
+        }
+    }
+
+    /// Forgets the marks of all that is directly in a directory.
+    fn drop_children(&mut self, dir: &PathKey) {
+        for path in self.children.remove(dir).unwrap_or_default() {
+            self.done.remove(&path);
+            self.finished.remove(&path);
         }
     }
 }
@@ -358,8 +439,11 @@ mod tests {
     fn bounds_drop_and_count() {
         let mut bytes = Vec::new();
         let mut log = Log::start(&mut bytes);
-        log.append(&Record::Head { job: [1; 16], root_ino: 2 }, &mut bytes);
-        log.append(&Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true }, &mut bytes);
+        log.append(&Record::Head { job: [1; 16], root: RootId::new(&[2]).expect("short") }, &mut bytes);
+        log.append(
+            &Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true, lease: Holder::ALONE },
+            &mut bytes,
+        );
         let fingerprint = Fingerprint { size: 64 * 1024, ..Fingerprint::default() };
         let digest = DigestKind::Blake3;
         let path = |i: u32| PathKey([i as u8; 16]);
@@ -377,16 +461,22 @@ mod tests {
             log.append(&partial, &mut bytes);
             // No siblings: none merge.
             let subtrees = (0..2).map(|i| Subtree { offset: i * 4096, len: 1024, cv: [9; 32] }).collect();
-            log.append(&Record::Durable { slot, subtrees }, &mut bytes);
+            log.append(&Record::Durable { slot, by: Holder::ALONE, subtrees }, &mut bytes);
         }
         for i in 10..15 {
             log.append(
-                &Record::Done { path: path(i), mark: DoneMark::new(&fingerprint, [0; 32]) },
+                &Record::Done {
+                    path: path(i),
+                    mark: DoneMark::new(PathKey([99; 16]), &fingerprint, [0; 32]),
+                },
                 &mut bytes,
             );
         }
         // A finished file makes room for subtrees and for a partial file.
-        log.append(&Record::Done { path: path(0), mark: DoneMark::new(&fingerprint, [0; 32]) }, &mut bytes);
+        log.append(
+            &Record::Done { path: path(0), mark: DoneMark::new(PathKey([99; 16]), &fingerprint, [0; 32]) },
+            &mut bytes,
+        );
         let partial = Record::Partial {
             slot: 9,
             path: path(9),
@@ -411,7 +501,7 @@ mod tests {
         };
         log.append(&partial, &mut bytes);
         let subtrees = vec![Subtree { offset: 8192, len: 1024, cv: [9; 32] }];
-        log.append(&Record::Durable { slot: 2, subtrees }, &mut bytes);
+        log.append(&Record::Durable { slot: 2, by: Holder::ALONE, subtrees }, &mut bytes);
 
         for slot in 40..44 {
             if slot == 42 {
@@ -425,8 +515,19 @@ mod tests {
             }
         }
 
+        // Three directories side by side are one too many; the parent of two stands for both and makes room.
+        let mut finish = |path: PathKey, parent| {
+            let mark = DirMark { parent, mtime: fingerprint.mtime, version: fingerprint.version };
+            log.append(&Record::Finished { path, mark }, &mut bytes);
+        };
+        let (above, root) = (path(60), PathKey::ROOT);
+        [50, 51, 52].into_iter().for_each(|i| finish(path(i), above));
+        finish(above, root);
+        finish(path(53), root);
+
         let mut replay = Replay::new();
-        replay.bounds = Bounds { done: 4, partials: 3, subtrees: 5, widened_len: 2 * (WIDENED_LEN + 1) };
+        replay.bounds =
+            Bounds { done: 4, finished: 2, partials: 3, subtrees: 5, widened_len: 2 * (WIDENED_LEN + 1) };
         replay.feed(&bytes).expect("a journal");
         assert_eq!(replay.slots.len(), 2);
         let replayed = replay.finish([0; 16], true).expect("a journal");
@@ -435,8 +536,11 @@ mod tests {
         held.sort_unstable();
         assert_eq!(held, [(1, 2), (2, 1), (9, 0)]);
         assert_eq!(replayed.widened.iter().map(|dir| dir.ino).collect::<Vec<_>>(), [0, 2]);
-        // Three partials, one subtree, two done marks, two directories.
-        assert_eq!(replayed.dropped, 3 + 1 + 2 + 2);
+        // Three partials, one subtree, two done marks, two directories that are open to us, one that is finished.
+        let mut finished: Vec<_> = replayed.finished.keys().map(|path| path.0[0]).collect();
+        finished.sort_unstable();
+        assert_eq!(finished, [53, 60]);
+        assert_eq!(replayed.dropped, 3 + 1 + 2 + 2 + 1);
         assert!(!replayed.damaged);
     }
 }

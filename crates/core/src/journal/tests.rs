@@ -1,5 +1,6 @@
 use super::*;
 use crate::digest::CHUNK_LEN;
+use crate::entry::VERSION_LEN_MAX;
 
 const BOOT: [u8; 16] = [0xb0; 16];
 const OTHER_BOOT: [u8; 16] = [0x0b; 16];
@@ -10,13 +11,25 @@ fn path(i: u8) -> PathKey {
 
 fn fingerprint(rng: &mut fastrand::Rng, chunks: u64) -> Fingerprint {
     let mut time = || Timestamp { secs: rng.i64(..), nanos: rng.u32(..1_000_000_000) };
-    let (mtime, ctime) = (time(), time());
-    Fingerprint { size: chunks * CHUNK_LEN, mtime, ctime, ino: rng.u64(..) }
+    let mtime = time();
+    Fingerprint { size: chunks * CHUNK_LEN, mtime, version: version(rng) }
+}
+
+fn version(rng: &mut fastrand::Rng) -> Version {
+    let bytes: Vec<u8> = (0..rng.usize(..=VERSION_LEN_MAX)).map(|_| rng.u8(..)).collect();
+    Version::new(&bytes).expect("not too long")
 }
 
 fn leaf(i: u64, cv: u8) -> Subtree {
     Subtree { offset: i * CHUNK_LEN, len: CHUNK_LEN, cv: [cv; 32] }
 }
+
+/// Files 0 to 7 are in directories 100 and 101, these in 102, that one in 103, and so on in a circle that no tree has.
+fn parent_of(PathKey([i, ..]): PathKey) -> PathKey {
+    PathKey([if i < 100 { 100 + i / 4 } else { 100 + [2, 2, 3, 0][usize::from(i - 100)] }; 16])
+}
+
+const LEASE: Holder = Holder { host: 3, epoch: 7 };
 
 /// The bytes of a journal and where each record ends (the first end is that of the magic).
 fn encode(records: &[Record]) -> (Vec<u8>, Vec<usize>) {
@@ -40,9 +53,13 @@ fn replay(bytes: &[u8]) -> Replayed {
     replay_for(bytes, BOOT, false).expect("a journal")
 }
 
+fn head() -> Record {
+    Record::Head { job: [3; 16], root: RootId::new(&[77; 8]).expect("short") }
+}
+
 /// Head, and a session of a kind.
 fn opening(durable: bool, boot: [u8; 16]) -> Vec<Record> {
-    vec![Record::Head { job: [3; 16], root_ino: 77 }, Record::Session { epoch: 5, tag: 50, boot, durable }]
+    vec![head(), Record::Session { epoch: 5, tag: 50, boot, durable, lease: LEASE }]
 }
 
 /// Records as a sink may write them, and some as it never would: few paths and slots, so that they meet.
@@ -51,10 +68,16 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
     for _ in 0..count {
         let (slot, path) = (rng.u32(..6), path(rng.u8(..8)));
         let chunks = rng.u64(..9);
-        let record = match rng.u8(..23) {
+        let record = match rng.u8(..29) {
             0 => {
                 let boot = if rng.bool() { BOOT } else { OTHER_BOOT };
-                Record::Session { epoch: rng.u32(..), tag: rng.u32(..8), boot, durable: rng.bool() }
+                Record::Session {
+                    epoch: rng.u32(..),
+                    tag: rng.u32(..8),
+                    boot,
+                    durable: rng.bool(),
+                    lease: LEASE,
+                }
             }
             1 => {
                 let tags = (0..rng.usize(1..5)).map(|_| rng.u32(..20)).collect();
@@ -69,7 +92,8 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
             }
             6..16 => {
                 let subtrees = (0..rng.usize(1..4)).map(|_| leaf(rng.u64(..9), 1)).collect();
-                Record::Durable { slot, subtrees }
+                let by = if rng.u8(..8) == 0 { Holder::ALONE } else { LEASE };
+                Record::Durable { slot, by, subtrees }
             }
             16 | 17 => Record::Withdrawn { slot },
             20 | 21 => {
@@ -81,7 +105,21 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
                 Record::Widened { slot, dir }
             }
             22 => Record::Narrowed { slot },
-            _ => Record::Done { path, mark: DoneMark::new(&fingerprint(rng, chunks), [rng.u8(..); 32]) },
+            18 => Record::Done {
+                path,
+                mark: DoneMark::new(parent_of(path), &fingerprint(rng, chunks), [rng.u8(..); 32]),
+            },
+            23..26 => {
+                let Fingerprint { mtime, version, .. } = fingerprint(rng, 0);
+                // Directories are of their own, but for some that no sink would write.
+                let path = if rng.u8(..9) == 0 { path } else { PathKey([100 + rng.u8(..4); 16]) };
+                Record::Finished { path, mark: DirMark { parent: parent_of(path), mtime, version } }
+            }
+            26 => Record::Reopened { path: PathKey([100 + rng.u8(..4); 16]) },
+            _ => Record::Done {
+                path,
+                mark: DoneMark::new(parent_of(path), &fingerprint(rng, chunks), [rng.u8(..); 32]),
+            },
         };
         records.push(record);
     }
@@ -93,15 +131,20 @@ fn random_records(rng: &mut fastrand::Rng, count: usize) -> Vec<Record> {
 enum Fact {
     Partial(Partial, u32),
     Done(DoneMark),
+    Finished(DirMark),
 }
 
-/// Partials and done marks by the definition: per path the last declaration, with the session that made it;
+fn reopen(facts: &mut Vec<(PathKey, usize, Fact)>, dir: PathKey) {
+    facts.retain(|(path, _, fact)| !(*path == dir && matches!(fact, Fact::Finished(_))));
+}
+
+/// Partials, done marks and finished directories by the definition: per path the last declaration, with the session that made it;
 /// the session is judged at the end.
 fn model(
     records: &[Record],
     boot: [u8; 16],
     durable: bool,
-) -> (HashMap<PathKey, Partial>, HashMap<PathKey, DoneMark>) {
+) -> (HashMap<PathKey, Partial>, HashMap<PathKey, DoneMark>, HashMap<PathKey, DirMark>) {
     let mut sessions: Vec<([u8; 16], bool)> = Vec::new();
     let mut facts: Vec<(PathKey, usize, Fact)> = Vec::new();
     for record in records {
@@ -136,8 +179,9 @@ fn model(
                     Fact::Partial(Partial { fingerprint, object_size, tag, number, map, subtrees }, slot),
                 ));
             }
-            Record::Durable { slot, subtrees } => {
-                if let Some(i) = by_slot(&facts, slot)
+            Record::Durable { slot, by, subtrees } => {
+                if by == LEASE
+                    && let Some(i) = by_slot(&facts, slot)
                     && let Fact::Partial(partial, _) = &mut facts[i].2
                 {
                     for s in subtrees {
@@ -152,11 +196,23 @@ fn model(
             }
             Record::Done { path, mark } => {
                 facts.retain(|(other, ..)| *other != path);
+                reopen(&mut facts, mark.parent);
                 facts.push((path, now, Fact::Done(mark)));
             }
+            Record::Finished { path, mark } => {
+                facts.retain(|(other, ..)| *other != path);
+                reopen(&mut facts, mark.parent);
+                facts.retain(|(_, _, fact)| match fact {
+                    Fact::Partial(..) => true,
+                    Fact::Done(mark) => mark.parent != path,
+                    Fact::Finished(mark) => mark.parent != path,
+                });
+                facts.push((path, now, Fact::Finished(mark)));
+            }
+            Record::Reopened { path } => reopen(&mut facts, path),
         }
     }
-    let (mut partials, mut done) = (HashMap::new(), HashMap::new());
+    let (mut partials, mut done, mut finished) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (path, session, fact) in facts {
         let (made_on, made_durable) = sessions[session - 1];
         // Another boot without durability in between means a reboot.
@@ -167,9 +223,10 @@ fn model(
         match fact {
             Fact::Partial(partial, _) => drop(partials.insert(path, partial)),
             Fact::Done(mark) => drop(done.insert(path, mark)),
+            Fact::Finished(mark) => drop(finished.insert(path, mark)),
         }
     }
-    (partials, done)
+    (partials, done, finished)
 }
 
 /// The highest epoch, and every tag (and every unproven one) at the place of its last mention.
@@ -225,10 +282,11 @@ fn replay_is_what_was_appended() {
             let replayed = replay_for(&bytes, boot, durable).expect("a journal");
             assert!(!replayed.damaged);
             assert_eq!(replayed.good_len, bytes.len() as u64);
-            assert_eq!(replayed.head, Some(([3; 16], 77)));
-            let (partials, done) = model(&records, boot, durable);
+            assert_eq!(replayed.head, Some(([3; 16], RootId::new(&[77; 8]).expect("short"))));
+            let (partials, done, finished) = model(&records, boot, durable);
             assert_eq!(replayed.partials, partials);
             assert_eq!(replayed.done, done);
+            assert_eq!(replayed.finished, finished);
             assert!(!(durable && replayed.volatile));
             assert_eq!((replayed.epoch_max, replayed.tags, replayed.unproven), model_sessions(&records));
             assert_eq!(replayed.widened, model_widened(&records));
@@ -263,12 +321,13 @@ fn records_round_trip() {
         }
     }
     let (bytes, _) = encode(&opening(true, BOOT)[..1]);
-    let mut expected = b"haul-journal\0\0\x04\0".to_vec();
-    expected.extend([25, 0, 0, 0, 1]);
+    let mut expected = b"haul-journal\0\0\x05\0".to_vec();
+    expected.extend([26, 0, 0, 0, 1]);
     expected.extend([3; 16]);
-    expected.extend([77, 0, 0, 0, 0, 0, 0, 0]);
+    expected.push(8);
+    expected.extend([77; 8]);
     let mut hashed = expected[..16].to_vec();
-    hashed.extend(&expected[20..45]);
+    hashed.extend(&expected[20..46]);
     expected.extend(&blake3::hash(&hashed).as_bytes()[..16]);
     assert_eq!(bytes, expected);
 }
@@ -307,7 +366,10 @@ fn pieces_of_any_size_replay_the_same() {
 fn damage_leaves_a_prefix() {
     let mut rng = fastrand::Rng::with_seed(4);
     let mut records = random_records(&mut rng, 25);
-    records.push(Record::Done { path: path(1), mark: DoneMark::new(&Fingerprint::default(), [4; 32]) });
+    records.push(Record::Done {
+        path: path(1),
+        mark: DoneMark::new(path(90), &Fingerprint::default(), [4; 32]),
+    });
     let (bytes, ends) = encode(&records);
     let prefixes: Vec<Replayed> = ends.iter().map(|end| replay(&bytes[..*end])).collect();
     assert!(prefixes.windows(2).any(|p| p[0].partials != p[1].partials));
@@ -384,7 +446,8 @@ fn records_out_of_their_chain_end_the_replay() {
 #[test]
 fn records_in_the_wrong_place_end_the_replay() {
     let [head, session] = opening(true, BOOT).try_into().expect("two records");
-    let done = Record::Done { path: path(1), mark: DoneMark::new(&Fingerprint::default(), [0; 32]) };
+    let done =
+        Record::Done { path: path(1), mark: DoneMark::new(path(90), &Fingerprint::default(), [0; 32]) };
     for (records, good) in [
         (vec![session.clone(), head.clone()], 0),
         (vec![done.clone()], 0),
@@ -415,7 +478,7 @@ fn arbitrary_bytes_are_survived() {
     }
     // Bodies with a good checksum and any content.
     for _ in 0..20_000 {
-        let mut body = vec![rng.u8(..9)];
+        let mut body = vec![rng.u8(..13)];
         body.extend((0..rng.usize(..120)).map(|_| rng.u8(..)));
         if let Some(record) = codec::decode(&body) {
             let mut again = Vec::new();
@@ -477,8 +540,8 @@ fn long_lists_are_split() {
     // Every other chunk: nothing merges.
     let subtrees: Vec<_> = (0..total / 2).map(|i| leaf(2 * i, 1)).collect();
     let count = subtrees.len();
-    records.push(Record::Durable { slot: 0, subtrees });
-    records.push(Record::Durable { slot: 0, subtrees: Vec::new() });
+    records.push(Record::Durable { slot: 0, by: LEASE, subtrees });
+    records.push(Record::Durable { slot: 0, by: LEASE, subtrees: Vec::new() });
     records.push(Record::Tags { tags: (100..100 + TAGS_MAX as u32 + 10).collect() });
     let (bytes, _) = encode(&records);
     let replayed = replay(&bytes);
@@ -499,8 +562,8 @@ fn compaction_keeps_the_state() {
         let mut state = replay_for(&bytes, BOOT, durable).expect("a journal");
         for run in 1..3 {
             let (epoch, tag) = (state.epoch_max.saturating_add(1), 1000 + run);
-            let head = Record::Head { job: [3; 16], root_ino: 77 };
-            let session = Record::Session { epoch, tag, boot: BOOT, durable };
+            let head = head();
+            let session = Record::Session { epoch, tag, boot: BOOT, durable, lease: LEASE };
             let (mut bytes, mut log, slots, next_slot) = compact(&state, head.clone(), session.clone());
             assert_eq!(slots.len(), state.partials.len());
             assert!(slots.values().all(|slot| *slot < next_slot));
@@ -515,7 +578,8 @@ fn compaction_keeps_the_state() {
                 good_len: bytes.len() as u64,
                 dropped: 0,
                 damaged: false,
-                volatile: !(durable || state.partials.is_empty() && state.done.is_empty()),
+                volatile: !(durable
+                    || state.partials.is_empty() && state.done.is_empty() && state.finished.is_empty()),
                 ..state.clone()
             };
             assert_eq!(next, expected);
@@ -523,6 +587,7 @@ fn compaction_keeps_the_state() {
             let rehashed = Replayed {
                 partials: state.partials.clone().into_iter().collect(),
                 done: state.done.clone().into_iter().collect(),
+                finished: state.finished.clone().into_iter().collect(),
                 ..state.clone()
             };
             assert_eq!(compact(&rehashed, head, session).0, bytes);
@@ -546,10 +611,10 @@ fn compaction_keeps_the_state() {
 #[test]
 fn without_durability_only_this_boot_counts() {
     let mut records = opening(true, OTHER_BOOT);
-    let mark = DoneMark::new(&Fingerprint::default(), [1; 32]);
+    let mark = DoneMark::new(path(90), &Fingerprint::default(), [1; 32]);
     records.push(Record::Done { path: path(1), mark });
     records.push(Record::Done { path: path(2), mark });
-    records.push(Record::Session { epoch: 6, tag: 60, boot: BOOT, durable: false });
+    records.push(Record::Session { epoch: 6, tag: 60, boot: BOOT, durable: false, lease: LEASE });
     let newer = DoneMark { root: [2; 32], ..mark };
     records.push(Record::Done { path: path(2), mark: newer });
     records.push(Record::Done { path: path(3), mark: newer });
@@ -582,7 +647,10 @@ fn without_durability_only_this_boot_counts() {
 #[should_panic(expected = "facts without durability")]
 fn compaction_refuses_to_launder() {
     let mut records = opening(false, BOOT);
-    records.push(Record::Done { path: path(1), mark: DoneMark::new(&Fingerprint::default(), [0; 32]) });
+    records.push(Record::Done {
+        path: path(1),
+        mark: DoneMark::new(path(90), &Fingerprint::default(), [0; 32]),
+    });
     let replayed = replay(&encode(&records).0);
     let [head, session] = opening(true, BOOT).try_into().expect("two records");
     compact(&replayed, head, session);

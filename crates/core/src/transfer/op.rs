@@ -49,7 +49,7 @@ pub enum SourceOp {
     /// the size of its generation, which must be there, whatever lies behind it. With a `map` it is
     /// a sparse one: give its sparse root ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what
     /// lies between the map's extents is still zeros; where it is not, the file changed.
-    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Option<Fingerprint> },
+    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Option<Box<Fingerprint>> },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
     /// against it. Of one that gives bytes beyond its size ([`Look::Longer`]) the size is what it gave. What is read of it counts only if the read begins as long after the answer as that says.
     Refresh { id: FileId, generation: Generation },
@@ -71,7 +71,7 @@ pub struct BundleFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Same,
-    /// Size and mtime agree, ctime or inode does not: a digest must decide. `seen`: what it is now. Hashing may begin after
+    /// Size and mtime agree, the version does not: a digest must decide. `seen`: what it is now. Hashing may begin after
     /// `settle`, when no later change can hide in the grain of the ctime that was seen.
     MetaOnly {
         seen: Fingerprint,

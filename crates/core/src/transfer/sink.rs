@@ -35,6 +35,7 @@ mod targets;
 mod widened;
 mod window;
 
+use announce::Announced;
 use check::Checks;
 use data::Frame;
 
@@ -167,7 +168,7 @@ pub struct Sink {
     files: HashMap<FileId, File>,
     links: HashMap<FileId, Link>,
     drains: HashMap<FileId, Drain>,
-    announced_max: FileId,
+    announced: Announced,
     /// Data extents in the maps of open files.
     extents: usize,
     /// Bytes of holes in open files: they need no space.
@@ -229,12 +230,13 @@ impl Sink {
             files: HashMap::new(),
             links: HashMap::new(),
             drains: HashMap::new(),
-            announced_max: FileId(0),
+            announced: Announced::new(config.agreed.shards),
             extents: 0,
             holes: 0,
             number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
             adopting: HashSet::new(),
-            resume: resume.replayed,
+            // The journal that was begun for this run has the marks of finished files; nobody asks the machine for them.
+            resume: Replayed { done: HashMap::new(), ..resume.replayed },
             widened: HashMap::new(),
             widened_len: 0,
             epochs: Epochs::new(resume.log, resume.next_slot),
@@ -384,6 +386,7 @@ impl Sink {
                 self.handle_withdraw(id, generation, retry, failure);
             }
             Message::Trouble { path, failure } => {
+                self.dirs.trouble();
                 self.actions.push_back(SinkAction::Trouble { path, failure })
             }
             Message::End(totals) => {
@@ -392,6 +395,9 @@ impl Sink {
                     return self.violation("END came twice, or before the end of a directory");
                 }
                 self.counts.walked = true;
+            }
+            Message::Metadata(_) if self.stop.is_none() => {
+                self.violation("metadata in pieces, which this session was not to have");
             }
             Message::Notice { text } => self.actions.push_back(SinkAction::Notice(text)),
             Message::StreamClosed { stream, .. } => self.close_stream(stream),
@@ -403,7 +409,11 @@ impl Sink {
             | Message::Received(_)
             | Message::Streams(_)
             | Message::TargetHealth(_) => {}
-            Message::Announce(_) | Message::Holes { .. } | Message::FileLayout(_) | Message::DirEnd(_) => {}
+            Message::Announce(_)
+            | Message::Holes { .. }
+            | Message::FileLayout(_)
+            | Message::Metadata(_)
+            | Message::DirEnd(_) => {}
             other => {
                 let text = format!("the source sent a message that only a sink sends: {}", other.name());
                 self.violation(&text);
@@ -563,7 +573,11 @@ impl Sink {
         let owed = (window + self.freed).saturating_sub(self.granted);
         if owed >= (window / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
             self.granted += owed;
-            self.actions.push_back(SinkAction::Send(Message::Grant { class: 0, total: self.granted }));
+            self.actions.push_back(SinkAction::Send(Message::Grant {
+                by: self.config.agreed.lease,
+                class: 0,
+                total: self.granted,
+            }));
             if self.frames != self.frames_told {
                 self.frames_told = self.frames.clone();
                 let frames = self.frames.iter().map(|(stream, count)| (*stream, *count)).collect();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::change::Change;
 use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
-use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use crate::ids::{BufferId, Class, DirId, FileId, Generation, Holder, Leased, StreamId, Time};
 use crate::layout::Layout;
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
@@ -288,10 +288,14 @@ impl Source {
             *striped = self.config.agreed.layouts && lies == Lies::Ask && fingerprint.size > SMALL_LEN_MAX;
         }
         match &entry.kind {
-            EntryKind::Dir => {
+            EntryKind::Dir { .. } => {
                 self.dirs.insert(entry.id.as_dir(), ());
             }
-            EntryKind::Symlink { .. } => {
+            EntryKind::Symlink { .. }
+            | EntryKind::Fifo
+            | EntryKind::Socket
+            | EntryKind::Device { .. }
+            | EntryKind::HardLink { .. } => {
                 self.links.insert(entry.id, ());
             }
             EntryKind::File { fingerprint, object_size, striped, .. } => {
@@ -509,7 +513,8 @@ impl Source {
             return;
         }
         match message {
-            Message::Grant { class, total } if self.config.agreed.targets => {
+            Message::Grant { by, .. } | Message::Durable { by, .. } if self.is_not_agreed(by) => {}
+            Message::Grant { class, total, .. } if self.config.agreed.targets => {
                 self.handle_grant(Class(class), total)
             }
             Message::Grant { total, .. } => self.credit = self.credit.max(total),
@@ -531,7 +536,7 @@ impl Source {
                     self.streams.received(stream, count);
                 }
             }
-            Message::Durable(extents) => {
+            Message::Durable { extents, .. } => {
                 for extent in extents {
                     let file = self.files.get_mut(&extent.id);
                     if let Some(file) = file.filter(|f| f.generation == extent.generation) {
@@ -582,6 +587,17 @@ impl Source {
                 self.finish(SessionEnd::Failed(protocol(&text)));
             }
         }
+    }
+
+    /// Whether what the sink says has no effect, for it says it as somebody else than was agreed; one that was never agreed ends
+    /// the session.
+    fn is_not_agreed(&mut self, by: Holder) -> bool {
+        let judged = by.judge(self.config.agreed.lease);
+        if judged == Leased::Unknown {
+            let text = format!("host {} of the sink, lease {}, was not agreed", by.host, by.epoch);
+            self.finish(SessionEnd::Failed(protocol(&text)));
+        }
+        judged != Leased::Agreed
     }
 
     /// The next thing to do, or `None` until the next event.

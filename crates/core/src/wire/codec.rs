@@ -3,7 +3,7 @@
 //! All integers are little endian. The reader never allocates before it has seen that the bytes are there.
 
 use super::{TEXT_LEN_MAX, WireError};
-use crate::entry::Name;
+use crate::entry::{Name, VERSION_LEN_MAX, Version};
 
 /// Reads fields from the front of a slice. `what` in each call names the field for the error.
 pub(crate) struct Reader<'a> {
@@ -116,6 +116,16 @@ impl<'a> Reader<'a> {
         Name::new(self.take(what, len)?).map_err(|source| WireError::BadName { what, source })
     }
 
+    /// A `u8` length (at most [`VERSION_LEN_MAX`]) and that many bytes that only the source's storage understands.
+    pub(crate) fn version(&mut self, what: &'static str) -> Result<Version, WireError> {
+        let len = self.u8(what)?;
+        if usize::from(len) > VERSION_LEN_MAX {
+            return Err(WireError::TooLong { what, len: len.into(), max: VERSION_LEN_MAX as u64 });
+        }
+        let bytes = self.take(what, len.into())?;
+        Version::new(bytes).ok_or(WireError::BadValue { what, value: len.into() })
+    }
+
     /// A `u16` length (at most [`TEXT_LEN_MAX`]) and that many bytes of UTF-8.
     pub(crate) fn text(&mut self, what: &'static str) -> Result<Box<str>, WireError> {
         let bytes = self.bytes(what, TEXT_LEN_MAX)?;
@@ -192,6 +202,12 @@ impl<'a> Writer<'a> {
     pub(crate) fn name(&mut self, name: &Name) {
         let bytes = name.as_bytes();
         self.u8(u8::try_from(bytes.len()).expect("a name is at most 255 bytes"));
+        self.raw(bytes);
+    }
+
+    pub(crate) fn version(&mut self, version: &Version) {
+        let bytes = version.as_bytes();
+        self.u8(bytes.len() as u8);
         self.raw(bytes);
     }
 

@@ -27,6 +27,8 @@ const ROOT: u8 = 1;
 const HOLE: u8 = 1 << 1;
 const TAIL: u8 = 1 << 2;
 const SEALED: u8 = 1 << 3;
+/// The payload is the file's bytes as they are. No session is to have another one yet.
+const CODEC_NONE: u8 = 0;
 const DIGEST_BLAKE3: u8 = 1;
 const DIGEST_XXH3: u8 = 2;
 
@@ -119,7 +121,8 @@ pub fn encode_data_header(header: &DataHeader, stream: StreamId, epoch: SessionE
             DigestKind::Xxh3 => DIGEST_XXH3,
         });
         w.count("chaining values", e.cvs.len(), CVS_MAX);
-        w.u16(0);
+        w.u8(CODEC_NONE);
+        w.u8(0);
         for cv in &e.cvs {
             w.raw(cv);
         }
@@ -169,7 +172,11 @@ fn decode_entry(r: &mut Reader<'_>) -> Result<DataEntry, WireError> {
         other => return Err(WireError::BadValue { what: "data entry digest kind", value: other.into() }),
     };
     let cv_count = r.count("chaining values", CVS_MAX, CV_LEN)?;
-    r.reserved::<2>("data entry, reserved bytes")?;
+    let codec = r.u8("data entry codec")?;
+    if codec != CODEC_NONE && !haul_mutant::removed("codecs-are-agreed") {
+        return Err(WireError::BadValue { what: "data entry codec", value: codec.into() });
+    }
+    r.reserved::<1>("data entry, reserved byte")?;
     let mut cvs = Vec::with_capacity(cv_count);
     for _ in 0..cv_count {
         cvs.push(r.array("chaining value")?);

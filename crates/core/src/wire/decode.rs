@@ -5,24 +5,24 @@
 
 use super::codec::Reader;
 use super::encode::{
-    ANNOUNCED_LEN_MIN, CAPABILITY_LEN_MIN, CHOICE_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN,
-    FILE_LAYOUT_LEN, POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN,
-    SUBTREE_LEN, TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
+    CAPABILITY_LEN_MIN, CHOICE_LEN_MIN, DATA_EXTENT_LEN, DONE_LEN_MIN, EXTENT_LEN, FILE_LAYOUT_LEN,
+    POLICY_BITS, SEALED_LEN, SOURCE_ROOT_LEN_MIN, STATE_LEN_MIN, STREAM_FRAMES_LEN, SUBTREE_LEN,
+    TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
+use super::entries::{ANNOUNCED_LEN_MIN, read_announced, read_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
-use super::negotiate::extra;
 use super::tables::{read_table, read_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX,
-    Capability, Change, Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport,
-    Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed,
-    Policy, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
-    TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
+    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX, Capability, Change,
+    Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport, Hello, ITEMS_MAX,
+    KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX,
+    SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth,
+    Totals, WireError,
 };
 use crate::digest::Subtree;
-use crate::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, Name, NameError, Timestamp};
+use crate::entry::{Meta, Name, NameError, Timestamp};
 use crate::extents::DataExtent;
-use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Holder, StreamId};
 use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
 use crate::schedule::Health;
 use crate::stage::{Processors, StageTime};
@@ -82,6 +82,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             })?;
             Message::Holes { id, generation, extents, last }
         }
+        kind::METADATA => Message::Metadata(read_metadata(r)?),
         kind::FILE_LAYOUT => {
             Message::FileLayout(r.list("layouts of files", items, FILE_LAYOUT_LEN, read_file_layout)?)
         }
@@ -111,7 +112,8 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             bytes: r.u64("total of bytes")?,
         }),
         kind::GRANT => {
-            Message::Grant { class: read_class(r, "grant: class")?.0, total: r.u64("grant: total")? }
+            let by = read_lease(r)?;
+            Message::Grant { by, class: read_class(r, "grant: class")?.0, total: r.u64("grant: total")? }
         }
         kind::WRITTEN => Message::Written {
             bytes: r.u64("written: bytes")?,
@@ -119,7 +121,10 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
                 Ok((StreamId(r.u16("written: stream")?), r.u64("written: frames")?))
             })?,
         },
-        kind::DURABLE => Message::Durable(r.list("durable extents", items, EXTENT_LEN, read_extent)?),
+        kind::DURABLE => Message::Durable {
+            by: read_lease(r)?,
+            extents: r.list("durable extents", items, EXTENT_LEN, read_extent)?,
+        },
         kind::DONE => Message::Done(r.list("done entries", items, DONE_LEN_MIN, read_done)?),
         kind::NOT_HELD => {
             Message::NotHeld(r.list("extents that are not held", items, EXTENT_LEN, read_extent)?)
@@ -285,11 +290,11 @@ fn read_name_or_none(r: &mut Reader<'_>, what: &'static str) -> Result<Option<Na
     }
 }
 
-fn read_version(r: &mut Reader<'_>) -> Result<(FileId, Generation), WireError> {
+pub(super) fn read_version(r: &mut Reader<'_>) -> Result<(FileId, Generation), WireError> {
     Ok((FileId(r.u64("entry id")?), Generation(r.u32("generation")?)))
 }
 
-fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireError> {
+pub(super) fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireError> {
     let secs = r.i64(what)?;
     let nanos = r.u32(what)?;
     match nanos < 1_000_000_000 {
@@ -298,7 +303,7 @@ fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireEr
     }
 }
 
-fn read_meta(r: &mut Reader<'_>) -> Result<Meta, WireError> {
+pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<Meta, WireError> {
     let mode = r.u32("mode")?;
     if mode & !0o7777 != 0 {
         return Err(WireError::BadValue { what: "mode", value: mode.into() });
@@ -307,46 +312,7 @@ fn read_meta(r: &mut Reader<'_>) -> Result<Meta, WireError> {
     Ok(Meta { mode, uid, gid, mtime: read_time(r, "mtime")? })
 }
 
-fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError> {
-    let (id, generation) = read_version(r)?;
-    if id.as_dir() == DirId::ROOT {
-        return Err(WireError::BadValue { what: "id of an announced entry", value: 0 });
-    }
-    let parent = DirId(r.u64("parent of an entry")?);
-    let meta = read_meta(r)?;
-    let tag = r.u8("kind of an entry")?;
-    let name = r.name("name of an entry")?;
-    let mut kind = match tag {
-        1 => EntryKind::Dir,
-        2 => read_file(r)?,
-        3 => {
-            let what = "target of a symlink";
-            let target = r.bytes(what, LINK_LEN_MAX)?;
-            if target.is_empty() || target.contains(&0) {
-                return Err(WireError::BadValue { what, value: 0 });
-            }
-            EntryKind::Symlink { target: target.into() }
-        }
-        other => return Err(WireError::BadValue { what: "kind of an entry", value: other.into() }),
-    };
-    read_extras(r, &mut kind)?;
-    Ok(Announced { id, generation, parent, name, meta, kind })
-}
-
-fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
-    let size = r.u64("size of a file")?;
-    if size > FILE_LEN_MAX {
-        return Err(WireError::TooLong { what: "size of a file", len: size, max: FILE_LEN_MAX });
-    }
-    let mtime = read_time(r, "mtime of a fingerprint")?;
-    let ctime = read_time(r, "ctime of a fingerprint")?;
-    let ino = r.u64("inode")?;
-    let object_size = read_object_size(r)?;
-    let fingerprint = Fingerprint { size, mtime, ctime, ino };
-    Ok(EntryKind::File { fingerprint, object_size, sparse: false, striped: false })
-}
-
-fn read_object_size(r: &mut Reader<'_>) -> Result<u32, WireError> {
+pub(super) fn read_object_size(r: &mut Reader<'_>) -> Result<u32, WireError> {
     match r.u32("object size")? {
         size if object_size_is_legal(size) => Ok(size),
         size => Err(WireError::BadValue { what: "object size", value: size.into() }),
@@ -365,32 +331,13 @@ fn read_file_layout(r: &mut Reader<'_>) -> Result<FileLayout, WireError> {
     Ok(FileLayout { id, generation, object_size, striping })
 }
 
-/// Extra fields of an entry: v1 knows two, and steps over the others as far as it may.
-fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<(), WireError> {
-    let len = usize::from(r.u16("extra fields")?);
-    let mut extras = Reader::new(r.take("extra fields", len)?);
-    while extras.remaining() > 0 {
-        let kind = extras.u16("extra field kind")?;
-        let required = extras.bool("extra field: required")?;
-        if matches!(kind, extra::SPARSE | extra::LAYOUT) {
-            let empty = extras.bytes("extra field", len)?.is_empty();
-            let mark = match entry {
-                EntryKind::File { sparse, .. } if kind == extra::SPARSE => Some(sparse),
-                EntryKind::File { striped, .. } => Some(striped),
-                _ => None,
-            };
-            match mark {
-                Some(mark) if required && empty && !*mark => *mark = true,
-                _ => return Err(WireError::BadValue { what: "mark of a file", value: kind.into() }),
-            }
-            continue;
-        }
-        if required {
-            return Err(WireError::UnknownRequired { what: "extra field", kind });
-        }
-        extras.bytes("extra field", len)?;
+/// A host that there can be, and its lease.
+fn read_lease(r: &mut Reader<'_>) -> Result<Holder, WireError> {
+    let (host, epoch) = (r.u16("host")?, r.u32("lease")?);
+    match host < HOSTS_MAX {
+        true => Ok(Holder { host, epoch }),
+        false => Err(WireError::TooLong { what: "host", len: host.into(), max: u64::from(HOSTS_MAX) - 1 }),
     }
-    Ok(())
 }
 
 fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), WireError> {
@@ -408,6 +355,7 @@ fn read_state(r: &mut Reader<'_>) -> Result<(FileId, Generation, FileState), Wir
         },
         4 => FileState::Planned(read_change(r)?),
         5 => FileState::Amended(read_change(r)?),
+        6 => FileState::Finished,
         other => return Err(WireError::BadValue { what: "file state", value: other.into() }),
     };
     Ok((id, generation, state))
@@ -439,6 +387,7 @@ fn read_done(r: &mut Reader<'_>) -> Result<DoneItem, WireError> {
         0 => Outcome::Done { change: read_change(r)?, root: None },
         1 => Outcome::Done { change: read_change(r)?, root: Some(r.array("root of a done file")?) },
         2 => Outcome::Failed(read_failure(r)?),
+        3 => Outcome::Persisted,
         other => return Err(WireError::BadValue { what: "outcome", value: other.into() }),
     };
     Ok(DoneItem { id, generation, outcome })

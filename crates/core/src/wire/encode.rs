@@ -4,17 +4,17 @@
 //! build time); lists of large items are bounded by bytes too. [`Message::split`] cuts any list so.
 
 use super::codec::Writer;
+use super::entries::{announced_len, write_announced, write_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
-use super::negotiate::extra;
 use super::tables::{write_table, write_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, Announced, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem,
-    EndReport, Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message,
-    Outcome, PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
+    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem, EndReport,
+    Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome,
+    PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
     TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{EntryKind, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
-use crate::ids::{DirId, FileId, Generation, SessionEpoch, StreamId};
+use crate::entry::{Meta, NAME_LEN_MAX, Name, Timestamp};
+use crate::ids::{FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, StreamId};
 use crate::schedule::Health;
 use crate::stage::Processors;
 
@@ -23,7 +23,6 @@ const COUNT_LEN: usize = 2;
 /// What a list body of large items may take: a control frame less count and fixed fields.
 pub const LIST_LEN_MAX: usize = CONTROL_LEN_MAX - 64;
 
-pub(super) const ANNOUNCED_LEN_MIN: usize = 49;
 pub(super) const STATE_LEN_MIN: usize = 13;
 pub(super) const DONE_LEN_MIN: usize = 13;
 pub(super) const SOURCE_ROOT_LEN_MIN: usize = 2;
@@ -34,8 +33,6 @@ pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
 pub(super) const DATA_EXTENT_LEN: usize = 16;
-/// An extra field that marks a file as sparse or striped: kind, required, length of no value.
-const MARK_LEN: usize = 5;
 pub(super) const SEALED_LEN: usize = 14;
 pub(super) const FILE_LAYOUT_LEN: usize = 26;
 pub(super) const STREAM_FRAMES_LEN: usize = 10;
@@ -54,29 +51,15 @@ const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MA
 const _: () = assert!(CHOICES_MAX * (CHOICE_LEN_MIN + 2 * TEXT_LEN_MAX) <= LIST_LEN_MAX);
 // ...and so does one item of the large ones.
 const _: () = assert!(STATE_LEN_MIN + 3 + SUBTREES_MAX * SUBTREE_LEN <= LIST_LEN_MAX);
-const _: () = assert!(ANNOUNCED_LEN_MIN + NAME_LEN_MAX + 2 + LINK_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(DONE_LEN_MIN + 7 + TEXT_LEN_MAX <= LIST_LEN_MAX);
 const _: () = assert!(ROOTS_PART_MAX <= ITEMS_MAX && ROOTS_PART_MAX * SOURCE_ROOT_LEN_MAX <= LIST_LEN_MAX);
 // Counts are u16.
 const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX as usize);
 
-/// Bytes that an entry takes in an `Announce`. Entries of one message: at most [`ANNOUNCE_ENTRIES_MAX`] and
-/// [`LIST_LEN_MAX`] bytes.
-pub fn announced_len(entry: &Announced) -> usize {
-    let kind = match &entry.kind {
-        EntryKind::Dir => 0,
-        EntryKind::File { sparse, striped, .. } => {
-            44 + MARK_LEN * (usize::from(*sparse) + usize::from(*striped))
-        }
-        EntryKind::Symlink { target } => 2 + target.len(),
-    };
-    ANNOUNCED_LEN_MIN - 1 + entry.name.as_bytes().len() + kind
-}
-
 /// Bytes that an item takes in a `State`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
-        FileState::Fresh | FileState::Unchanged | FileState::Skipped => STATE_LEN_MIN,
+        FileState::Fresh | FileState::Unchanged | FileState::Skipped | FileState::Finished => STATE_LEN_MIN,
         FileState::Planned(_) | FileState::Amended(_) => STATE_LEN_MIN + 1,
         FileState::Held { subtrees, .. } => STATE_LEN_MIN + 3 + subtrees.len() * SUBTREE_LEN,
     }
@@ -85,6 +68,7 @@ pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
 /// Bytes that an item takes in a `Done`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
 pub fn done_len(item: &DoneItem) -> usize {
     match &item.outcome {
+        Outcome::Persisted => DONE_LEN_MIN,
         Outcome::Done { root: None, .. } => DONE_LEN_MIN + 1,
         Outcome::Done { root: Some(root), .. } => DONE_LEN_MIN + 1 + root.len(),
         Outcome::Failed(failure) => DONE_LEN_MIN + 7 + failure.text.len().min(TEXT_LEN_MAX),
@@ -104,7 +88,9 @@ impl Message {
             Message::Done(list) => cut(list, items, done_len, Message::Done),
             Message::DirEnd(list) => cut(list, items, |_| 8, Message::DirEnd),
             Message::Sealed(list) => cut(list, items, |_| SEALED_LEN, Message::Sealed),
-            Message::Durable(list) => cut(list, items, |_| EXTENT_LEN, Message::Durable),
+            Message::Durable { by, extents } => {
+                cut(extents, items, |_| EXTENT_LEN, |extents| Message::Durable { by, extents })
+            }
             Message::Resend(list) => cut(list, items, |_| EXTENT_LEN, Message::Resend),
             Message::NotHeld(list) => cut(list, items, |_| EXTENT_LEN, Message::NotHeld),
             Message::FileLayout(list) => cut(list, items, |_| FILE_LAYOUT_LEN, Message::FileLayout),
@@ -203,6 +189,10 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             list(w, "data extents", ITEMS_MAX, extents, |w, e| write_range(w, e.offset, e.len));
             kind::HOLES
         }
+        Message::Metadata(piece) => {
+            write_metadata(w, piece);
+            kind::METADATA
+        }
         Message::FileLayout(files) => {
             list(w, "layouts of files", ITEMS_MAX, files, |w, file| {
                 assert!(object_size_is_legal(file.object_size), "own object size {}", file.object_size);
@@ -252,7 +242,8 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             }
             kind::END
         }
-        Message::Grant { class, total } => {
+        Message::Grant { by, class, total } => {
+            write_lease(w, *by);
             w.u16(*class);
             w.u64(*total);
             kind::GRANT
@@ -265,7 +256,8 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             });
             kind::WRITTEN
         }
-        Message::Durable(extents) => {
+        Message::Durable { by, extents } => {
+            write_lease(w, *by);
             list(w, "durable extents", ITEMS_MAX, extents, write_extent);
             kind::DURABLE
         }
@@ -468,56 +460,23 @@ fn write_root(w: &mut Writer<'_>, root: &SourceRoot) {
     }
 }
 
-fn write_time(w: &mut Writer<'_>, time: Timestamp) {
+pub(super) fn write_time(w: &mut Writer<'_>, time: Timestamp) {
     w.i64(time.secs);
     // A file system that is out of its mind must not end the session.
     w.u32(time.nanos.min(999_999_999));
 }
 
-fn write_meta(w: &mut Writer<'_>, meta: &Meta) {
+pub(super) fn write_meta(w: &mut Writer<'_>, meta: &Meta) {
     w.u32(meta.mode & 0o7777);
     w.u32(meta.uid);
     w.u32(meta.gid);
     write_time(w, meta.mtime);
 }
 
-fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
-    assert!(entry.id.as_dir() != DirId::ROOT, "the destination root is never announced");
-    w.u64(entry.id.0);
-    w.u32(entry.generation.0);
-    w.u64(entry.parent.0);
-    write_meta(w, &entry.meta);
-    w.u8(match &entry.kind {
-        EntryKind::Dir => 1,
-        EntryKind::File { .. } => 2,
-        EntryKind::Symlink { .. } => 3,
-    });
-    w.name(&entry.name);
-    match &entry.kind {
-        EntryKind::Dir => {}
-        EntryKind::File { fingerprint, object_size, .. } => {
-            assert!(fingerprint.size <= FILE_LEN_MAX, "own file of {} bytes", fingerprint.size);
-            assert!(object_size_is_legal(*object_size), "own object size {object_size}");
-            w.u64(fingerprint.size);
-            write_time(w, fingerprint.mtime);
-            write_time(w, fingerprint.ctime);
-            w.u64(fingerprint.ino);
-            w.u32(*object_size);
-        }
-        EntryKind::Symlink { target } => w.bytes("target of a symlink", target, LINK_LEN_MAX),
-    }
-    // Length of the extra fields, and those that v1 sends.
-    let marks = match entry.kind {
-        EntryKind::File { sparse, striped, .. } => [(sparse, extra::SPARSE), (striped, extra::LAYOUT)],
-        _ => [(false, 0); 2],
-    };
-    let marks: Vec<u16> = marks.into_iter().filter(|(on, _)| *on).map(|(_, kind)| kind).collect();
-    w.u16((MARK_LEN * marks.len()) as u16);
-    for kind in marks {
-        w.u16(kind);
-        w.bool(true);
-        w.u16(0);
-    }
+fn write_lease(w: &mut Writer<'_>, by: Holder) {
+    assert!(by.host < HOSTS_MAX, "own host {}", by.host);
+    w.u16(by.host);
+    w.u32(by.epoch);
 }
 
 fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation, FileState)) {
@@ -527,6 +486,7 @@ fn write_state(w: &mut Writer<'_>, (id, generation, state): &(FileId, Generation
         FileState::Fresh => w.u8(0),
         FileState::Unchanged => w.u8(1),
         FileState::Skipped => w.u8(2),
+        FileState::Finished => w.u8(6),
         FileState::Held { subtrees, verify } => {
             w.u8(3);
             w.bool(*verify);
@@ -576,6 +536,7 @@ fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
             w.u8(2);
             write_failure(w, failure);
         }
+        Outcome::Persisted => w.u8(3),
     }
 }
 

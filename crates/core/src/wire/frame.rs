@@ -61,6 +61,8 @@ pub mod kind {
     pub const FILE_LAYOUT: u8 = 0x2b;
     pub const SOURCE_ROOTS: u8 = 0x2c;
     pub const NOT_HELD: u8 = 0x2d;
+    pub const METADATA: u8 = 0x2e;
+    // 0x30 to 0x3f are for what several ends of one job say to each other.
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -97,7 +99,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::RESUME => KindClass::Resume,
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
-        kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::NOT_HELD => KindClass::Control,
+        kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::METADATA => KindClass::Control,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }
@@ -135,7 +137,7 @@ impl FrameHeader {
         bytes[5] = self.flags;
         bytes[6..8].copy_from_slice(&self.stream.0.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.epoch.0.to_le_bytes());
-        // 12..16: reserved for the sender's host id.
+        // 12..16: the sender's host and two reserved bytes, where both ends know SENDER_HOST, which none does yet.
         bytes[16..].copy_from_slice(&self.seq.to_le_bytes());
         bytes
     }

@@ -6,7 +6,7 @@
 //! is only sound: ranges do not overflow, and a list is never empty where that would say nothing.
 //! Left out: leases that ended, entries that nobody has: the receiver drops what it does not know.
 //!
-//! They are for ends that both name the capability [`HOSTS`](super::capability::HOSTS), which none does yet.
+//! They are for ends that both name the capability [`JOB`](super::capability::JOB), which none does yet.
 
 use self::job_kind as kind;
 use super::codec::{Reader, Writer};

@@ -3,9 +3,9 @@
 pub use crate::change::Change;
 pub use crate::digest::DigestKind;
 use crate::digest::{Cv, Root, Subtree};
-use crate::entry::{EntryKind, Meta, Name};
+use crate::entry::{EntryKind, Extras, Meta, Name, Namespace};
 use crate::extents::DataExtent;
-use crate::ids::{Class, DirId, FileId, Generation, StreamId};
+use crate::ids::{Class, DirId, FileId, Generation, Holder, StreamId};
 use crate::layout::{Layout, Striping};
 use crate::schedule::Health;
 use crate::schedule::table::{Table, UnwellTargets};
@@ -44,6 +44,8 @@ pub const TARGET_COMPONENTS_MAX: usize = 1024;
 pub const TARGET_CLASSES_MAX: usize = 4096;
 /// Longest JSON of one [`Message::Trial`], bytes.
 pub const TRIAL_LEN_MAX: usize = 32 * 1024;
+/// Longest part of a value in one [`MetadataPiece`], bytes.
+pub const METADATA_PIECE_LEN_MAX: usize = 32 * 1024;
 /// Most capability TLVs in a hello, and the longest value of one.
 pub const CAPABILITIES_MAX: usize = 64;
 pub const CAPABILITY_LEN_MAX: usize = 256;
@@ -88,9 +90,25 @@ pub struct Announced {
     pub name: Name,
     pub meta: Meta,
     pub kind: EntryKind,
-    // A range copy (source offset, destination offset, length) and a layout travel as optional TLVs of
-    // the entry; v1 decodes and ignores those it does not know unless they are marked required. A sparse
-    // file is marked so.
+    pub extras: Extras,
+}
+
+/// A piece of what an entry has beside mode, owner and mtime. The pieces of one value follow each other, from its beginning to
+/// its end; then come those of the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataPiece {
+    pub id: FileId,
+    pub generation: Generation,
+    pub namespace: Namespace,
+    /// Of an extended attribute, with its own namespace (`user.x`); without NUL. Of all others it is empty.
+    pub name: Box<[u8]>,
+    /// Of the whole value, at most [`METADATA_VALUE_LEN_MAX`](crate::entry::METADATA_VALUE_LEN_MAX).
+    pub total: u32,
+    pub offset: u32,
+    /// At most [`METADATA_PIECE_LEN_MAX`]; empty only where the whole value is.
+    pub piece: Box<[u8]>,
+    /// Nothing follows: the entry's metadata are whole.
+    pub last: bool,
 }
 
 /// What the sink knows of an announced file.
@@ -102,13 +120,16 @@ pub enum FileState {
     Unchanged,
     /// `--no-clobber` or `--update` forbids it: nothing to send.
     Skipped,
-    /// These subtrees are on media. `verify`: the source's inode or ctime differs from the journal's, so
-    /// the source must compare its own digests before it believes them.
+    /// These subtrees are on media. `verify`: the version in the source's fingerprint is not the
+    /// journal's, so the source must compare its own digests before it believes them.
     Held { subtrees: Vec<Subtree>, verify: bool },
     /// Only in a dry run: it would be copied, and change this.
     Planned(Change),
     /// The content is there already, and this of its metadata was changed (in a dry run: would be): nothing to send.
     Amended(Change),
+    /// Of a directory, only where both ends know [`capability::DIR_STATES`](super::capability::DIR_STATES): all below it is
+    /// finished as it is.
+    Finished,
 }
 
 /// Where something failed.
@@ -143,13 +164,16 @@ pub struct Failure {
 /// How an entry ended at the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// On media (or published, with durability none) under its final name. For a file its BLAKE3 root. `change`: what differs
+    /// Published: whole, its root checked, under its final name and (but with durability none) on media. For a file its root. `change`: what differs
     /// from before this run; none, of what is no file: it was there already.
     Done {
         root: Option<Root>,
         change: Change,
     },
     Failed(Failure),
+    /// Only where both ends know [`capability::PERSISTED`](super::capability::PERSISTED): all bytes of the file, or of the
+    /// range of it that was announced, are on media, and who publishes it is another.
+    Persisted,
 }
 
 /// `Done` names an entry that ended.
@@ -406,6 +430,9 @@ pub enum Message {
         extents: Vec<DataExtent>,
         last: bool,
     },
+    /// Source to sink, of files and directories announced with metadata, only where both ends know
+    /// [`capability::METADATA`](super::capability::METADATA).
+    Metadata(MetadataPiece),
     /// Source to sink, of files announced as striped, before any data of them.
     FileLayout(Vec<FileLayout>),
     /// No more entries will come in these directories.
@@ -432,6 +459,7 @@ pub enum Message {
     /// in all, with another one (only where both ends know [`capability::TARGETS`](super::capability::TARGETS)) in frames
     /// that name it.
     Grant {
+        by: Holder,
         class: u16,
         total: u64,
     },
@@ -442,7 +470,10 @@ pub enum Message {
         frames: Vec<(StreamId, u64)>,
     },
     /// Sink to source: restart markers. These extents are on media.
-    Durable(Vec<Extent>),
+    Durable {
+        by: Holder,
+        extents: Vec<Extent>,
+    },
     /// Sink to source: these entries ended.
     Done(Vec<DoneItem>),
     /// Sink to source: these objects arrived damaged; send them again.
@@ -534,6 +565,7 @@ pub struct DataEntry {
     /// How often the file had been sealed before this read.
     pub pass: u16,
     pub digest: DigestKind,
+    // The codec of its payload is 0, none: no other is agreed on yet, and none is told.
     /// The canonical list of subtree chaining values of the range (`digest::subtrees`).
     pub cvs: Vec<Cv>,
 }
@@ -571,6 +603,7 @@ impl Message {
             Message::Destination { .. } => "DESTINATION",
             Message::Announce(_) => "ANNOUNCE",
             Message::Holes { .. } => "HOLES",
+            Message::Metadata(_) => "METADATA",
             Message::FileLayout(_) => "FILE_LAYOUT",
             Message::DirEnd(_) => "DIR_END",
             Message::State(_) => "FILE_STATE",
@@ -580,7 +613,7 @@ impl Message {
             Message::End(_) => "END",
             Message::Grant { .. } => "GRANT",
             Message::Written { .. } => "WRITTEN",
-            Message::Durable(_) => "DURABLE",
+            Message::Durable { .. } => "DURABLE",
             Message::Done(_) => "FILE_DONE",
             Message::Resend(_) => "RESEND",
             Message::NotHeld(_) => "NOT_HELD",

@@ -3,12 +3,14 @@
 use super::frame::OBJECT_LEN_MIN;
 use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, VERSION, WireError};
 use crate::digest::DigestKind;
+use crate::ids::Holder;
 
-/// Numbers of capabilities. Those that v1 does not know are spoken for, so that nothing else takes them.
+/// Numbers of capabilities. Those that are not in `KNOWN` have their rules (`docs/wire.md`, 10) and are not named by any end
+/// yet: whatever comes of them all the same is refused.
 pub mod capability {
     /// Data frames are authenticated and not encrypted. Required, without a value, named by both ends or none.
     pub const AUTH_ONLY: u16 = 0x0001;
-    /// The header's bytes 12..16 carry the sender's host id.
+    /// The header's bytes 12 and 13 carry the sender's host; 14 and 15 are zero.
     pub const SENDER_HOST: u16 = 0x0002;
     /// The data preamble's bytes 12..16 carry the volume generation.
     pub const VOLUME_GENERATION: u16 = 0x0003;
@@ -32,8 +34,26 @@ pub mod capability {
     pub const TABLES: u16 = 0x0011;
     /// The far end tells what it chose, and why: `CHOICES`. Without a value.
     pub const CHOICES: u16 = 0x0012;
+    /// Entries may be FIFOs, sockets and devices.
+    pub const SPECIALS: u16 = 0x0020;
+    /// Entries may be other names of files.
+    pub const HARD_LINKS: u16 = 0x0021;
+    /// Entries may be announced with metadata, and `METADATA` follows.
+    pub const METADATA: u16 = 0x0022;
+    /// The sink may answer to a directory that all below it is finished.
+    pub const DIR_STATES: u16 = 0x0023;
+    /// Files may be announced with a range.
+    pub const RANGES: u16 = 0x0024;
+    /// Files and ranges may end persisted and not published.
+    pub const PERSISTED: u16 = 0x0025;
+    /// Data entries may name a codec; the value lists which.
+    pub const CODECS: u16 = 0x0026;
+    /// Ids may be of more shards than shard 0: the value (u16) says of how many.
+    pub const SHARDS: u16 = 0x0027;
+    /// There are several hosts on a side: the value (u16, u32) says which one the sender of the hello is, under which lease.
+    pub const HOSTS: u16 = 0x0028;
     /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for: no end names it yet.
-    pub const HOSTS: u16 = 0x0020;
+    pub const JOB: u16 = 0x0029;
     /// All that this version knows.
     pub const KNOWN: [u16; 9] =
         [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
@@ -41,9 +61,10 @@ pub mod capability {
     pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES];
 }
 
-/// Numbers of the extra fields of an announced entry. v1 knows `SPARSE` and `LAYOUT`; the others are spoken for.
+/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `RANGE` and `METADATA` are read, and then
+/// refused by the machines, for no session is to have them yet.
 pub mod extra {
-    /// Source offset, destination offset, length: a part of a file is copied.
+    /// A part of a file: source offset, destination offset, length (u64 each), flags (u8; bit 0: a file of its own). Required.
     pub const RANGE: u16 = 0x0001;
     /// The file is striped at the source: a `FILE_LAYOUT` follows. Required, without a value; only where both ends know
     /// `LAYOUTS`.
@@ -52,6 +73,8 @@ pub mod extra {
     pub const VOLUME_GENERATION: u16 = 0x0003;
     /// The file may have holes: a map follows. Required, without a value; only where both ends know `HOLES`.
     pub const SPARSE: u16 = 0x0004;
+    /// `METADATA` follows. Required, without a value; of files and directories, only where both ends know `METADATA`.
+    pub const METADATA: u16 = 0x0005;
 }
 
 /// What both ends use from here on.
@@ -59,6 +82,10 @@ pub mod extra {
 pub struct Agreed {
     pub version: u16,
     pub limits: Limits,
+    /// Shards whose ids may be used, from 0 on: at most [`SHARDS_MAX`](crate::ids::SHARDS_MAX).
+    pub shards: u16,
+    /// As whom the sink grants and says what is durable.
+    pub lease: Holder,
     /// Both ends know [`capability::HOLES`].
     pub holes: bool,
     /// Both ends know [`capability::TARGETS`].
@@ -84,6 +111,8 @@ impl Agreed {
         Agreed {
             version: VERSION,
             limits,
+            shards: 1,
+            lease: Holder::ALONE,
             holes: false,
             targets: false,
             layouts: false,
@@ -149,5 +178,20 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     }
     let [holes, targets, layouts] = [capability::HOLES, capability::TARGETS, capability::LAYOUTS].map(both);
     let [knobs, tables, choices] = [capability::KNOBS, capability::TABLES, capability::CHOICES].map(both);
-    Ok(Agreed { version, limits, holes, targets, layouts, knobs, tables, choices, auth_only, digest })
+    // One pair with one shard: no end can ask for more yet.
+    let (shards, lease) = (1, Holder::ALONE);
+    Ok(Agreed {
+        version,
+        limits,
+        shards,
+        lease,
+        holes,
+        targets,
+        layouts,
+        knobs,
+        tables,
+        choices,
+        auth_only,
+        digest,
+    })
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use fastrand::Rng;
 use haul_core::change::Change;
 use haul_core::digest::DigestKind;
-use haul_core::entry::{Fingerprint, Meta, Name, Timestamp};
-use haul_core::ids::{DirId, FileId, Generation, HostId, Lease, PairId, SessionEpoch, Time};
+use haul_core::entry::{Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::ids::{DirId, FileId, Generation, Holder, HostId, Lease, PairId, SessionEpoch, Time};
 use haul_core::job::{Action, Config, Coordinator, FileSpec, Proof, Resume};
-use haul_core::journal::{PathKey, Record, Replay, Replayed, compact};
+use haul_core::journal::{PathKey, Record, Replay, Replayed, RootId, compact};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{Failure, Stage};
 
@@ -184,8 +184,9 @@ impl World {
         if self.sinks.contains(&Host::Frozen) {
             replayed.follow_unproven();
         }
-        let head = Record::Head { job: [7; 16], root_ino: 1 };
-        let session = Record::Session { epoch: self.epoch, tag, boot: [1; 16], durable: true };
+        let head = Record::Head { job: [7; 16], root: RootId::new(&[1]).expect("short") };
+        let session =
+            Record::Session { epoch: self.epoch, tag, boot: [1; 16], durable: true, lease: Holder::ALONE };
         let (bytes, log, _, next_slot) = compact(&replayed, head, session);
         self.journal = bytes;
         self.store.epoch = self.epoch;
@@ -475,7 +476,8 @@ impl World {
     fn spec(&self, entry: usize, generation: Generation) -> FileSpec {
         let Kind::File(_, size, mtime) = self.entries[entry].kind else { panic!("no file") };
         let mtime = Timestamp { secs: mtime, nanos: 0 };
-        let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: entry as u64 };
+        let version = Version::new(&entry.to_le_bytes()).expect("short");
+        let fingerprint = Fingerprint { size, mtime, version };
         FileSpec {
             id: self.id(entry),
             generation,

@@ -25,7 +25,7 @@ impl World {
                     }
                 }
             }
-            Message::Durable(extents) => extents.iter().for_each(|extent| self.judge_durable(extent)),
+            Message::Durable { extents, .. } => extents.iter().for_each(|extent| self.judge_durable(extent)),
             Message::State(states) => {
                 for (id, generation, state) in states {
                     if let FileState::Held { subtrees, verify } = state {

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use blake3::hazmat::{HasherExt, Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use fastrand::Rng;
 use haul_core::digest::{Cv, Root, subtrees};
-use haul_core::entry::{Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{self, Fingerprint, Meta, Name, Timestamp};
 use haul_core::extents::{ExtentMap, MapMaker};
 use haul_core::transfer::SMALL_LEN_MAX;
 
@@ -177,7 +177,9 @@ impl Version {
     }
     pub fn fingerprint(&self) -> Fingerprint {
         let at = |secs| Timestamp { secs, nanos: 7 };
-        Fingerprint { size: self.len, mtime: at(self.mtime), ctime: at(self.ctime), ino: self.ino }
+        let version = [self.ctime.to_le_bytes(), self.ino.to_le_bytes()].concat();
+        let version = entry::Version::new(&version).expect("short");
+        Fingerprint { size: self.len, mtime: at(self.mtime), version }
     }
     pub fn meta(&self) -> Meta {
         Meta { mode: 0o644, uid: 1, gid: 1, mtime: self.fingerprint().mtime }

@@ -7,8 +7,8 @@ use haul_core::change::Change;
 use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{BufferId, DirId, FileId, TargetId, Time};
-use haul_core::journal::{Former, Record, Replay, compact};
+use haul_core::ids::{BufferId, DirId, FileId, Holder, TargetId, Time};
+use haul_core::journal::{Former, Record, Replay, RootId, compact};
 use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
@@ -100,8 +100,9 @@ impl World {
         let confirm = unproven || replayed.may_be_overtaken();
         self.s.follows = unproven || !replayed.unproven.is_empty();
         let former = Former::new(&replayed.tags, &replayed.unproven);
-        let head = Record::Head { job: [1; 16], root_ino: 1 };
-        let session = Record::Session { epoch: self.epoch, tag, boot, durable: self.durable };
+        let head = Record::Head { job: [1; 16], root: RootId::new(&[1]).expect("short") };
+        let session =
+            Record::Session { epoch: self.epoch, tag, boot, durable: self.durable, lease: Holder::ALONE };
         let (bytes, log, _, next_slot) = compact(&replayed, head, session);
         self.journal.durable = bytes.len();
         self.journal.bytes = Some(bytes);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use haul_core::digest::subtrees;
-use haul_core::entry::EntryKind;
+use haul_core::entry::{self, EntryKind, Extras};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId, Time};
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
@@ -118,7 +118,7 @@ impl World {
                 self.s.ids.push(entry);
                 let id = FileId(self.s.ids.len() as u64);
                 let kind = match &self.tree.entries[entry].kind {
-                    Kind::Dir => EntryKind::Dir,
+                    Kind::Dir => EntryKind::Dir { version: entry::Version::NONE },
                     Kind::Link => EntryKind::Symlink { target: b"target"[..].into() },
                     Kind::File(versions) => {
                         let version = *versions.last().expect("at least one");
@@ -143,7 +143,7 @@ impl World {
                 let lies = self.targets.as_mut().map_or(Lies::At(TargetId(0)), Targets::lies);
                 let not_before = match &kind {
                     EntryKind::File { .. } => self.settles(entry, id, Generation(0)),
-                    EntryKind::Dir | EntryKind::Symlink { .. } => Time(0),
+                    _ => Time(0),
                 };
                 let src = self.src();
                 src.ids.insert(entry, id);
@@ -152,7 +152,7 @@ impl World {
                 src.open += 1;
                 assert!(src.open <= src.entries_max as usize, "more entries than agreed");
                 let generation = Generation(0);
-                let entry = Announced { id, generation, parent, name, meta, kind };
+                let entry = Announced { id, generation, parent, name, meta, kind, extras: Extras::default() };
                 src.machine.handle_entry(entry, lies, not_before);
             }
             Some(Step::DirEnd(dir)) => {
@@ -262,7 +262,7 @@ impl World {
             SourceOp::HashFile { id, generation, map, seen } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
                     let (mut same, now) = match seen {
-                        Some(seen) => (now.same_content(&view) && now.fingerprint() == seen, now),
+                        Some(seen) => (now.same_content(&view) && now.fingerprint() == *seen, now),
                         None => {
                             let now = self.as_prefix(&view, now);
                             (now.len == view.len && now.ino == view.ino, now)

@@ -1,11 +1,13 @@
-//! The bytes of v1, fixed.
+//! The bytes of this version, fixed.
 
 use std::time::Duration;
 
 use haul_core::digest::Subtree;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{
+    EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Timestamp, Version,
+};
 use haul_core::extents::DataExtent;
-use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{Row, Table, Unwell, UnwellTargets};
@@ -18,10 +20,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Goal: v1 does not change by accident.
+/// Goal: the format does not change by accident.
 /// Method: one fixed sample of everything against the bytes in `golden_wire.txt`. A wanted change of the
 /// protocol replaces the table with what the failing test prints, and needs a new version number once
-/// v1 is released.
+/// this one is released.
 #[test]
 fn golden_bytes_hold() {
     let mut lines = vec![];
@@ -106,6 +108,19 @@ fn golden_message(index: usize) -> Message {
     let extent = Extent { id, generation, offset: 4 << 20, len: 1 << 16 };
     let failure = Failure { stage: Stage::Publish, errno: 28, text: "no space".into() };
     let subtree = Subtree { offset: 0, len: 4 << 20, cv: [0xcc; 32] };
+    let plain = Extras::default();
+    let other = |id, kind| Announced {
+        id: FileId(id),
+        generation,
+        parent: DirId(0x0102),
+        name: name(b"o"),
+        meta,
+        kind,
+        extras: plain,
+    };
+    let fingerprint = Fingerprint { size: 9 << 20, mtime: stamp(1), version: Version::NONE };
+    let whole = EntryKind::File { fingerprint, object_size: 4 << 20, sparse: false, striped: false };
+    let range = FileRange { source: 8 << 20, sink: 8 << 20, len: 1 << 20, partial: false };
     match index {
         0 => Message::Hello(Hello {
             version_min: 1,
@@ -136,7 +151,15 @@ fn golden_message(index: usize) -> Message {
         },
         2 => Message::Destination { wait: true, rename: Some(name(b"b.txt")), epoch: 7, resumed: false },
         3 => Message::Announce(vec![
-            Announced { id, generation, parent: DirId::ROOT, name: name(b"d"), meta, kind: EntryKind::Dir },
+            Announced {
+                id,
+                generation,
+                parent: DirId::ROOT,
+                name: name(b"d"),
+                meta,
+                kind: EntryKind::Dir { version: Version::new(b"version").expect("short") },
+                extras: Extras { metadata: true, ..plain },
+            },
             Announced {
                 id: FileId(0x0103),
                 generation,
@@ -144,11 +167,16 @@ fn golden_message(index: usize) -> Message {
                 name: name(b"\xfff"),
                 meta,
                 kind: EntryKind::File {
-                    fingerprint: Fingerprint { size: 0x1234, mtime: stamp(1), ctime: stamp(2), ino: 9 },
+                    fingerprint: Fingerprint {
+                        size: 0x1234,
+                        mtime: stamp(1),
+                        version: Version::new(b"version").expect("short"),
+                    },
                     object_size: 4 << 20,
                     sparse: false,
                     striped: false,
                 },
+                extras: plain,
             },
             Announced {
                 id: FileId(0x0104),
@@ -157,7 +185,13 @@ fn golden_message(index: usize) -> Message {
                 name: name(b"l"),
                 meta,
                 kind: EntryKind::Symlink { target: b"../d".as_slice().into() },
+                extras: plain,
             },
+            other(0x0105, EntryKind::Fifo),
+            other(0x0106, EntryKind::Socket),
+            other(0x0107, EntryKind::Device { block: true, major: 8, minor: 1 }),
+            other(0x0108, EntryKind::HardLink { to: FileId(0x0103) }),
+            Announced { extras: Extras { range: Some(range), metadata: false }, ..other(0x0109, whole) },
         ]),
         4 => Message::DirEnd(vec![DirId::ROOT, DirId(0x0102)]),
         5 => Message::State(vec![
@@ -167,13 +201,14 @@ fn golden_message(index: usize) -> Message {
             (id, generation, FileState::Held { subtrees: vec![subtree], verify: true }),
             (id, generation, FileState::Planned(Change::NEW)),
             (id, generation, FileState::Amended(Change::MODE)),
+            (id, generation, FileState::Finished),
         ]),
         6 => Message::Sealed(vec![(id, generation, 2)]),
         7 => Message::Withdraw { id, generation, retry: true, failure: Some(failure) },
         8 => Message::End(Totals { files: 1, dirs: 2, symlinks: 3, bytes: 4 }),
-        9 => Message::Grant { class: 1, total: 1 << 32 },
+        9 => Message::Grant { by: Holder { host: 0x0102, epoch: 0x0304 }, class: 1, total: 1 << 32 },
         10 => Message::Written { bytes: 5, frames: vec![(StreamId(1), 6), (StreamId(2), 7)] },
-        11 => Message::Durable(vec![extent]),
+        11 => Message::Durable { by: Holder { host: 0x0102, epoch: 0x0304 }, extents: vec![extent] },
         12 => Message::Done(vec![
             DoneItem { id, generation, outcome: Outcome::Done { root: None, change: Change::NONE } },
             DoneItem {
@@ -182,6 +217,7 @@ fn golden_message(index: usize) -> Message {
                 outcome: Outcome::Done { root: Some([0xdd; 32]), change: Change::SIZE },
             },
             DoneItem { id, generation, outcome: Outcome::Failed(failure) },
+            DoneItem { id, generation, outcome: Outcome::Persisted },
         ]),
         13 => Message::Resend(vec![extent, extent]),
         40 => Message::NotHeld(vec![extent, extent]),
@@ -271,6 +307,16 @@ fn golden_message(index: usize) -> Message {
         37 => Message::Placed(Placed { targets: 3, files: 1, others: 2, why: "no stripes".into() }),
         38 => Message::Choices(vec![Chosen { name: "readers".into(), value: "2 (as asked)".into() }]),
         39 => Message::Processors(Processors { count: 64, busy: 957 }),
+        41 => Message::Metadata(MetadataPiece {
+            id,
+            generation,
+            namespace: Namespace::Xattr,
+            name: b"user.x".as_slice().into(),
+            total: 9,
+            offset: 4,
+            piece: b"value".as_slice().into(),
+            last: true,
+        }),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

@@ -1,5 +1,6 @@
 //! What two hellos agree on.
 
+use haul_core::ids::Holder;
 use haul_core::wire::*;
 
 /// Goal: two ends agree on the highest common version and the smaller limits, or say exactly why not.
@@ -33,6 +34,8 @@ fn negotiation_finds_the_common_ground() {
         Ok(Agreed {
             version: 1,
             limits: Limits { object_len: 2 << 20, entries: 1000, streams: 2 },
+            shards: 1,
+            lease: Holder::ALONE,
             holes: false,
             targets: false,
             layouts: false,

@@ -1,7 +1,7 @@
 //! What could do harm, or makes no sense, is refused by the decoders of messages.
 
 use fastrand::Rng;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Version};
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::layout::STRIPES_MAX;
 use haul_core::schedule::table::{NAME_LEN_MAX as TARGET_NAME_MAX, ROWS_MAX, UNWELL_MAX};
@@ -23,7 +23,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::STATE, 0, ITEMS_MAX),
         (kind::SEALED, 0, ITEMS_MAX),
         (kind::WRITTEN, 8, ITEMS_MAX),
-        (kind::DURABLE, 0, ITEMS_MAX),
+        (kind::DURABLE, 6, ITEMS_MAX),
         (kind::DONE, 0, ITEMS_MAX),
         (kind::RESEND, 0, ITEMS_MAX),
         (kind::NOT_HELD, 0, ITEMS_MAX),
@@ -107,7 +107,8 @@ fn senseless_targets_are_refused() {
     for (class, state) in [(0, 0), (CLASSES_MAX, 0), (u16::MAX, 0), (1, 4), (1, 255)] {
         assert!(health(class, state).is_err(), "class {class}, state {state}");
     }
-    let grant = |class: u16| decode_message(kind::GRANT, &[&class.to_le_bytes()[..], &[0; 8]].concat());
+    let grant =
+        |class: u16| decode_message(kind::GRANT, &[&[0; 6][..], &class.to_le_bytes(), &[0; 8]].concat());
     assert!(grant(0).is_ok() && grant(last).is_ok());
     assert!(grant(CLASSES_MAX).is_err() && grant(u16::MAX).is_err());
     // A data frame that names one.
@@ -334,6 +335,7 @@ fn harmful_announcements_are_refused() {
             sparse: false,
             striped: false,
         },
+        extras: Extras::default(),
     };
     let (kind, body) = encode(&Message::Announce(vec![entry.clone()]));
     let patched = |at: usize, bytes: &[u8]| {
@@ -342,7 +344,7 @@ fn harmful_announcements_are_refused() {
         decode_message(kind, &body)
     };
     assert!(patched(0, &[]).is_ok());
-    let refused: [(&str, usize, &[u8]); 11] = [
+    let refused: [(&str, usize, &[u8]); 12] = [
         ("root announced", 2, &[0]),
         ("mode above 07777", 22, &0o10000u32.to_le_bytes()),
         ("nanoseconds", 42, &1_000_000_000u32.to_le_bytes()),
@@ -352,8 +354,9 @@ fn harmful_announcements_are_refused() {
         ("dots", 48, b".."),
         ("NUL", 48, b"a\0"),
         ("size", 50, &(1u64 << 63).to_le_bytes()),
-        ("object size not a power of two", 90, &(3u32 << 20).to_le_bytes()),
-        ("object size under 64 KiB", 90, &(1u32 << 15).to_le_bytes()),
+        ("version longer than 32 bytes", 70, &[33]),
+        ("object size not a power of two", 71, &(3u32 << 20).to_le_bytes()),
+        ("object size under 64 KiB", 71, &(1u32 << 15).to_le_bytes()),
     ];
     for (what, at, bytes) in refused {
         assert!(patched(at, bytes).is_err(), "{what}");
@@ -375,7 +378,8 @@ fn extra_fields_are_skipped_or_required() {
         parent: DirId::ROOT,
         name: Name::new(b"d").expect("legal"),
         meta: Meta::default(),
-        kind: EntryKind::Dir,
+        kind: EntryKind::Dir { version: Version::NONE },
+        extras: Extras::default(),
     };
     let plain = Message::Announce(vec![entry]);
     let (kind, body) = encode(&plain);
@@ -386,15 +390,15 @@ fn extra_fields_are_skipped_or_required() {
         body.extend_from_slice(extra);
         decode_message(kind, &body)
     };
-    let optional = [1, 0, 0, 2, 0, 9, 9];
+    let optional = [0x99, 0, 0, 2, 0, 9, 9];
     let two = [optional, optional].concat();
     assert_eq!(with(&optional, 7), Ok(Decoded::Message(plain.clone())));
     assert_eq!(with(&two, 14), Ok(Decoded::Message(plain)));
-    let required = [1, 0, 1, 2, 0, 9, 9];
-    assert_eq!(with(&required, 7), Err(WireError::UnknownRequired { what: "extra field", kind: 1 }));
+    let required = [0x99, 0, 1, 2, 0, 9, 9];
+    assert_eq!(with(&required, 7), Err(WireError::UnknownRequired { what: "extra field", kind: 0x99 }));
     assert!(with(&optional, 8).is_err());
     assert!(with(&optional, 6).is_err());
-    assert!(with(&[1, 0, 0, 3, 0, 9, 9], 7).is_err());
+    assert!(with(&[0x99, 0, 0, 3, 0, 9, 9], 7).is_err());
 }
 
 /// Goal: how a file is cut has one form: a legal object size, and stripes of a size and a number or none at all.
@@ -437,6 +441,7 @@ fn marks_of_sparse_files_have_one_form() {
             name: Name::new(b"f").expect("legal"),
             meta: Meta::default(),
             kind,
+            extras: Extras::default(),
         }])
     };
     let file = |sparse| EntryKind::File {
@@ -459,7 +464,7 @@ fn marks_of_sparse_files_have_one_form() {
     for extra in bad {
         assert!(with(file(false), extra).is_err(), "{extra:?}");
     }
-    assert!(with(EntryKind::Dir, &mark).is_err());
+    assert!(with(EntryKind::Dir { version: Version::NONE }, &mark).is_err());
     // A striped one has a mark of its own, and may have both.
     let both = EntryKind::File {
         fingerprint: Fingerprint::default(),
@@ -472,5 +477,5 @@ fn marks_of_sparse_files_have_one_form() {
     assert!(encode(&announced(both)).1.ends_with(&marks));
     let twice: [&[u8]; 2] = [&[2, 0, 0, 0, 0], &[2, 0, 1, 0, 0, 2, 0, 1, 0, 0]];
     assert!(twice.iter().all(|extra| with(file(false), extra).is_err()));
-    assert!(with(EntryKind::Dir, &marks[5..]).is_err());
+    assert!(with(EntryKind::Dir { version: Version::NONE }, &marks[5..]).is_err());
 }

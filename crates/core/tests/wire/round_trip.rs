@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use haul_core::digest::Subtree;
-use haul_core::entry::{EntryKind, LINK_LEN_MAX, NAME_LEN_MAX, Name};
-use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::entry::{EntryKind, Extras, LINK_LEN_MAX, NAME_LEN_MAX, Name};
+use haul_core::ids::{Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId};
 use haul_core::wire::*;
 
 use crate::samples::{
@@ -128,6 +128,7 @@ fn split_messages_fit_and_lose_nothing() {
         .map(|_| Announced {
             name: long_name.clone(),
             kind: EntryKind::Symlink { target: vec![b't'; LINK_LEN_MAX].into() },
+            extras: Extras::default(),
             ..announced(r)
         })
         .collect();
@@ -245,8 +246,8 @@ fn encoders_refuse_what_decoders_would() {
         std::panic::catch_unwind(f).is_err()
     }
     let extent = Extent { id: FileId(1), generation: Generation(1), offset: 0, len: 1 };
-    assert!(panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX + 1])))));
-    assert!(!panics(move || drop(encode(&Message::Durable(vec![extent; ITEMS_MAX])))));
+    assert!(panics(move || drop(encode(&durable(vec![extent; ITEMS_MAX + 1])))));
+    assert!(!panics(move || drop(encode(&durable(vec![extent; ITEMS_MAX])))));
     let names =
         vec![SourceRoot::Named { name: Name::new(&[b'n'; 255]).expect("legal"), is_dir: false }; ITEMS_MAX];
     let policy = Policy {
@@ -260,7 +261,7 @@ fn encoders_refuse_what_decoders_would() {
         trust: false,
     };
     assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
-    assert!(panics(move || drop(encode(&Message::Durable(vec![Extent { offset: u64::MAX, ..extent }])))));
+    assert!(panics(move || drop(encode(&durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);
     entry.hole = true;
     assert!(panics(move || drop(encode_data(&DataHeader { class: Class::ANY, entries: vec![entry] }))));
@@ -274,4 +275,8 @@ fn encoders_refuse_what_decoders_would() {
         seq: 0,
     };
     assert!(panics(move || _ = header.encode()));
+}
+
+fn durable(extents: Vec<Extent>) -> Message {
+    Message::Durable { by: Holder::ALONE, extents }
 }

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use haul_core::digest::{Subtree, subtrees};
-use haul_core::entry::{EntryKind, Fingerprint, LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
+use haul_core::entry::{
+    EntryKind, Extras, FileRange, Fingerprint, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX,
+    Meta, NAME_LEN_MAX, Name, Namespace, SHARD_RANGE_GRAIN, Timestamp, VERSION_LEN_MAX, Version,
+};
 use haul_core::extents::DataExtent;
-use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, StreamId};
 use haul_core::layout::{Component, Layout, STRIPES_MAX, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{
@@ -16,7 +19,7 @@ use haul_core::stage::{Processors, StageTime};
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 41;
+pub const MESSAGES: usize = 42;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -32,7 +35,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::End(_) => 8,
         Message::Grant { .. } => 9,
         Message::Written { .. } => 10,
-        Message::Durable(_) => 11,
+        Message::Durable { .. } => 11,
         Message::Done(_) => 12,
         Message::Resend(_) => 13,
         Message::StreamClosed { .. } => 14,
@@ -62,6 +65,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::Choices(_) => 38,
         Message::Processors(_) => 39,
         Message::NotHeld(_) => 40,
+        Message::Metadata(_) => 41,
     }
 }
 
@@ -90,6 +94,11 @@ pub fn list<T>(r: &mut Rng, max: usize, mut item: impl FnMut(&mut Rng) -> T) -> 
 
 pub fn time(r: &mut Rng) -> Timestamp {
     Timestamp { secs: r.i64(..), nanos: r.u32(..1_000_000_000) }
+}
+
+pub fn stamp(r: &mut Rng) -> Version {
+    let bytes: Vec<u8> = (0..r.usize(..=VERSION_LEN_MAX)).map(|_| r.u8(..)).collect();
+    Version::new(&bytes).expect("not too long")
 }
 
 pub fn version(r: &mut Rng) -> (FileId, Generation) {
@@ -125,26 +134,76 @@ pub fn failure(r: &mut Rng) -> Failure {
 }
 
 pub fn announced(r: &mut Rng) -> Announced {
-    let kind = match r.u8(..3) {
-        0 => EntryKind::Dir,
-        1 => EntryKind::File {
-            fingerprint: Fingerprint { size: number(r) >> 1, mtime: time(r), ctime: time(r), ino: r.u64(..) },
-            object_size: 1 << r.u32(16..=26),
-            sparse: r.bool(),
-            striped: r.bool(),
-        },
+    let id = FileId(number(r) | 1);
+    let mut extras = Extras::default();
+    let kind = match r.u8(..7) {
+        0 => {
+            extras.metadata = r.bool();
+            EntryKind::Dir { version: stamp(r) }
+        }
+        1 => {
+            let fingerprint = Fingerprint { size: number(r) >> 1, mtime: time(r), version: stamp(r) };
+            let object_size = 1 << r.u32(16..=26);
+            extras = Extras { range: file_range(r, fingerprint.size, object_size), metadata: r.bool() };
+            EntryKind::File { fingerprint, object_size, sparse: r.bool(), striped: r.bool() }
+        }
+        2 => EntryKind::Fifo,
+        3 => EntryKind::Socket,
+        4 => EntryKind::Device { block: r.bool(), major: r.u32(..), minor: r.u32(..) },
+        5 if id.0 > 1 => EntryKind::HardLink { to: FileId(r.u64(1..id.0)) },
         _ => {
             let len = if r.u8(..8) == 0 { LINK_LEN_MAX } else { r.usize(1..80) };
             EntryKind::Symlink { target: (0..len).map(|_| r.u8(1..)).collect() }
         }
     };
     Announced {
-        id: FileId(number(r) | 1),
+        id,
         generation: Generation(r.u32(..)),
         parent: DirId(number(r)),
         name: name(r),
         meta: meta(r),
         kind,
+        extras,
+    }
+}
+
+/// One that the file has, of either kind; `None` of an empty file, and now and then.
+fn file_range(r: &mut Rng, size: u64, object_size: u32) -> Option<FileRange> {
+    let source = r.u64(..size.max(1));
+    let range = match r.u8(..3) {
+        0 => {
+            let grain = SHARD_RANGE_GRAIN.max(object_size.into());
+            let source = source / grain * grain;
+            let len = if r.bool() { size - source } else { (size - source) / grain * grain };
+            FileRange { source, sink: source, len, partial: false }
+        }
+        1 => FileRange { source, sink: number(r) >> 2, len: (size - source).min(1 << 62), partial: true },
+        _ => return None,
+    };
+    Some(range).filter(|range| range.len > 0)
+}
+
+pub fn lease(r: &mut Rng) -> Holder {
+    Holder { host: r.u16(..HOSTS_MAX), epoch: r.u32(..) }
+}
+
+pub fn metadata(r: &mut Rng) -> MetadataPiece {
+    let (id, generation) = version(r);
+    let namespaces = [Namespace::Xattr, Namespace::AccessAcl, Namespace::DefaultAcl, Namespace::Nfs4Acl];
+    let namespace = namespaces[r.usize(..4)];
+    let name_len = if namespace == Namespace::Xattr { r.usize(1..=METADATA_NAME_LEN_MAX) } else { 0 };
+    let total = if r.bool() { METADATA_VALUE_LEN_MAX } else { r.u32(..100) };
+    let offset = r.u32(..total.max(1));
+    let len = (total - offset).min(METADATA_PIECE_LEN_MAX as u32);
+    MetadataPiece {
+        id,
+        generation,
+        namespace,
+        name: (0..name_len).map(|_| r.u8(1..)).collect(),
+        total,
+        offset,
+        piece: (0..len).map(|_| r.u8(..)).collect(),
+        last: offset + len == total && r.bool(),
     }
 }
 
@@ -154,7 +213,8 @@ pub fn change(r: &mut Rng) -> Change {
 
 pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {
     let (id, generation) = version(r);
-    let state = match r.u8(..6) {
+    let state = match r.u8(..7) {
+        6 => FileState::Finished,
         0 => FileState::Fresh,
         1 => FileState::Unchanged,
         2 => FileState::Skipped,
@@ -173,7 +233,8 @@ pub fn state(r: &mut Rng) -> (FileId, Generation, FileState) {
 
 pub fn done(r: &mut Rng) -> DoneItem {
     let (id, generation) = version(r);
-    let outcome = match r.u8(..3) {
+    let outcome = match r.u8(..4) {
+        3 => Outcome::Persisted,
         0 => Outcome::Done { root: None, change: change(r) },
         1 => Outcome::Done { root: Some(bytes(r)), change: change(r) },
         _ => Outcome::Failed(failure(r)),
@@ -303,12 +364,13 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         8 => {
             Message::End(Totals { files: number(r), dirs: number(r), symlinks: number(r), bytes: number(r) })
         }
-        9 => Message::Grant { class: r.u16(..CLASSES_MAX), total: number(r) },
+        9 => Message::Grant { by: lease(r), class: r.u16(..CLASSES_MAX), total: number(r) },
         10 => Message::Written { bytes: number(r), frames: list(r, 6, |r| (StreamId(r.u16(..)), number(r))) },
-        11 => Message::Durable(list(r, 6, extent)),
+        11 => Message::Durable { by: lease(r), extents: list(r, 6, extent) },
         12 => Message::Done(list(r, 6, done)),
         13 => Message::Resend(list(r, 6, extent)),
         40 => Message::NotHeld(list(r, 6, extent)),
+        41 => Message::Metadata(metadata(r)),
         14 => Message::StreamClosed { stream: StreamId(r.u16(..)), frames: number(r) },
         15 => Message::TargetHealth(list(r, 6, target_health)),
         16 => Message::Stop { reason: text(r) },

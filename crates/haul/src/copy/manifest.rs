@@ -14,14 +14,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crossbeam_channel::Receiver;
-use haul_core::entry::Fingerprint;
+
 use rustix::fs::{Mode, OFlags};
 
 use crate::api::{CopyRequest, Event, Observer};
 use crate::driver::Unmoved;
 use crate::job::Changed;
 use crate::storage::sink::store::destination as root_of;
-use crate::storage::source::version_of;
+use crate::storage::source::{Stamp, version_of};
 
 /// Hashes the near end's copy of files that were not moved, for the manifest.
 pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, observer: &dyn Observer) {
@@ -74,7 +74,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
 /// What a source's file has to be for its hash to be that of the copy.
 #[derive(Clone, Copy)]
 struct Version {
-    known: Fingerprint,
+    known: Stamp,
     /// Of a file that grows its beginning was copied, which stays.
     grows: bool,
 }

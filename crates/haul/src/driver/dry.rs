@@ -13,7 +13,7 @@ use std::iter;
 use std::sync::atomic::AtomicU64;
 
 use haul_core::change::Change;
-use haul_core::entry::{EntryKind, Name};
+use haul_core::entry::{EntryKind, Extras, Name};
 use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
@@ -83,7 +83,7 @@ impl End for Dry {
         request: &SinkRequest,
     ) -> Result<(Agreed, Self::Setup), Failure> {
         let (agreed, roots, policy) = hear(opening, request)?;
-        let coming = Coming { roots: &roots, policy, what: &request.what };
+        let coming = Coming { roots: &roots, policy, lease: agreed.lease, what: &request.what };
         let (looker, rename) = store_of(request)?.look(&coming)?;
         Ok((agreed, (looker, policy, rename)))
     }
@@ -276,7 +276,10 @@ impl Dry {
         done: &mut Vec<DoneItem>,
     ) -> Result<(), Failure> {
         let (looker, policy) = (&self.looker, &self.policy);
-        let Announced { id, generation, parent, name, meta, kind } = entry;
+        let Announced { id, generation, parent, name, meta, kind, extras } = entry;
+        if extras != Extras::default() {
+            return Err(protocol("an entry with what this session was not to have"));
+        }
         let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
         let failed = |failure: Failure| DoneItem { id, generation, outcome: Outcome::Failed(failure) };
         match kind {
@@ -348,7 +351,10 @@ impl Dry {
                 let path = || at(&self.places);
                 user.tally.count(user.watch, Kind::Symlink, &end, (None, change), 0, path, || None);
             }
-            EntryKind::Dir => {
+            EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } | EntryKind::HardLink { .. } => {
+                return Err(protocol("an entry of a kind that this session was not to have"));
+            }
+            EntryKind::Dir { .. } => {
                 let dir = id.as_dir();
                 if self.dirs.len() >= ENTRIES_MAX as usize {
                     return Err(protocol(format!("more than {ENTRIES_MAX} directories are open")));
@@ -426,8 +432,8 @@ fn plan(
 
 #[cfg(test)]
 mod tests {
-    use haul_core::entry::{Meta, Timestamp};
-    use haul_core::ids::FileId;
+    use haul_core::entry::{Meta, Timestamp, Version};
+    use haul_core::ids::{FileId, Holder};
     use haul_core::wire::SourceRoot;
 
     use crate::storage::place::Place;
@@ -464,8 +470,12 @@ mod tests {
         let place = Place::file(b"/nonexistent/dst");
         let to = Destination { place: &place, home: None, state: None };
         let policy = super::super::policy(&Default::default());
-        let coming =
-            Coming { roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }], policy, what: "" };
+        let coming = Coming {
+            roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],
+            policy,
+            lease: Holder::ALONE,
+            what: "",
+        };
         stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
     }
 
@@ -485,8 +495,8 @@ mod tests {
         let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp { secs: 0, nanos: 0 } };
         let entry = |n: u64, parent| {
             let name = Name::new(format!("d{n}").as_bytes()).expect("legal");
-            let (id, kind) = (FileId(n), EntryKind::Dir);
-            Announced { id, generation: Generation(0), parent, name, meta, kind }
+            let (id, kind) = (FileId(n), EntryKind::Dir { version: Version::NONE });
+            Announced { id, generation: Generation(0), parent, name, meta, kind, extras: Extras::default() }
         };
         let (mut states, mut done) = (Vec::new(), Vec::new());
         for n in 1..=5_000 {

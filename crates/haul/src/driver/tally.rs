@@ -3,12 +3,12 @@
 //! In: each entry's end, as the machine of either end says it. Out: numbers, and events for the observer.
 //! What must hold: a path is put together only when somebody is told of it.
 
-use haul_core::entry::Fingerprint;
 use haul_core::transfer::Ended;
 use haul_core::wire::{Failure, Stage};
 
 use super::{Kind, Watch};
 use crate::api::{Change, EntryEnd, Event};
+use crate::storage::store::Stamp;
 
 /// How the mappings of a dry run are shown.
 pub(crate) struct Mapping {
@@ -65,7 +65,7 @@ impl Tally {
         (root, change): (Option<[u8; 32]>, Change),
         bytes: u64,
         path: impl FnOnce() -> Vec<u8>,
-        source: impl FnOnce() -> Option<(Vec<u8>, Fingerprint)>,
+        source: impl FnOnce() -> Option<(Vec<u8>, Stamp)>,
     ) {
         let entry_end = match end {
             Ended::Copied => {
@@ -162,7 +162,7 @@ pub(crate) struct Unmoved {
     /// At the destination, as the manifest names it.
     pub(crate) path: Vec<u8>,
     /// At the source, if that is this end, and which version of it the session knows.
-    pub(crate) source: Option<(Vec<u8>, Fingerprint)>,
+    pub(crate) source: Option<(Vec<u8>, Stamp)>,
     /// How much of it was copied, if it was: at the source it can have grown since.
     pub(crate) len: Option<u64>,
 }

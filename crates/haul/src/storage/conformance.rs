@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
-use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, TargetId};
 use haul_core::journal::{DoneMark, PathKey, Record};
 use haul_core::transfer::op::{
     AmendItem, BundleFile, BundleWrite, CommitItem, Existing, Inode, LinkItem, Look, LookupItem, Publish,
@@ -121,6 +121,7 @@ impl Sink {
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: META }],
             policy: POLICY,
+            lease: Holder::ALONE,
             what: "a test",
         };
         let claimed = self.store().claim(&coming, &Impatient)?;
@@ -340,8 +341,8 @@ fn one_claim_at_a_time(sink: &Sink) {
 
 /// What was appended to a journal is there for the next run, and nothing once it was removed.
 fn journals_last(sink: &Sink) {
-    let (path, mtime) = (PathKey([7; 16]), META.mtime);
-    let mark = DoneMark::new(&Fingerprint { size: 5, mtime, ctime: mtime, ino: 9 }, [3; 32]);
+    let (parent, path, mtime) = (PathKey([6; 16]), PathKey([7; 16]), META.mtime);
+    let mark = DoneMark::new(parent, &Fingerprint { size: 5, mtime, version: Version::NONE }, [3; 32]);
     let mut first = sink.begin();
     assert!(!first.resumed);
     let mut record = Vec::new();

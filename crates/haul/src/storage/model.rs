@@ -13,7 +13,7 @@ use haul_core::change::{Change, Stood};
 use haul_core::digest::{DigestKind, Root};
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::{DirId, FileId};
-use haul_core::journal::{Replay, Replayed};
+use haul_core::journal::{Replay, Replayed, RootId};
 use haul_core::transfer::op::{
     CommitItem, Existing, Found, Inode, LinkItem, LookupItem, Publish, Rights, Seen, SinkDone, SinkFile,
     SinkOp, Took,
@@ -249,9 +249,11 @@ impl SinkStore for OnShelf {
             replayed = fed.map_err(|e| failure(Stage::Create, 0, b"the journal", &e.to_string()))?;
             resumed = true;
         }
-        let key = job_of((b"shelf", shelf.number), coming.roots, None);
+        let root = [b"shelf".as_slice(), &shelf.number.to_le_bytes()].concat();
+        let root = RootId::new(&root).expect("short");
+        let key = job_of(&root, coming.roots, None);
         let (epoch, tag) = (replayed.epoch_max + 1, held.tag);
-        let (bytes, resume) = begin_journal(replayed, (key, shelf.number), (epoch, tag), durable);
+        let (bytes, resume) = begin_journal(replayed, (key, root), (epoch, tag), coming);
         if shelf.capabilities().journal {
             shelf.lock().journal = Some(bytes);
         }

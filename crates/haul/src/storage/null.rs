@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId};
 use haul_core::io::IoMode;
-use haul_core::journal::Replayed;
+use haul_core::journal::{Replayed, RootId};
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{
     BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
@@ -35,7 +35,7 @@ use super::sink::looker::Looker;
 use super::source::{READERS_MAX, ReadConfig};
 use super::store::{
     Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Reading, SinkStore, SourceNames,
-    SourceParts, SourceStore, Sources, Waiting, Writing, begin_journal, names_of,
+    SourceParts, SourceStore, Sources, Stamp, Waiting, Writing, begin_journal, names_of,
 };
 use super::targets::Targets;
 use super::walk::{Walk, WalkItem};
@@ -121,7 +121,7 @@ impl Made {
     pub fn walk(&self, object_size: u32) -> Vec<WalkItem> {
         // Long ago, so that no change could hide in the grain of a clock.
         let then = Timestamp { secs: 1_000_000_000, nanos: 0 };
-        let fingerprint = Fingerprint { size: self.size, mtime: then, ctime: then, ino: 1 };
+        let fingerprint = Fingerprint { size: self.size, mtime: then, version: Version::NONE };
         let entry = Announced {
             id: FileId(1),
             generation: Generation(0),
@@ -129,6 +129,7 @@ impl Made {
             name: self.name(),
             meta: Meta { mode: 0o600, uid: u32::MAX, gid: u32::MAX, mtime: then },
             kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
+            extras: Extras::default(),
         };
         let totals = Totals { files: 1, dirs: 0, symlinks: 0, bytes: self.size };
         vec![WalkItem::Entry(entry), WalkItem::End(totals)]
@@ -456,7 +457,7 @@ impl SourceNames for MadeNames {
     fn path_of(&self, _: FileId) -> Vec<u8> {
         self.name.as_bytes().to_vec()
     }
-    fn origin_of(&self, _: FileId) -> Option<(Vec<u8>, Fingerprint)> {
+    fn origin_of(&self, _: FileId) -> Option<(Vec<u8>, Stamp)> {
         None
     }
     fn lies(&self, _: FileId) -> Lies {
@@ -477,8 +478,8 @@ impl SinkStore for Nowhere {
 
     fn claim(self: Box<Self>, coming: &Coming<'_>, _: &dyn Waiting) -> Result<Claimed, Failure> {
         let (epoch, tag) = (0, 0);
-        let (_, resume) =
-            begin_journal(Replayed::default(), ([0; 16], 0), (epoch, tag), coming.policy.durable);
+        let root = RootId::new(b"null").expect("short");
+        let (_, resume) = begin_journal(Replayed::default(), ([0; 16], root), (epoch, tag), coming);
         Ok(Claimed {
             job: Box::new(Nobodys),
             resume,

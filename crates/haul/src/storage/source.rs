@@ -48,6 +48,7 @@ pub use knobs::ReadConfig;
 use mode::Modes;
 use objects::{Objects, Shared};
 use read::Reader;
+pub use stat::Stamp;
 pub(crate) use stat::version_of;
 
 pub(super) mod acl;

@@ -1,7 +1,8 @@
 //! Which file system a directory lies on, in bytes that stay the same.
 //!
-//! In: an open directory. Out: what tells its file system from others, for the key of a job and for versions of source files: two of
-//! them may have equal inode numbers, as the roots of all ext4 have.
+//! In: an open directory. Out: what tells its file system from others, for versions of source files; and with its inode what tells it
+//! from all other directories, for a job's key and journal: two file systems may have equal inode numbers, as the roots of all ext4
+//! have.
 //! What must hold: it is the same after a reboot, after a remount, and for every host that has the file system mounted. So no
 //! device number is in it, nor an address or a path. Where it changes all the same, the job is another one: parts go again,
 //! nothing is lost.
@@ -11,7 +12,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use haul_core::journal::RootId;
 use rustix::fs::{StatVfs, fstat, fstatfs, fstatvfs};
+use rustix::io::Errno;
 
 use crate::sys;
 
@@ -35,6 +38,30 @@ pub(crate) fn unique(dir: impl AsFd) -> Option<Vec<u8>> {
     }
     let (kind, stat, device) = asked(dir)?;
     numbered(kind, &stat, device)
+}
+
+/// What tells a destination root from all others: its inode, and behind that its file system, with a length. So it delimits itself,
+/// as whatever a job's key is made of must.
+pub(crate) fn root_id(dir: impl AsFd) -> Result<RootId, Errno> {
+    let dir = dir.as_fd();
+    Ok(joined(&identity(dir), fstat(dir)?.st_ino))
+}
+
+fn joined(volume: &[u8], ino: u64) -> RootId {
+    let volume = if haul_mutant::removed("job-key-names-the-volume") { &[] } else { volume };
+    let bytes = [&ino.to_le_bytes()[..], &(volume.len() as u64).to_le_bytes(), volume].concat();
+    RootId::new(&bytes).expect("an identity is below 50 bytes")
+}
+
+/// Whether an identity is this directory's. Where its file system may change what it says of itself (its size, say), the inode has
+/// to do.
+pub(crate) fn is_of(root: &RootId, dir: impl AsFd) -> bool {
+    let dir = dir.as_fd();
+    let Ok(stat) = fstat(dir) else { return false };
+    match unique(dir) {
+        Some(volume) => *root == joined(&volume, stat.st_ino),
+        None => root.as_bytes().first_chunk().is_some_and(|ino| u64::from_le_bytes(*ino) == stat.st_ino),
+    }
 }
 
 fn asked(dir: BorrowedFd<'_>) -> Option<([u8; 8], StatVfs, u64)> {
@@ -83,5 +110,19 @@ mod tests {
         assert_ne!(of(77, 9, here), of(78, 9, here));
         assert_eq!(of(0, 9, here), of(0, 10, there), "a server that says nothing");
         assert_ne!(identity(std::fs::File::open(dir.path()).expect("open")), Vec::<u8>::new());
+    }
+
+    /// Goal: a directory is known again by its identity, and no other one takes it.
+    /// Method: two directories of one file system; an inode number of another one.
+    #[test]
+    fn a_root_is_known_again() {
+        let (one, two) = (tempfile::tempdir().expect("tempdir"), tempfile::tempdir().expect("tempdir"));
+        let open = |dir: &tempfile::TempDir| std::fs::File::open(dir.path()).expect("open");
+        let id = |dir: &tempfile::TempDir| root_id(open(dir)).expect("stat");
+        assert_eq!(id(&one), id(&one));
+        assert_ne!(id(&one), id(&two));
+        assert!(is_of(&id(&one), open(&one)) && !is_of(&id(&one), open(&two)));
+        assert!(!is_of(&RootId::new(&[7]).expect("short"), open(&one)), "of another kind of storage");
+        assert_ne!(joined(b"a", 1), joined(b"b", 1));
     }
 }

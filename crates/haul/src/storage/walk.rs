@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, bounded};
-use haul_core::entry::{DEPTH_MAX, EntryKind, LINK_LEN_MAX, Meta, Name};
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::wire::{Announced, Failure, Stage, Totals};
@@ -35,7 +35,7 @@ use crate::storage::source::tree::{Place, SourceTree};
 use named::{RootNames, no_file};
 use out::Out;
 use probe::{Probe, Probed};
-use way::{DIR_FLAGS, Here, Level, Names, Way};
+use way::{About, DIR_FLAGS, Here, Level, Names, Way};
 
 mod named;
 mod out;
@@ -44,6 +44,8 @@ mod way;
 
 /// Items sent together at most, but for those of one entry.
 pub const BATCH_ITEMS_MAX: usize = 512;
+/// The shard whose ids a walk gives: that of a session of one pair.
+const SHARD: u16 = 0;
 /// Batches that wait for the consumer at most.
 pub const BATCHES_MAX: usize = 8;
 /// Bytes of names read from a directory at a time: 85 of the longest, about a thousand short ones.
@@ -310,7 +312,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn go_on(&mut self, way: &mut Way, depth: usize, too_deep: &mut Option<(usize, Vec<u8>, u64)>) {
         let levels = way.len();
         let level = way.last().expect("a level goes on");
-        let Some((name, meta)) = level.subdirs.next() else {
+        let Some((name, about)) = level.subdirs.next() else {
             match too_deep {
                 Some((_, _, entries)) if level.counted => *entries += self.count_level(level),
                 _ => self.read_level(level),
@@ -335,7 +337,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return;
         }
         let (place, id, fd) = (level.place, level.id, level.fd());
-        if let Some(level) = self.enter(place, id, &fd, name, meta) {
+        if let Some(level) = self.enter(place, id, &fd, name, about) {
             way.enter(level, &mut self.read_dir);
         }
     }
@@ -356,8 +358,9 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         parent: DirId,
         above: &OwnedFd,
         name: Name,
-        meta: Meta,
+        about: About,
     ) -> Option<Level> {
+        let About { meta, version } = about;
         let file_id = self.take_id();
         let id = file_id.as_dir();
         self.tree.add_dir(id, place, name.clone());
@@ -368,7 +371,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             parent,
             name: name.clone(),
             meta,
-            kind: EntryKind::Dir,
+            kind: EntryKind::Dir { version },
+            extras: Extras::default(),
         }));
         match openat(above, name.as_bytes(), DIR_FLAGS, Mode::empty()) {
             Ok(fd) => {
@@ -404,8 +408,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
         let mut subdirs = Vec::new();
         for (name, probed) in self.probe.probe_all(&level.fd(), names) {
-            if let Some(meta) = self.emit(level.place, level.id, name.clone(), probed) {
-                subdirs.push((name, meta));
+            if let Some(about) = self.emit(level.place, level.id, name.clone(), probed) {
+                subdirs.push((name, about));
             }
         }
         level.subdirs = subdirs.into_iter();
@@ -418,7 +422,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let found = self.probe.probe_all(&level.fd(), names);
         let is_dir = |probed: &Probed| probed.seen.kind == FileType::Directory;
         let dirs = found.into_iter().filter(|(_, probed)| probed.as_ref().is_ok_and(is_dir));
-        level.subdirs = dirs.map(|(name, _)| (name, Meta::default())).collect::<Vec<_>>().into_iter();
+        level.subdirs = dirs.map(|(name, _)| (name, About::default())).collect::<Vec<_>>().into_iter();
         entries as u64
     }
 
@@ -441,14 +445,14 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         true
     }
 
-    /// Announces an entry; a directory's metadata is returned instead, for [`Walker::enter`].
+    /// Announces an entry; what is to be told of a directory is returned instead, for [`Walker::enter`].
     fn emit(
         &mut self,
         place: Place,
         parent: DirId,
         name: Name,
         probed: Result<Probed, Errno>,
-    ) -> Option<Meta> {
+    ) -> Option<About> {
         let Probed { seen, link } = match probed {
             Ok(probed) => probed,
             Err(errno) => {
@@ -458,7 +462,10 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             }
         };
         let skipped = match seen.kind {
-            FileType::Directory => return Some(seen.meta),
+            FileType::Directory => {
+                let version = self.tree.announced(&seen).version;
+                return Some(About { meta: seen.meta, version });
+            }
             FileType::RegularFile | FileType::Symlink => None,
             FileType::Fifo => Some(NotKeptWhat::Fifo),
             FileType::Socket => Some(NotKeptWhat::Socket),
@@ -470,7 +477,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return None;
         }
         let kind = if seen.is_file() {
-            let size = seen.fingerprint.size;
+            let size = seen.stamp.size;
             self.totals.files += 1;
             self.totals.bytes = self.totals.bytes.saturating_add(size);
             if seen.links > 1 {
@@ -500,7 +507,15 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let id = self.take_id();
         self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen));
         let generation = Generation(0);
-        self.out.push(WalkItem::Entry(Announced { id, generation, parent, name, meta: seen.meta, kind }));
+        self.out.push(WalkItem::Entry(Announced {
+            id,
+            generation,
+            parent,
+            name,
+            meta: seen.meta,
+            kind,
+            extras: Extras::default(),
+        }));
         None
     }
 
@@ -533,7 +548,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     }
 
     fn take_id(&mut self) -> FileId {
-        let id = FileId::new(0, self.next_id);
+        let id = FileId::new(SHARD, self.next_id);
         self.next_id += 1;
         id
     }

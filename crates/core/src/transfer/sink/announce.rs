@@ -1,7 +1,7 @@
 //! Announcements: entries that the source will send, directories and links to make.
 //!
 //! In: what the source announces. Out: open entries; lookups, directories and links for the engine.
-//! Invariants: ids rise, parents are open, names of the root are among those agreed, nothing is deeper or more than
+//! Invariants: ids rise within their shard, and only agreed shards have any; no entry is of a kind that was not agreed; parents are open, names of the root are among those agreed, nothing is deeper or more than
 //! the limits; a file that comes again is the one that was withdrawn, under a higher generation.
 //! Left out: what stands at the destination already (`lookup`).
 
@@ -12,13 +12,58 @@ use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
-use crate::ids::{DirId, Generation};
+use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
 use crate::journal::PathKey;
 use crate::transfer::op::{LinkItem, SinkFile, SinkOp};
-use crate::wire::{Announced, credit_cost};
+use crate::wire::{self, credit_cost};
+
+/// How far each shard has announced.
+pub(super) struct Announced(Vec<FileId>);
+
+impl Announced {
+    pub(super) fn new(shards: u16) -> Announced {
+        assert!((1..=SHARDS_MAX).contains(&shards), "own number of shards {shards}");
+        // The entry 0 of each is never announced.
+        Announced((0..shards).map(|shard| FileId::new(shard, 0)).collect())
+    }
+
+    /// The session may have such an id.
+    pub(super) fn has_shard(&self, id: FileId) -> bool {
+        usize::from(id.shard()) < self.0.len()
+    }
+
+    /// It was announced, or others of its shard behind it were.
+    pub(super) fn is_past(&self, id: FileId) -> bool {
+        self.0.get(usize::from(id.shard())).is_some_and(|last| id <= *last)
+    }
+
+    fn add(&mut self, id: FileId) {
+        if let Some(last) = self.0.get_mut(usize::from(id.shard())) {
+            *last = id.max(*last);
+        }
+    }
+}
+
+/// What this session was not to have, if an entry is such a thing; each has a capability that no end names yet.
+fn was_not_agreed(entry: &wire::Announced) -> Option<&'static str> {
+    if haul_mutant::removed("kinds-are-agreed") {
+        return None;
+    }
+    match &entry.kind {
+        EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } => {
+            Some("a FIFO, socket or device, which this session was not to have")
+        }
+        EntryKind::HardLink { .. } => Some("a hard link, which this session was not to have"),
+        _ if entry.extras.range.is_some() => Some("a part of a file, which this session was not to have"),
+        _ if entry.extras.metadata => {
+            Some("an entry with metadata in pieces, which this session was not to have")
+        }
+        EntryKind::Dir { .. } | EntryKind::File { .. } | EntryKind::Symlink { .. } => None,
+    }
+}
 
 impl Sink {
-    pub(super) fn handle_announce(&mut self, entries: Vec<Announced>) {
+    pub(super) fn handle_announce(&mut self, entries: Vec<wire::Announced>) {
         let (mut lookups, mut made, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
             if self.files.len() + self.links.len() + self.dirs.len()
@@ -26,9 +71,15 @@ impl Sink {
             {
                 return self.violation("more entries announced than the limit that was agreed");
             }
+            if let Some(text) = was_not_agreed(&entry) {
+                return self.violation(text);
+            }
+            if !self.announced.has_shard(entry.id) && !haul_mutant::removed("shards-are-agreed") {
+                return self.violation("an entry of a shard that this session was not to have");
+            }
             let is_file = matches!(entry.kind, EntryKind::File { .. });
             let known = self.files.contains_key(&entry.id) || self.links.contains_key(&entry.id);
-            if is_file && !known && entry.generation > Generation(0) && entry.id <= self.announced_max {
+            if is_file && !known && entry.generation > Generation(0) && self.announced.is_past(entry.id) {
                 // It failed here, and the source had not heard of that yet.
                 continue;
             }
@@ -44,7 +95,7 @@ impl Sink {
             if moved || (again && !matches!(entry.kind, EntryKind::File { .. })) {
                 return self.violation("a file announced again as something else");
             }
-            if entry.id <= self.announced_max && !again && !haul_mutant::removed("announced-once") {
+            if self.announced.is_past(entry.id) && !again && !haul_mutant::removed("announced-once") {
                 return self.violation("an entry announced twice, or out of order");
             }
             if !again && self.dirs.is_ended(entry.parent) {
@@ -56,16 +107,22 @@ impl Sink {
             {
                 return self.violation("an entry whose name is not among the sources");
             }
-            self.announced_max = self.announced_max.max(entry.id);
-            let Announced { id, generation, parent, name, meta, kind } = entry;
+            self.announced.add(entry.id);
+            let wire::Announced { id, generation, parent, name, meta, kind, extras: _ } = entry;
             match kind {
-                EntryKind::Dir => {
+                EntryKind::Dir { version } => {
                     if again || self.dirs.depth(parent) >= DEPTH_MAX {
                         return self.violation("a directory deeper than the limit");
                     }
-                    self.dirs.add(id.as_dir(), parent, name.clone(), path, meta);
+                    self.dirs.add(id.as_dir(), parent, name.clone(), path, (meta, version));
                     self.actions.push_back(SinkAction::RegisterDir { id: id.as_dir(), parent, name });
                     made.push(id.as_dir());
+                }
+                EntryKind::Fifo
+                | EntryKind::Socket
+                | EntryKind::Device { .. }
+                | EntryKind::HardLink { .. } => {
+                    return self.violation("an entry of a kind that this session was not to have");
                 }
                 EntryKind::Symlink { target } => {
                     self.dirs.hold(parent);

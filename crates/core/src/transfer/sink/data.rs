@@ -175,7 +175,7 @@ impl Sink {
         // An entry that is not announced yet (its announcement is on another stream), or is being looked up.
         for entry in &frame.header.entries[frame.taken..] {
             let early = match self.files.get(&entry.id) {
-                None => entry.id > self.announced_max,
+                None => !self.announced.is_past(entry.id) && self.announced.has_shard(entry.id),
                 Some(file) => {
                     file.generation < entry.generation
                         || file.phase == Phase::Looking

@@ -34,6 +34,10 @@ const SYNC_TIME: Duration = Duration::from_millis(500);
 const FILES_MIN: usize = 32;
 const FILES_FIRST: usize = 256;
 
+/// So many finished directories are journaled though nothing else is; and so many wait at most.
+const FINISHED_ALONE: usize = 4096;
+const FINISHED_MAX: usize = 65_536;
+
 /// What is synced apart from the rest; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
@@ -130,6 +134,8 @@ pub(super) struct Epochs {
     synced: Option<Closing>,
     /// Being journaled.
     closing: Option<Closing>,
+    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone, but for many.
+    finished: Vec<Record>,
     /// Sets of which files are being synced or journaled.
     busy: BTreeSet<Set>,
     /// These files: one that is complete waits until its parts are journaled.
@@ -151,6 +157,7 @@ impl Epochs {
             syncing: BTreeMap::new(),
             synced: None,
             closing: None,
+            finished: Vec::new(),
             busy: BTreeSet::new(),
             under_way: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -197,6 +204,16 @@ impl Epochs {
     pub(super) fn add_link(&mut self, id: FileId, now: Time) {
         self.open.links.push(id);
         self.open.since.get_or_insert(now);
+    }
+
+    /// All in a directory ended well. While the journal hangs, what is over a bound is forgotten.
+    pub(super) fn add_finished(&mut self, record: Record, now: Time) {
+        if self.finished.len() < FINISHED_MAX {
+            self.finished.push(record);
+        }
+        if self.finished.len() >= FINISHED_ALONE {
+            self.open.since.get_or_insert(now);
+        }
     }
 
     /// The journal shall promise nothing of this path any more. Without a `slot` the promise is of an earlier session.
@@ -327,7 +344,8 @@ impl Sink {
         }
         // Of what was held some may have ended meanwhile, and others can take its place.
         self.epochs.refill();
-        if !(rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty()) {
+        let alone = self.epochs.finished.len() >= FINISHED_ALONE;
+        if alone || !(rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty()) {
             self.epoch_synced(rest);
         }
     }
@@ -464,7 +482,7 @@ impl Sink {
     /// One journal write for the whole epoch.
     fn journal_epoch(&mut self) {
         let mut closing = self.epochs.closing.take().expect("an epoch is closing");
-        let mut records = Vec::new();
+        let mut records = self.reopened(&closing);
         records.extend(closing.withdrawn.iter().cloned());
         for (id, generation, subtrees) in &closing.dirty {
             let Some(file) = self.files.get_mut(id).filter(|f| f.is_of(*generation)) else { continue };
@@ -487,14 +505,17 @@ impl Sink {
                 maximal.dedup();
                 maximal
             };
-            Ledger::say_durable(slot, &maximal, &mut records);
+            Ledger::say_durable(slot, self.config.agreed.lease, &maximal, &mut records);
         }
         for (id, root) in &closing.published {
             if let Some(file) = self.files.get(id) {
-                let (path, fingerprint) = (file.path, file.fingerprint);
-                records.push(Record::Done { path, mark: DoneMark::new(&fingerprint, *root) });
+                let parent = self.dirs.path(file.parent).expect("a file holds its directory open");
+                let mark = DoneMark::new(parent, &file.fingerprint, *root);
+                records.push(Record::Done { path: file.path, mark });
             }
         }
+        // Behind the marks of what is in them: these are of earlier records, or of this one.
+        records.append(&mut self.epochs.finished);
         self.epochs.closing = Some(closing);
         let bytes = match self.epochs.ledger.encode(&records) {
             Ok(bytes) => bytes,
@@ -506,6 +527,19 @@ impl Sink {
             let durable = self.config.policy.durable;
             self.actions.push_back(SinkAction::Submit(SinkOp::Journal { bytes, durable }));
         }
+    }
+
+    /// Directories that an earlier run finished, and in which, or below which, something is made anew.
+    fn reopened(&mut self, closing: &Closing) -> Vec<Record> {
+        if self.resume.finished.is_empty() {
+            return Vec::new();
+        }
+        let ids = closing.dirty.iter().map(|(id, ..)| id).chain(closing.published.iter().map(|(id, _)| id));
+        let parents: BTreeSet<DirId> = ids.filter_map(|id| self.files.get(id)).map(|f| f.parent).collect();
+        let finished = &mut self.resume.finished;
+        let paths = parents.iter().flat_map(|dir| self.dirs.up_from(*dir));
+        let paths = paths.filter(|path| finished.remove(path).is_some());
+        paths.map(|path| Record::Reopened { path }).collect()
     }
 
     /// The epoch is on media and the journal says so: the source hears of it.
@@ -529,7 +563,10 @@ impl Sink {
             })
             .collect();
         for chunk in extents.chunks(ITEMS_MAX) {
-            self.actions.push_back(SinkAction::Send(Message::Durable(chunk.to_vec())));
+            self.actions.push_back(SinkAction::Send(Message::Durable {
+                by: self.config.agreed.lease,
+                extents: chunk.to_vec(),
+            }));
         }
         for (id, generation) in closing.begin {
             self.begin(id, generation);

@@ -109,7 +109,7 @@ pub(super) struct File {
     pub(super) found: Option<Seen>,
     /// What its publication changes at the destination.
     pub(super) change: Change,
-    /// Parts are held of a source version that differs in inode or ctime, and the source did not confirm
+    /// Parts are held under another version in the fingerprint, and the source did not confirm
     /// them yet: until then the journal must not say that they are of the announced version.
     pub(super) claimed: Option<Fingerprint>,
     /// That, as far as it was told.

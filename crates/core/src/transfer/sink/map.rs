@@ -23,7 +23,7 @@ impl Sink {
             return self.violation("more data extents of sparse files than the limit");
         }
         let Some(file) = self.files.get_mut(&id) else {
-            if id > self.announced_max {
+            if !self.announced.is_past(id) {
                 self.violation("the map of a file that was never announced");
             }
             // Else it failed here, and the source had not heard of that yet.

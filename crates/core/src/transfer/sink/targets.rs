@@ -227,7 +227,7 @@ impl Sink {
     pub(super) fn handle_file_layout(&mut self, files: Vec<FileLayout>) {
         for FileLayout { id, generation, object_size, striping } in files {
             let Some(file) = self.files.get_mut(&id) else {
-                if id > self.announced_max {
+                if !self.announced.is_past(id) {
                     return self.violation("how a file is cut that was never announced");
                 }
                 // Else it is over here, and the source had not heard of that yet.
@@ -408,7 +408,11 @@ impl Sink {
             return;
         }
         while let Some((class, total)) = targets.shares.poll_grant(self.now) {
-            self.actions.push_back(SinkAction::Send(Message::Grant { class: class.0, total }));
+            self.actions.push_back(SinkAction::Send(Message::Grant {
+                by: self.config.agreed.lease,
+                class: class.0,
+                total,
+            }));
         }
         for part in targets.healths(due).chunks(ITEMS_MAX) {
             self.actions.push_back(SinkAction::Send(Message::TargetHealth(part.to_vec())));

@@ -19,6 +19,10 @@ use crate::wire::{Extent, Failure, FileState, Message, Outcome, Stage};
 
 impl Source {
     pub(super) fn handle_state(&mut self, id: FileId, generation: Generation, state: FileState) {
+        if state == FileState::Finished {
+            let text = "the sink says that a directory is finished, which this session was not to have";
+            return self.finish(SessionEnd::Failed(protocol(text)));
+        }
         let Some(file) = self.files.get_mut(&id) else { return };
         // What will not be sent needs no map.
         let unwanted = file.phase == Phase::Mapping
@@ -39,6 +43,7 @@ impl Source {
                 self.finish(SessionEnd::Failed(protocol(text)));
             }
             FileState::Fresh => self.start_sending(id),
+            FileState::Finished => {}
             FileState::Unchanged => self.end_file(id, Ended::Unchanged, (None, Change::NONE)),
             FileState::Amended(change) => self.end_file(id, Ended::Unchanged, (None, change)),
             FileState::Planned(change) => self.end_file(id, Ended::Copied, (None, change)),
@@ -148,6 +153,10 @@ impl Source {
     }
 
     pub(super) fn handle_entry_done(&mut self, id: FileId, generation: Generation, outcome: Outcome) {
+        if outcome == Outcome::Persisted && !haul_mutant::removed("persisted-is-not-published") {
+            let text = "the sink says that something is persisted and not published, which this session was not to have";
+            return self.finish(SessionEnd::Failed(protocol(text)));
+        }
         if self.dirs.remove(&id.as_dir()).is_some() {
             self.end_other(id, outcome, other_end, SourceOp::ForgetDir { id: id.as_dir() });
         } else if self.links.remove(&id).is_some() {
@@ -166,6 +175,7 @@ impl Source {
                     self.came_back_wrong(id, failure)
                 }
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), (None, Change::NONE)),
+                Outcome::Persisted => {}
                 Outcome::Done { .. } if file.phase != Phase::Sealed => {
                     let text = "the sink says that a file is done before all of it was sent and sealed";
                     self.finish(SessionEnd::Failed(protocol(text)));
@@ -188,6 +198,7 @@ impl Source {
         let (end, change) = match outcome {
             Outcome::Done { change, .. } => (ends(change), change),
             Outcome::Failed(failure) => (Ended::Failed(failure), Change::NONE),
+            Outcome::Persisted => return,
         };
         self.actions.push_back(SourceAction::EntryEnded { id, end, root: None, bytes: 0, change });
         self.actions.push_back(SourceAction::Submit(forget));

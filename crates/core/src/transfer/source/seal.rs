@@ -10,7 +10,7 @@ use super::changed::differs;
 use super::file::{Phase, Queue};
 use super::{Source, SourceAction};
 use crate::digest::{Root, SubtreeSet};
-use crate::entry::{EntryKind, Fingerprint, Meta};
+use crate::entry::{EntryKind, Extras, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{Look, SourceOp};
 use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
@@ -73,7 +73,9 @@ impl Source {
     pub(super) fn hash(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.checking = true;
-        let (generation, map, seen) = (file.generation, file.digest.map().cloned(), file.seen);
+        // Rare, so that all other operations stay small.
+        let seen = file.seen.map(Box::new);
+        let (generation, map) = (file.generation, file.digest.map().cloned());
         self.actions.push_back(SourceAction::Submit(SourceOp::HashFile { id, generation, map, seen }));
     }
 
@@ -258,6 +260,7 @@ impl Source {
                 sparse,
                 striped: file.striped,
             },
+            extras: Extras::default(),
         };
         self.push_announcement(entry);
         self.announced(id, sparse);

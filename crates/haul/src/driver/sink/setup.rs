@@ -30,7 +30,7 @@ pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Resul
         let shown = escape::name(&request.destination.shown());
         return Err(protocol(format!("destination {shown}: it {lacks}, which a copy cannot do yet")));
     }
-    let coming = Coming { roots: &roots, policy, what: &request.what };
+    let coming = Coming { roots: &roots, policy, lease: agreed.lease, what: &request.what };
     let claimed = store.claim(&coming, opening)?;
     Ok((agreed, Setup { policy, claimed }))
 }

@@ -100,8 +100,13 @@ impl Walked {
                                 lies = storage.names.lies(entry.id);
                             }
                         }
-                        EntryKind::Dir => drop(self.kinds.insert(entry.id, Kind::Dir)),
+                        EntryKind::Dir { .. } => drop(self.kinds.insert(entry.id, Kind::Dir)),
                         EntryKind::Symlink { .. } => drop(self.kinds.insert(entry.id, Kind::Symlink)),
+                        // No walk announces these yet.
+                        EntryKind::Fifo
+                        | EntryKind::Socket
+                        | EntryKind::Device { .. }
+                        | EntryKind::HardLink { .. } => {}
                     }
                     machine.handle_entry(entry, lies, not_before);
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
 use haul_core::schedule::Health;
 use haul_core::wire::{
@@ -332,11 +332,12 @@ fn entry(id: u64, parent: u64, text: &str, kind: EntryKind) -> Announced {
     let mtime = Timestamp { secs: 1_000_000_000, nanos: 5 };
     let meta = Meta { mode: 0o755, uid: 0, gid: 0, mtime };
     let (id, parent) = (FileId(id), DirId(parent));
-    Announced { id, generation: Generation(0), parent, name: name(text), meta, kind }
+    let extras = Extras::default();
+    Announced { id, generation: Generation(0), parent, name: name(text), meta, kind, extras }
 }
 
 pub(super) fn dir(id: u64, parent: u64, text: &str) -> Announced {
-    entry(id, parent, text, EntryKind::Dir)
+    entry(id, parent, text, EntryKind::Dir { version: Version::NONE })
 }
 
 pub(super) fn link(id: u64, parent: u64, text: &str, target: &[u8]) -> Announced {
@@ -345,7 +346,7 @@ pub(super) fn link(id: u64, parent: u64, text: &str, target: &[u8]) -> Announced
 
 pub(super) fn file(id: u64, parent: u64, text: &str, size: u64) -> Announced {
     let mtime = Timestamp { secs: 1_000_000_000, nanos: 5 };
-    let fingerprint = Fingerprint { size, mtime, ctime: mtime, ino: id };
+    let fingerprint = Fingerprint { size, mtime, version: Version::NONE };
     entry(
         id,
         parent,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, Subtree};
-use haul_core::ids::{Class, DirId, FileId, Generation, StreamId};
+use haul_core::ids::{Class, DirId, FileId, Generation, Holder, StreamId};
 use haul_core::layout::{Component, Layout};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Announced, DoneItem, Extent, FileState, Message, Outcome, kind};
@@ -64,7 +64,7 @@ fn tree(evil: &mut Evil, wait: bool) -> Tree {
 }
 
 fn grant(evil: &mut Evil, total: u64) {
-    evil.say(Message::Grant { class: 0, total });
+    evil.say(Message::Grant { by: Holder::ALONE, class: 0, total });
 }
 
 fn extent(entry: &Announced, offset: u64, len: u64) -> Extent {
@@ -126,7 +126,7 @@ fn wrong_handshakes_are_refused() {
     });
     refused("a class beyond the last", "grant: class", |evil| {
         evil.greet_source_as(hello_targets(), true);
-        evil.say_raw(kind::GRANT, vec![0, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]);
+        evil.say_raw(kind::GRANT, [[0; 6].as_slice(), &[0, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]].concat());
     });
     refused("places that begin nowhere", "where a file lies", |evil| {
         evil.greet_source_as(hello_targets(), true);
@@ -202,19 +202,22 @@ fn absurd_numbers_do_no_harm() {
         grant(evil, 1);
         for _ in 0..3 {
             let far = (1 << 63) - 1;
-            evil.say(Message::Durable(vec![
-                extent(&tree.big, 0, far),
-                extent(&tree.big, far, 0),
-                extent(&tree.small, 0, far),
-                Extent { id: FileId(99), ..extent(&tree.big, 0, far) },
-            ]));
+            evil.say(Message::Durable {
+                by: Holder::ALONE,
+                extents: vec![
+                    extent(&tree.big, 0, far),
+                    extent(&tree.big, far, 0),
+                    extent(&tree.small, 0, far),
+                    Extent { id: FileId(99), ..extent(&tree.big, 0, far) },
+                ],
+            });
         }
         evil.say(Message::Written { bytes: u64::MAX, frames: vec![(StreamId(1), u64::MAX); 4096] });
         evil.say(Message::Written { bytes: 0, frames: vec![(StreamId(900), 1)] });
         evil.say(Message::StreamClosed { stream: StreamId(900), frames: u64::MAX });
         // Of targets nothing was agreed.
         evil.say(Message::TargetHealth(vec![target_health(4095); 4096]));
-        evil.say(Message::Grant { class: 4095, total: u64::MAX });
+        evil.say(Message::Grant { by: Holder::ALONE, class: 4095, total: u64::MAX });
         evil.say(file_targets(&tree.big));
         let failed = Outcome::Failed(a_failure());
         evil.say(done(&Announced { id: FileId(u64::MAX), ..tree.big.clone() }, failed.clone()));
@@ -248,13 +251,13 @@ fn false_targets_do_no_harm() {
             evil.say(file_targets(&unknown));
             evil.say(file_targets(&Announced { generation: Generation(7), ..big.clone() }));
             evil.say(file_targets(&big));
-            evil.say(Message::Grant { class: 4095, total: u64::MAX });
-            evil.say(Message::Grant { class: 1, total: u64::MAX - round });
+            evil.say(Message::Grant { by: Holder::ALONE, class: 4095, total: u64::MAX });
+            evil.say(Message::Grant { by: Holder::ALONE, class: 1, total: u64::MAX - round });
             evil.say(Message::TargetHealth((1..4096).map(target_health).collect()));
         }
         settle(evil);
         assert!(!sealed_yet(evil), "no payload was granted");
-        evil.say(Message::Grant { class: 0, total: 1 << 30 });
+        evil.say(Message::Grant { by: Holder::ALONE, class: 0, total: 1 << 30 });
         settle(evil);
         hang_up(evil);
     });

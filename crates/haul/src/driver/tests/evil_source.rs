@@ -186,7 +186,8 @@ fn announce_body(name: &[u8]) -> Vec<u8> {
     body.push(1);
     body.push(name.len() as u8);
     body.extend(name);
-    body.extend([0, 0]);
+    // No version, and no extra fields.
+    body.extend([0, 0, 0]);
     body
 }
 
@@ -390,7 +391,7 @@ fn wrong_data_is_refused() {
             announce(evil, vec![file(1, 0, "f", size)]);
             let data = content(1, size as usize);
             evil.data(&[RawEntry::part(1, 0, &data[..OBJECT as usize], false)], &data[..OBJECT as usize]);
-            evil.until(|message| matches!(message, Message::Durable(_)).then_some(())).unwrap();
+            evil.until(|message| matches!(message, Message::Durable { .. }).then_some(())).unwrap();
             evil.data(&[RawEntry::whole(1, &data)], &data);
         }),
         case("a whole of several objects", unfit, move |evil| {

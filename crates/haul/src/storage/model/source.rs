@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use haul_core::digest::{DigestKind, Root};
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name};
+use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Version};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::layout::Layout;
@@ -16,7 +16,9 @@ use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
 
 use super::{ENOENT, Lying, META, OnShelf, Shelf, failure};
 use crate::digest;
-use crate::storage::store::{Capabilities, NetworkFacet, Reading, SourceNames, SourceParts, SourceStore};
+use crate::storage::store::{
+    Capabilities, NetworkFacet, Reading, SourceNames, SourceParts, SourceStore, Stamp,
+};
 use crate::storage::targets::Targets;
 use crate::storage::walk::{Walk, WalkItem};
 use crate::storage::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
@@ -45,7 +47,7 @@ impl SourceStore for OnShelf {
                 Lying::Dir(meta) => {
                     totals.dirs += 1;
                     ids.insert(&path[..], DirId(id.0));
-                    (*meta, EntryKind::Dir)
+                    (*meta, EntryKind::Dir { version: Version::NONE })
                 }
                 Lying::Link(target, meta) => {
                     totals.symlinks += 1;
@@ -67,6 +69,7 @@ impl SourceStore for OnShelf {
                 name,
                 meta,
                 kind,
+                extras: Extras::default(),
             }));
         }
         items.extend(ids.values().map(|id| WalkItem::DirEnd(*id)));
@@ -79,7 +82,8 @@ impl SourceStore for OnShelf {
 }
 
 fn print_of(data: &[u8], meta: &Meta, ino: u64) -> Fingerprint {
-    Fingerprint { size: data.len() as u64, mtime: meta.mtime, ctime: meta.mtime, ino }
+    let version = Version::new(&ino.to_le_bytes()).expect("short");
+    Fingerprint { size: data.len() as u64, mtime: meta.mtime, version }
 }
 
 struct ShelfNames {
@@ -91,7 +95,7 @@ impl SourceNames for ShelfNames {
     fn path_of(&self, id: FileId) -> Vec<u8> {
         self.paths.get(&id).cloned().unwrap_or_default()
     }
-    fn origin_of(&self, _: FileId) -> Option<(Vec<u8>, Fingerprint)> {
+    fn origin_of(&self, _: FileId) -> Option<(Vec<u8>, Stamp)> {
         None
     }
     fn lies(&self, _: FileId) -> Lies {

@@ -1,8 +1,9 @@
 use super::*;
+use haul_core::journal::RootId;
 use std::collections::HashSet;
 
 /// Of a journal that has its head only.
-const JOURNAL_LEN: u64 = 16 + 4 + 25 + 16;
+const JOURNAL_LEN: u64 = 16 + 4 + 19 + 16;
 
 use crate::storage::sink::claim::Claim;
 use crate::storage::sink::names::temp_name;
@@ -128,7 +129,10 @@ fn only_dead_jobs_are_removed() {
     for i in [2, 3] {
         let mut bytes = Vec::new();
         let mut log = haul_core::journal::Log::start(&mut bytes);
-        log.append(&haul_core::journal::Record::Head { job: [i; 16], root_ino: 1 }, &mut bytes);
+        log.append(
+            &haul_core::journal::Record::Head { job: [i; 16], root: RootId::new(&[1]).expect("short") },
+            &mut bytes,
+        );
         assert_eq!(bytes.len() as u64, JOURNAL_LEN);
         fs::write(dir.path().join(format!(".haul~{}", place(i).key().as_str())), bytes).expect("write");
     }
@@ -198,7 +202,13 @@ fn unproven_jobs_are_cleaned_once() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
     let mut bytes = Vec::new();
     let mut log = haul_core::journal::Log::start(&mut bytes);
-    log.append(&haul_core::journal::Record::Head { job: [2; 16], root_ino: 1 }, &mut bytes);
+    log.append(
+        &haul_core::journal::Record::Head {
+            job: [2; 16],
+            root: haul_core::journal::RootId::new(&[1]).expect("short"),
+        },
+        &mut bytes,
+    );
     fs::write(dir.path().join(format!(".haul~{}", place.key().as_str())), bytes).expect("write");
     let jobs = find_debris(dir.path()).expect("found");
     assert_eq!((jobs.len(), jobs[0].life), (1, Life::Unknown));
@@ -255,7 +265,10 @@ fn a_journal_removes_its_owners_files() {
     let clean = |uid, mode| {
         let mut bytes = Vec::new();
         let mut log = haul_core::journal::Log::start(&mut bytes);
-        log.append(&haul_core::journal::Record::Head { job: [7; 16], root_ino: 1 }, &mut bytes);
+        log.append(
+            &haul_core::journal::Record::Head { job: [7; 16], root: RootId::new(&[1]).expect("short") },
+            &mut bytes,
+        );
         fs::write(&journal, bytes).expect("write");
         fs::set_permissions(&journal, fs::Permissions::from_mode(mode)).expect("chmod");
         std::os::unix::fs::chown(&journal, Some(uid), None).expect("chown");

@@ -20,6 +20,7 @@ use super::clean::each_name;
 use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
 use super::owner::OwnerInfo;
 use crate::storage::jail::Jail;
+use crate::storage::volume;
 
 /// Bytes of a journal that hold its tags: they stand at its beginning, and are bounded.
 const TAGS_WITHIN: usize = 32 * 1024;
@@ -90,7 +91,7 @@ fn jobs_in(dir: &OwnedFd, ino: u64) -> Vec<(JobKey, Vec<u32>)> {
     let jail = Jail::probe(dir);
     let job = |(key, file, name): (JobKey, JobFile, Name)| match file {
         JobFile::Journal => {
-            let tags = tags_of(&beginning(jail, dir, &name, TAGS_WITHIN)?, &key, ino)?;
+            let tags = tags_of(&beginning(jail, dir, &name, TAGS_WITHIN)?, &key, dir)?;
             Some((key, tags))
         }
         JobFile::Owner { epoch } => {
@@ -144,31 +145,34 @@ fn beginning(jail: Jail, dir: &OwnedFd, name: &Name, len: usize) -> Option<Vec<u
     Some(bytes)
 }
 
-/// The tags that a journal tells, if it is one of this job and of the directory with this inode.
-pub(super) fn tags_of(beginning: &[u8], key: &JobKey, ino: u64) -> Option<Vec<u32>> {
+/// The tags that a journal tells, if it is one of this job and of this directory.
+fn tags_of(beginning: &[u8], key: &JobKey, dir: &OwnedFd) -> Option<Vec<u32>> {
     let mut replay = Replay::new();
     replay.feed(beginning).ok()?;
     let replayed = replay.finish([0; 16], true).ok()?;
-    let (job, root_ino) = replayed.head?;
-    (JobKey::new(&job) == *key && root_ino == ino).then_some(replayed.tags)
+    let (job, root) = replayed.head?;
+    (JobKey::new(&job) == *key && volume::is_of(&root, dir)).then_some(replayed.tags)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::storage::sink::names::temp_name;
-    use haul_core::journal::{Log, Record};
+    use haul_core::ids::Holder;
+    use haul_core::journal::{Log, Record, RootId};
     use std::fs;
     use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
-    fn journal(dir: &Path, job: [u8; 16], root_ino: u64, tag: u32) {
+    fn journal(dir: &Path, job: [u8; 16], root: RootId, tag: u32) {
         let mut bytes = Vec::new();
         let mut log = Log::start(&mut bytes);
-        log.append(&Record::Head { job, root_ino }, &mut bytes);
+        log.append(&Record::Head { job, root }, &mut bytes);
         log.append(&Record::Tags { tags: vec![tag] }, &mut bytes);
-        log.append(&Record::Session { epoch: 1, tag: tag + 1, boot: [0; 16], durable: true }, &mut bytes);
+        log.append(
+            &Record::Session { epoch: 1, tag: tag + 1, boot: [0; 16], durable: true, lease: Holder::ALONE },
+            &mut bytes,
+        );
         bytes.extend_from_slice(&[7; 100_000]);
         fs::write(dir.join(OsStr::from_bytes(JobKey::new(&job).journal().as_bytes())), bytes).expect("write");
     }
@@ -184,9 +188,9 @@ mod tests {
         let top = tempfile::tempdir().expect("tempdir");
         let below = top.path().join("a/b");
         fs::create_dir_all(&below).expect("mkdir");
-        let ino = fs::metadata(top.path()).expect("stat").ino();
-        journal(top.path(), [1; 16], ino, 5);
-        journal(top.path(), [2; 16], ino + 1, 7);
+        let root = |dir: &Path| volume::root_id(fs::File::open(dir).expect("open")).expect("stat");
+        journal(top.path(), [1; 16], root(top.path()), 5);
+        journal(top.path(), [2; 16], root(&below), 7);
         let owner = JobKey::new(&[3; 16]).owner(1);
         fs::write(top.path().join(OsStr::from_bytes(owner.as_bytes())), "mine").expect("write");
         let at = |path: &Path| Jobs::at(fs::File::open(path).expect("open"));

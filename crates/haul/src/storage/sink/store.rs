@@ -33,7 +33,6 @@ use crate::storage::store::{
     begin_journal, fresh_tag, job_of, names_of,
 };
 use crate::storage::stores::misused;
-use crate::storage::volume::identity;
 use crate::users::{self, Unexpanded, name_of};
 
 /// A directory, or a file in one, as it was typed.
@@ -66,7 +65,7 @@ impl SinkStore for Directory {
         if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
             refuse_special(&tree, name)?;
         }
-        let key = job_of((&identity(tree.root()), tree.root_ino()), roots, rename.as_ref());
+        let key = job_of(tree.root_id(), roots, rename.as_ref());
         let state = self.state.as_deref();
         let place =
             JobDir::open(state.unwrap_or(&root), JobKey::new(&key)).map_err(|failure| match state {
@@ -84,7 +83,7 @@ impl SinkStore for Directory {
         let replayed = believed(replayed.unwrap_or_default(), &place, &owner)?;
         let replayed = of_this_place(replayed, &tree, &root, ours)?;
         let (epoch, tag) = (owner.epoch(), fresh_tag());
-        let (bytes, resume) = begin_journal(replayed, (key, tree.root_ino()), (epoch, tag), policy.durable);
+        let (bytes, resume) = begin_journal(replayed, (key, tree.root_id().clone()), (epoch, tag), coming);
         let mut journal = Journal::new(owner.clone());
         // Before the first temporary is made: its tag must be known to whoever cleans up.
         journal.replace(&bytes)?;
@@ -252,6 +251,7 @@ fn believed(mut replayed: Replayed, place: &JobDir, owner: &Owner) -> Result<Rep
         // Anybody may have written it. Its tags serve to remove what runs left, and no more.
         replayed.partials.clear();
         replayed.done.clear();
+        replayed.finished.clear();
         replayed.widened.clear();
     }
     if owner.follows_unproven() {
@@ -267,12 +267,11 @@ fn of_this_place(
     root: &Path,
     ours: Option<Ours>,
 ) -> Result<Replayed, Failure> {
-    if let Some((_, ino)) = replayed.head.filter(|(_, ino)| *ino != tree.root_ino()) {
+    if replayed.head.as_ref().is_some_and(|(_, of)| of != tree.root_id()) {
         let text = format!(
-            "the journal in {} belongs to another destination directory (inode {ino}, this one has {}); \
-             look whether the right file system is mounted, or remove the journal",
-            root.display(),
-            tree.root_ino()
+            "the journal in {} belongs to another destination directory; look whether the right file system is mounted, or \
+             remove the journal",
+            root.display()
         );
         return Err(Failure { stage: Stage::Create, errno: 0, text: text.into() });
     }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId};
+use haul_core::journal::RootId;
 use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, Mode, Stat};
@@ -32,6 +33,7 @@ use super::widened::Note;
 use crate::storage::descriptors::budget;
 use crate::storage::io::Target;
 use crate::storage::jail::Jail;
+use crate::storage::volume;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
 const SHOWN_PATH_LEN_MAX: usize = 600;
@@ -43,7 +45,7 @@ pub struct SinkTree {
     root_path: PathBuf,
     root_created: bool,
     synced_above: usize,
-    root_ino: u64,
+    root_id: RootId,
     root_target: Target,
     /// It is looked at only: nothing is made.
     looks: bool,
@@ -132,7 +134,8 @@ impl SinkTree {
         if let Some(like) = like.filter(|_| created) {
             refuse_wider(&stat, like, &shown)?;
         }
-        let root_ino = stat.st_ino;
+        let root_id =
+            volume::root_id(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?;
         Ok(SinkTree {
             jail,
             root_target: Target::of(&root),
@@ -142,7 +145,7 @@ impl SinkTree {
             root_path: path.to_owned(),
             root_created: created,
             synced_above,
-            root_ino,
+            root_id,
             own_tags: OnceLock::new(),
             nodes: Mutex::default(),
             claims: Claims::default(),
@@ -209,9 +212,9 @@ impl SinkTree {
         self.synced_above
     }
 
-    /// Inode number of the destination root.
-    pub fn root_ino(&self) -> u64 {
-        self.root_ino
+    /// What tells the destination root from all others.
+    pub fn root_id(&self) -> &RootId {
+        &self.root_id
     }
 
     /// Says which tags stand in the names of this job's temporaries. The first word counts.

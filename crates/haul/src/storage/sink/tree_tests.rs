@@ -176,7 +176,7 @@ fn root_is_opened_by_path_once() {
     symlink(&deep, dir.path().join("l")).expect("symlink");
     let linked = SinkTree::open_root(&dir.path().join("l"), true).expect("opened");
     assert!(!linked.was_created(DirId::ROOT));
-    assert_eq!(linked.root_ino(), tree.root_ino());
+    assert_eq!(linked.root_id(), tree.root_id());
     fs::write(dir.path().join("f"), "").expect("write");
     let failure = SinkTree::open_root(&dir.path().join("f"), true).err().expect("a file");
     assert!(failure.text.contains("is not a directory; nothing was removed"));

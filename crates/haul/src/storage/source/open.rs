@@ -197,7 +197,7 @@ pub(super) fn open_view(tree: &SourceTree, view: &FileView, more: OFlags) -> Res
     };
     let stat = fstat(&fd)?;
     let seen = Seen::from(stat);
-    let (now, known) = (&seen.fingerprint, &view.fingerprint);
+    let (now, known) = (&seen.stamp, &view.stamp);
     if !seen.is_file() {
         return Err(OpenError::Changed("is no regular file any more"));
     }

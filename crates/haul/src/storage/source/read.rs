@@ -87,7 +87,7 @@ impl Reader {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
             SourceOp::HashFile { id, generation, ref map, ref seen } => {
-                let result = self.hash_file(id, generation, map.as_ref(), seen.as_ref());
+                let result = self.hash_file(id, generation, map.as_ref(), seen.as_deref());
                 SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Map { id, generation } => {
@@ -233,9 +233,7 @@ impl Reader {
             Err(errno) => return Err(fail(errno)),
         };
         let look = self.judge(&of_name, &view);
-        if of_fd.fingerprint.ino != of_name.fingerprint.ino
-            && !haul_mutant::removed("names-lead-to-what-was-read")
-        {
+        if of_fd.stamp.ino != of_name.stamp.ino && !haul_mutant::removed("names-lead-to-what-was-read") {
             // What was read is not what stands under the name now.
             return Ok(Look::Changed);
         }
@@ -310,7 +308,7 @@ impl Reader {
         // What was read is there, which is all that is asked of a file that grows.
         let Some(seen) = seen else { return Ok(root) };
         self.must_be(id, &open, seen)?;
-        match seen.same_content(&view.fingerprint) {
+        match (seen.size, seen.mtime) == (view.stamp.size, view.stamp.mtime) {
             true => Ok(root),
             false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
         }
@@ -320,7 +318,7 @@ impl Reader {
     fn must_be(&self, id: FileId, open: &OpenFile, seen: &Fingerprint) -> Result<(), Failure> {
         let fail = |errno| self.tree.failed(wire::Stage::Read, "stat", id, errno);
         let now = self.storage(|| look_into(open.fd())).map_err(fail)?;
-        match now.fingerprint == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
+        match self.tree.announced(&now) == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
             true => Ok(()),
             false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
         }
@@ -371,7 +369,7 @@ impl Reader {
             return Err(self.own(wire::Stage::Changed, "stat", id, "is no regular file any more"));
         }
         let settle = self.tree.settle(view.place, &seen);
-        let refresh = |measured| self.tree.refresh(id, generation, seen.fingerprint, measured);
+        let refresh = |measured| self.tree.refresh(id, generation, seen.stamp, measured);
         refresh(None);
         let mut fingerprint = self.tree.announced(&seen);
         if self.tree.was_longer(id) {
@@ -438,7 +436,7 @@ impl Reader {
 
     /// Holds what was seen against the fingerprint.
     fn judge(&self, seen: &Seen, view: &FileView) -> Look {
-        let (now, known) = (&seen.fingerprint, &view.fingerprint);
+        let (now, known) = (&seen.stamp, &view.stamp);
         // No links: it was removed or replaced, and we hold the last of it.
         if haul_mutant::removed("changes-are-seen") {
             return Look::Same;
@@ -451,7 +449,10 @@ impl Reader {
             return if view.may_have_grown(now) { grown } else { Look::Changed };
         }
         if now.ino != known.ino || now.ctime != known.ctime {
-            return Look::MetaOnly { seen: *now, settle: self.tree.settle(view.place, seen) };
+            return Look::MetaOnly {
+                seen: self.tree.announced(seen),
+                settle: self.tree.settle(view.place, seen),
+            };
         }
         Look::Same
     }

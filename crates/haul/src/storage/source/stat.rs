@@ -2,16 +2,33 @@
 
 use std::os::fd::BorrowedFd;
 
-use haul_core::entry::{Fingerprint, Meta, Name, Timestamp};
+use haul_core::entry::{Meta, Name, Timestamp};
 use rustix::fs::{AtFlags, FileType, Stat, Statx, StatxFlags, fstat, statat, statx};
 use rustix::io::Errno;
+
+/// By what one version of a file is told from another here. `st_dev` is not in it: it differs between the hosts of a shared file
+/// system. What others are told of it is in [`version`](super::version).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub ino: u64,
+}
+
+impl Stamp {
+    /// Size and mtime agree: the content is taken to be the same unless digests say otherwise.
+    pub(in crate::storage) fn same_content(&self, other: &Stamp) -> bool {
+        self.size == other.size && self.mtime == other.mtime
+    }
+}
 
 /// An entry as one `stat` showed it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::storage) struct Seen {
     pub(in crate::storage) kind: FileType,
     pub(in crate::storage) meta: Meta,
-    pub(in crate::storage) fingerprint: Fingerprint,
+    pub(in crate::storage) stamp: Stamp,
     pub(in crate::storage) links: u64,
     /// Bytes that the file system holds for it.
     pub(in crate::storage) allocated: u64,
@@ -39,7 +56,7 @@ impl From<Stat> for Seen {
                 gid: stat.st_gid as u32,
                 mtime,
             },
-            fingerprint: Fingerprint {
+            stamp: Stamp {
                 size: u64::try_from(stat.st_size).unwrap_or(0),
                 mtime,
                 ctime,
@@ -60,12 +77,7 @@ impl From<Statx> for Seen {
         Seen {
             kind: FileType::from_raw_mode(mode),
             meta: Meta { mode: mode & 0o7777, uid: stat.stx_uid, gid: stat.stx_gid, mtime },
-            fingerprint: Fingerprint {
-                size: stat.stx_size,
-                mtime,
-                ctime: time(stat.stx_ctime),
-                ino: stat.stx_ino,
-            },
+            stamp: Stamp { size: stat.stx_size, mtime, ctime: time(stat.stx_ctime), ino: stat.stx_ino },
             links: u64::from(stat.stx_nlink),
             allocated: stat.stx_blocks.saturating_mul(512),
             dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
@@ -99,9 +111,9 @@ pub(in crate::storage) fn look_into(fd: BorrowedFd<'_>) -> Result<Seen, Errno> {
 }
 
 /// The version of an open file, as the walk and later looks know it. `None`: it is no regular file.
-pub(crate) fn version_of(fd: BorrowedFd<'_>) -> Result<Option<Fingerprint>, Errno> {
+pub(crate) fn version_of(fd: BorrowedFd<'_>) -> Result<Option<Stamp>, Errno> {
     let seen = look_into(fd)?;
-    Ok(seen.is_file().then_some(seen.fingerprint))
+    Ok(seen.is_file().then_some(seen.stamp))
 }
 
 /// What a sandbox says that does not know `statx`. (Some say `EPERM`.)

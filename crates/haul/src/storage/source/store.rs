@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use haul_core::entry::Fingerprint;
 use haul_core::ids::FileId;
 use haul_core::transfer::source::Lies;
 use haul_core::wire::{Failure, SourceRoot, Stage};
@@ -11,7 +10,7 @@ use haul_core::wire::{Failure, SourceRoot, Stage};
 use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
-use crate::storage::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Sources};
+use crate::storage::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Sources, Stamp};
 use crate::storage::stores::misused;
 use crate::storage::targets::Targets;
 use crate::storage::walk::Walk;
@@ -74,7 +73,7 @@ impl SourceNames for SourceTree {
     fn path_of(&self, id: FileId) -> Vec<u8> {
         SourceTree::path_of(self, id)
     }
-    fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Fingerprint)> {
+    fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Stamp)> {
         SourceTree::origin_of(self, id)
     }
     fn lies(&self, id: FileId) -> Lies {

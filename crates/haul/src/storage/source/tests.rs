@@ -128,8 +128,11 @@ impl Bench {
     fn hash(&mut self, id: FileId, generation: Generation) -> Result<[u8; 32], wire::Failure> {
         let name = self.tree.file(id).expect("registered").name;
         let dir = self.tree.dir_fd(self.base).expect("base");
-        let seen = stat::look_at(dir.as_fd(), &name).expect("there").fingerprint;
-        match self.run(SourceOp::HashFile { id, generation, map: None, seen: Some(seen) }, None).done {
+        let seen = self.tree.announced(&stat::look_at(dir.as_fd(), &name).expect("there"));
+        match self
+            .run(SourceOp::HashFile { id, generation, map: None, seen: Some(Box::new(seen)) }, None)
+            .done
+        {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),
         }
@@ -391,7 +394,7 @@ fn what_is_hashed_is_what_was_seen() {
         .open(bench.path("f"))
         .and_then(|f| f.set_modified(PAST))
         .expect("set mtime");
-    let op = SourceOp::HashFile { id, generation: G0, map: None, seen: Some(seen) };
+    let op = SourceOp::HashFile { id, generation: G0, map: None, seen: Some(Box::new(seen)) };
     let done = bench.run(op, None).done;
     let SourceDone::HashFile { result: Err(failure), .. } = done else { panic!("{done:?}") };
     assert_eq!(failure.stage, wire::Stage::Changed);
@@ -521,7 +524,7 @@ fn reads_survive_evicted_descriptors() {
     let mut dirs: Vec<DirId> = Vec::new();
     for item in &items {
         match item {
-            WalkItem::Entry(entry) if entry.kind != haul_core::entry::EntryKind::Dir => {
+            WalkItem::Entry(entry) if !matches!(entry.kind, haul_core::entry::EntryKind::Dir { .. }) => {
                 let name = std::str::from_utf8(entry.name.as_bytes()).expect("ascii");
                 files.push((entry.id, name[1..].parse::<u32>().expect("a number")));
             }
@@ -602,7 +605,7 @@ fn sizes_that_say_nothing_are_measured() {
         let name = Name::new(name).expect("legal");
         let dir = bench.tree.dir_fd(base).expect("base");
         let seen = stat::look_at(dir.as_fd(), &name).expect("there");
-        assert_eq!(seen.fingerprint.size, 0);
+        assert_eq!(seen.stamp.size, 0);
         bench.tree.add_entry(FileId(id), base, name, Some(&seen));
         FileId(id)
     };
@@ -695,7 +698,8 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
     }
     let hash = |bench: &mut Bench, map: &ExtentMap| {
         let Ok(Look::MetaOnly { seen, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
-        let op = SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen: Some(seen) };
+        let op =
+            SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen: Some(Box::new(seen)) };
         match bench.run(op, None).done {
             SourceDone::HashFile { result, .. } => result,
             other => panic!("{other:?}"),

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use super::age::{self, Clocked};
 use super::failure::{of_source, os_failure};
 use super::open::OpenFile;
-use super::stat::Seen;
+use super::stat::{Seen, Stamp};
 use super::{WallClock, version, wall_clock};
 use crate::storage::io::Target;
 use crate::storage::layout::{Provider, device_of, provider_at};
@@ -46,7 +46,7 @@ pub(in crate::storage) struct FileView {
     pub(in crate::storage) name: Name,
     pub(in crate::storage) generation: Generation,
     /// As `stat` shows it.
-    pub(in crate::storage) fingerprint: Fingerprint,
+    pub(in crate::storage) stamp: Stamp,
     /// What it gives when it is read, where that is more than its size.
     measured: Option<u64>,
     changed: OnChange,
@@ -55,7 +55,7 @@ pub(in crate::storage) struct FileView {
 impl FileView {
     /// Bytes that are read of it.
     pub(in crate::storage) fn size(&self) -> u64 {
-        self.measured.unwrap_or(self.fingerprint.size)
+        self.measured.unwrap_or(self.stamp.size)
     }
     /// Its size says nothing: it ends where a read gives nothing more.
     pub(in crate::storage) fn is_measured(&self) -> bool {
@@ -63,12 +63,9 @@ impl FileView {
     }
     /// What stands there `now` can be this file after it grew, and the user asked for the beginning of such files. Whether its
     /// beginning is what it was is for a second reading to say.
-    pub(in crate::storage) fn may_have_grown(&self, now: &Fingerprint) -> bool {
-        let is_same_file = now.ino == self.fingerprint.ino || haul_mutant::removed("prefix-is-of-one-file");
-        self.changed == OnChange::Prefix
-            && !self.is_measured()
-            && is_same_file
-            && now.size >= self.fingerprint.size
+    pub(in crate::storage) fn may_have_grown(&self, now: &Stamp) -> bool {
+        let is_same_file = now.ino == self.stamp.ino || haul_mutant::removed("prefix-is-of-one-file");
+        self.changed == OnChange::Prefix && !self.is_measured() && is_same_file && now.size >= self.stamp.size
     }
     /// Where it changed, it is looked at once more later.
     pub(in crate::storage) fn is_tried_again(&self) -> bool {
@@ -130,7 +127,7 @@ struct EntryNode {
     name: Name,
     generation: Generation,
     /// `None`: a symlink.
-    fingerprint: Option<Fingerprint>,
+    stamp: Option<Stamp>,
     /// What is read before proves nothing; `None`: whatever is read counts.
     not_before: Option<Instant>,
     /// It gave bytes beyond its size.
@@ -187,7 +184,7 @@ impl SourceTree {
 
     /// The path of an entry at this end, as the sources were named, and the version of it that the session knows; `None`: it is
     /// forgotten, or no file.
-    pub fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Fingerprint)> {
+    pub(crate) fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Stamp)> {
         let inner = self.lock();
         let entry = inner.entries.get(&id)?;
         let mut place = entry.place;
@@ -196,7 +193,7 @@ impl SourceTree {
         }
         let Place::Base(base) = place else { return None };
         let path = [&inner.bases[base].path, &b"/"[..], &inner.path(entry.place, &entry.name)].concat();
-        Some((path, entry.fingerprint?))
+        Some((path, entry.stamp?))
     }
 
     /// The system refused `op` on an entry: in the words of the command, if it names the entry.
@@ -280,14 +277,13 @@ impl SourceTree {
         drop(evicted);
     }
 
-    /// Registers what a look just showed: a file (its fingerprint is that of generation 0), or a symlink (`None`).
+    /// Registers what a look just showed: a file (its stamp is that of generation 0), or a symlink (`None`).
     pub(in crate::storage) fn add_entry(&self, id: FileId, place: Place, name: Name, seen: Option<&Seen>) {
         let settle = seen.map_or(Duration::ZERO, |seen| self.settle(place, seen));
         let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
-        let fingerprint = seen.map(|seen| seen.fingerprint);
+        let stamp = seen.map(|seen| seen.stamp);
         let generation = Generation(0);
-        let entry =
-            EntryNode { place, name, generation, fingerprint, not_before, longer: false, measured: None };
+        let entry = EntryNode { place, name, generation, stamp, not_before, longer: false, measured: None };
         let mut inner = self.lock();
         inner.hold(place);
         inner.entries.insert(id, entry);
@@ -297,7 +293,7 @@ impl SourceTree {
     /// as it is.
     pub(in crate::storage) fn settle(&self, place: Place, seen: &Seen) -> Duration {
         let now = (self.clock)();
-        age::settle(seen.fingerprint.ctime, now, self.lock().clocked(place, seen.dev))
+        age::settle(seen.stamp.ctime, now, self.lock().clocked(place, seen.dev))
     }
 
     /// The fingerprint of a file that was just seen, as the far end is told it: with it a later run knows this version again.
@@ -305,7 +301,7 @@ impl SourceTree {
         let inner = self.lock();
         // Its own, for something else may be mounted on the file itself.
         let mark = inner.systems.get(&seen.dev).and_then(|system| system.mark).unwrap_or(self.salt);
-        Fingerprint { ino: seen.fingerprint.ino ^ mark, ..seen.fingerprint }
+        version::fingerprint(&seen.stamp, mark)
     }
 
     /// From when on a read of a walked file counts; `None`: whatever is read does.
@@ -321,7 +317,7 @@ impl SourceTree {
             place: entry.place,
             name: entry.name.clone(),
             generation: entry.generation,
-            fingerprint: entry.fingerprint?,
+            stamp: entry.stamp?,
             measured: entry.measured,
             changed: self.changed,
         })
@@ -345,14 +341,14 @@ impl SourceTree {
         &self,
         id: FileId,
         generation: Generation,
-        fingerprint: Fingerprint,
+        stamp: Stamp,
         measured: Option<u64>,
     ) {
         let mut inner = self.lock();
         let fd = inner.files_open.remove(&id);
         if let Some(entry) = inner.entries.get_mut(&id) {
             entry.generation = generation;
-            entry.fingerprint = Some(fingerprint);
+            entry.stamp = Some(stamp);
             entry.measured = measured;
         }
         drop(inner);

@@ -1,6 +1,7 @@
 //! What the far end is told of a file's inode, so that a later run knows whether it is the version that was read before.
 //!
-//! In: the file system of a file. Out: a number that is mixed into the number of its inode.
+//! In: the file system of a file. Out: a number that is mixed into the number of its inode; ctime and that as a version, which
+//! nobody but this module understands.
 //!
 //! Inode numbers are small and repeat from file system to file system, and so do ctimes, where they are kept in whole seconds,
 //! are the mtime under another name, or come with an image; and what is written through a memory map to a file that lies in
@@ -12,6 +13,14 @@
 //! Left out: telling versions apart within a run. There the descriptor and the device say which file it is.
 
 use std::hash::{BuildHasher, Hasher};
+
+use haul_core::entry::{Fingerprint, VERSION_LEN_MAX, Version};
+
+use super::stat::Stamp;
+
+/// Seconds and nanoseconds of ctime, and the marked inode number.
+const VERSION_LEN: usize = 20;
+const _: () = assert!(VERSION_LEN <= VERSION_LEN_MAX);
 
 /// Whether file systems of this type (`statfs`) move ctime with each change of a file, and never give its inode's number to
 /// another file of the same ctime.
@@ -44,6 +53,16 @@ pub(super) fn salt() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
+/// The fingerprint of what was seen, on a file system with this mark: ctime and inode are the version.
+pub(super) fn fingerprint(stamp: &Stamp, mark: u64) -> Fingerprint {
+    let Stamp { size, mtime, ctime, ino } = *stamp;
+    let mut bytes = [0; VERSION_LEN];
+    bytes[..8].copy_from_slice(&ctime.secs.to_le_bytes());
+    bytes[8..12].copy_from_slice(&ctime.nanos.to_le_bytes());
+    bytes[12..].copy_from_slice(&(ino ^ mark).to_le_bytes());
+    Fingerprint { size, mtime, version: Version::new(&bytes).expect("VERSION_LEN is below the maximum") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +77,26 @@ mod tests {
         assert_ne!(of(ext4, "a"), of(ext4, "b"));
         assert_eq!((mark(ext4, None), of(fuse, "a")), (None, None));
         assert_ne!(salt(), salt());
+    }
+
+    /// Goal: whatever tells two versions of a file apart is in the fingerprint, and nothing else.
+    /// Method: each field of a stamp changed alone, and the mark.
+    #[test]
+    fn each_field_is_in_the_fingerprint() {
+        let at = |secs, nanos| haul_core::entry::Timestamp { secs, nanos };
+        let stamp = Stamp { size: 1, mtime: at(2, 3), ctime: at(4, 5), ino: 6 };
+        let told = fingerprint(&stamp, 7);
+        assert_eq!(told, fingerprint(&stamp, 7));
+        assert_eq!((told.size, told.mtime), (stamp.size, stamp.mtime));
+        for other in [
+            Stamp { size: 9, ..stamp },
+            Stamp { mtime: at(2, 9), ..stamp },
+            Stamp { ctime: at(9, 5), ..stamp },
+            Stamp { ctime: at(4, 9), ..stamp },
+            Stamp { ino: 9, ..stamp },
+        ] {
+            assert_ne!(told, fingerprint(&other, 7), "{other:?}");
+        }
+        assert_ne!(told, fingerprint(&stamp, 8));
     }
 }

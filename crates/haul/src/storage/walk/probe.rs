@@ -155,7 +155,7 @@ mod tests {
         }
         let dir = Arc::new(std::fs::File::open(temp.path()).expect("open").into());
         let show = |found: Vec<Found>| -> Vec<_> {
-            found.into_iter().map(|(name, p)| (name, p.map(|p| p.seen.fingerprint))).collect()
+            found.into_iter().map(|(name, p)| (name, p.map(|p| p.seen.stamp))).collect()
         };
         let alone = show(Probe::new(0).probe_all(&dir, names.clone()));
         let mut shared = Probe::new(4);

@@ -7,11 +7,13 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType as Kind, mknodat};
 
+use haul_core::ids::Holder;
 use haul_core::journal::{Record, Replayed, compact};
 
 use super::*;
 use crate::storage::sink::{JobDir, JobKey, Journal, Patience, temp_name};
 use crate::storage::source::roots::resolve_sources;
+use crate::storage::volume;
 
 /// A file system path below `root`, from bytes.
 fn below(root: &Path, path: &[u8]) -> std::path::PathBuf {
@@ -54,7 +56,7 @@ fn checked_paths(items: &[WalkItem], tree: &SourceTree) -> BTreeSet<Vec<u8>> {
                 path.extend_from_slice(entry.name.as_bytes());
                 assert_eq!(tree.path_of(entry.id), path);
                 assert!(ids.insert(entry.id), "id given twice");
-                if entry.kind == EntryKind::Dir {
+                if matches!(entry.kind, EntryKind::Dir { .. }) {
                     open.insert(entry.id.as_dir(), path.clone());
                 }
                 assert!(paths.insert(path), "path announced twice");
@@ -156,13 +158,19 @@ fn walk_is_complete_and_in_order() {
                     assert!(!sparse);
                     assert_eq!(fingerprint.size, stat.len());
                     // Of one file system all are marked alike.
-                    let mark = fingerprint.ino ^ stat.ino();
+                    let version = fingerprint.version.as_bytes();
+                    let ctime = version.first_chunk().map(|secs| i64::from_le_bytes(*secs));
+                    let ino = version.last_chunk().map(|ino| u64::from_le_bytes(*ino)).expect("an inode");
+                    let mark = ino ^ stat.ino();
                     assert_eq!(*marks.get_or_insert(mark), mark);
-                    assert_eq!(fingerprint.ctime.secs, stat.ctime());
+                    assert_eq!(ctime, Some(stat.ctime()));
                     assert_eq!(*object_size, 4 << 20);
                 }
                 EntryKind::Symlink { target } => assert_eq!(&**target, b"/does not matter"),
-                EntryKind::Dir => assert!(stat.is_dir()),
+                EntryKind::Dir { version } => {
+                    assert!(stat.is_dir() && version.as_bytes().len() > 8, "it says which version it is");
+                }
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -567,8 +575,9 @@ fn only_what_a_job_here_owns_is_left_out() {
     let begin = |dir: &str, tag| {
         let owner = Arc::new(place(dir).acquire(0, "test", &Patience::default()).expect("ours"));
         let mut journal = Journal::new(owner.clone());
-        let head = Record::Head { job: [7; 16], root_ino: fs::metadata(at(dir)).expect("stat").ino() };
-        let session = Record::Session { epoch: 1, tag, boot: [0; 16], durable: true };
+        let root = volume::root_id(fs::File::open(at(dir)).expect("open")).expect("stat");
+        let head = Record::Head { job: [7; 16], root };
+        let session = Record::Session { epoch: 1, tag, boot: [0; 16], durable: true, lease: Holder::ALONE };
         let (bytes, ..) = compact(&Replayed::default(), head, session);
         journal.replace(&bytes).expect("replaced");
         (owner, journal)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::vec;
 
-use haul_core::entry::{Meta, Name};
+use haul_core::entry::{Meta, Name, Version};
 use haul_core::ids::DirId;
 use rustix::fs::{Mode, openat};
 use rustix::io::Errno;
@@ -15,13 +15,20 @@ use crate::storage::levels;
 pub(super) use crate::storage::levels::{DIR_FLAGS, Names};
 use crate::storage::source::tree::Place;
 
+/// What is announced of a directory that was seen and not entered yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct About {
+    pub(super) meta: Meta,
+    pub(super) version: Version,
+}
+
 /// What is known of a directory on the way down.
 pub(super) struct Here {
     /// `ROOT` for the directory whose contents are a source. Of a level that is only counted: of the last that is not.
     pub(super) id: DirId,
     pub(super) place: Place,
     /// Directories of the last read that are still to be entered.
-    pub(super) subdirs: vec::IntoIter<(Name, Meta)>,
+    pub(super) subdirs: vec::IntoIter<(Name, About)>,
     /// It lies too deep: its entries are counted and nothing else.
     pub(super) counted: bool,
 }

@@ -1,6 +1,8 @@
 //! What belongs to the job: its journal, its owner, its temporaries.
 
 use super::*;
+use crate::storage::volume;
+use haul_core::ids::Holder;
 use haul_core::journal::{Record, Replayed, compact};
 
 /// Goal: a run that lost its job publishes nothing, finishes nothing, and removes nothing that the journal may speak of.
@@ -312,9 +314,9 @@ fn names_of_jobs_here_are_refused() {
     let other = JobDir::open(&bench.root, JobKey::new(&[9; 16])).expect("a place");
     let owner = Arc::new(other.acquire(0, "another", &Patience::default()).expect("ours"));
     let mut journal = Journal::new(owner.clone());
-    let root_ino = fs::metadata(&bench.root).expect("stat").ino();
-    let session = Record::Session { epoch: 1, tag: 6, boot: [0; 16], durable: true };
-    let (bytes, ..) = compact(&Replayed::default(), Record::Head { job: [9; 16], root_ino }, session);
+    let root = volume::root_id(fs::File::open(&bench.root).expect("open")).expect("stat");
+    let session = Record::Session { epoch: 1, tag: 6, boot: [0; 16], durable: true, lease: Holder::ALONE };
+    let (bytes, ..) = compact(&Replayed::default(), Record::Head { job: [9; 16], root }, session);
     journal.replace(&bytes).expect("replaced");
     let key = format!(".haul~{}", JobKey::new(&[9; 16]).as_str());
     let temp = |tag| String::from_utf8(temp_name(&name("f"), tag, 1).as_bytes().to_vec()).expect("ASCII");

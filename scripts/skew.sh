@@ -1,0 +1,103 @@
+#!/bin/bash
+# Copies between this build and an older one, over loopback ssh: each as the near end, each direction. Either a copy works, or
+# it fails, does nothing, and says with both versions why.
+#
+# Then a copy of the older one is killed half-way and resumed by this one: it works, or it fails with the formats of the
+# journals, and leaves what it found to the one that wrote it.
+#
+# Environment: REV, of which the older program is built (default: the last before wire version 3 and journal format 5), or
+# SKEW_OLD, the program itself; SKEW_HAUL, the newer one, where it is built already; SKEW_DIR, where the data go (default
+# /var/tmp).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/hosts.sh
+
+REV=${REV:-4761bbe6560b4ef3979d2b93f32a22d7a14bc6b0}
+need_root skew
+[ -n "${SKEW_HAUL:-}" ] || cargo build --locked -p haul-cli
+HAUL=${SKEW_HAUL:-$PWD/target/debug/haul}
+NEW=$HAUL OLD=${SKEW_OLD:-}
+
+loopback_up "${SKEW_DIR:-/var/tmp}"
+
+if [ -z "$OLD" ]; then
+    say "building $REV"
+    git worktree add --quiet --detach "$LAB/old" "$REV"
+    # What it needs of other crates is built once, and kept.
+    (cd "$LAB/old" && CARGO_TARGET_DIR=$OLDPWD/target/skew cargo build --locked -p haul-cli) || code=$?
+    git worktree remove --force "$LAB/old"
+    [ -z "${code:-}" ] || exit "$code"
+    OLD=$PWD/target/skew/debug/haul
+fi
+
+mkdir -p "$LAB/data/sub"
+for n in 1 2 3; do head -c $((n * 300000)) /dev/urandom >"$LAB/data/sub/f$n"; done
+head -c 50000000 /dev/urandom >"$LAB/data/big"
+bad=0
+
+# verdict WHAT CODE SENTENCE...: the copy in $LAB/sink is whole, or it failed with one of these sentences and made no file.
+verdict() {
+    local what=$1 code=$2 sentence
+    shift 2
+    if [ "$code" -eq 0 ]; then
+        if diff -r "$LAB/data" "$LAB/sink" >/dev/null; then
+            echo "$what: works"
+        else
+            echo "$what: exit code 0, and the copy is another"
+            bad=1
+        fi
+        return
+    fi
+    for sentence in "$@"; do
+        if grep -qE "$sentence" "$LAB/told"; then
+            echo "$what: refused: $(grep -m1 -E "$sentence" "$LAB/told")"
+            if [ -n "$(find "$LAB/sink" -type f ! -name '.*' -print -quit)" ]; then
+                echo "$what: it left files all the same"
+                bad=1
+            fi
+            return
+        fi
+    done
+    echo "$what: exit code $code, without a word of versions:"
+    sed 's/^/    /' "$LAB/told"
+    bad=1
+}
+
+# As the ends say it before they join, and in their hellos.
+versions='speaks protocol [0-9]+ to [0-9]+, haul .* speaks [0-9]+ to [0-9]+'
+versions="$versions|this end speaks [0-9]+-[0-9]+, the peer [0-9]+-[0-9]+"
+for near in new old; do
+    [ $near = new ] && near_haul=$NEW far_haul=$OLD || near_haul=$OLD far_haul=$NEW
+    for direction in to from; do
+        rm -rf "$LAB/sink" && mkdir "$LAB/sink"
+        source=$LAB/data/ sink=$LAB/sink
+        [ $direction = to ] && sink=$FAR_ADDRESS:$sink || source=$FAR_ADDRESS:$source
+        code=0
+        timeout 120 "$near_haul" cp -r -e "$SSH" --remote-haul "$far_haul" "$source" "$sink" >"$LAB/told" 2>&1 || code=$?
+        verdict "$near here, copy $direction the other" $code "$versions"
+    done
+done
+
+say "a journal of the older one"
+rm -rf "$LAB/sink" && mkdir "$LAB/sink"
+"$OLD" cp -r --rate=10MB/s "$LAB/data/" "$LAB/sink" >/dev/null 2>&1 &
+run=$!
+for _ in $(seq 200); do
+    [ -n "$(find "$LAB/sink" -name '.big.haul~*' -size +1M -print -quit)" ] && break
+    sleep 0.05
+done
+kill -KILL $run 2>/dev/null || { echo "the copy was over before it could be killed"; bad=1; }
+wait $run 2>/dev/null || true
+# Small files may have got their names.
+rm -rf "$LAB/sink/sub"
+before=$(cd "$LAB/sink" && find . -type f | sort)
+code=0
+timeout 120 "$NEW" cp -r "$LAB/data/" "$LAB/sink" >"$LAB/told" 2>&1 || code=$?
+verdict "new, after old was killed" $code 'journal format [0-9]+, this program knows only [0-9]+'
+if [ $code -ne 0 ]; then
+    [ "$before" = "$(cd "$LAB/sink" && find . -type f | sort)" ] || { echo "it changed what it found"; bad=1; }
+    code=0
+    timeout 120 "$OLD" cp -r "$LAB/data/" "$LAB/sink" >"$LAB/told" 2>&1 || code=$?
+    verdict "old, resumed by itself" $code 'nothing but success'
+fi
+exit $bad
