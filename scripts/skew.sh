@@ -20,13 +20,19 @@ NEW=$HAUL OLD=${SKEW_OLD:-}
 
 loopback_up "${SKEW_DIR:-/var/tmp}"
 
+# The repository knows of a worktree until it is told that there is none any more, however the script ends.
+skew_down() {
+    [ ! -e "$LAB/old" ] || git worktree remove --force "$LAB/old" || true
+    hosts_down
+}
+trap skew_down EXIT
+
 if [ -z "$OLD" ]; then
     say "building $REV"
     git worktree add --quiet --detach "$LAB/old" "$REV"
     # What it needs of other crates is built once, and kept.
-    (cd "$LAB/old" && CARGO_TARGET_DIR=$OLDPWD/target/skew cargo build --locked -p haul-cli) || code=$?
+    (cd "$LAB/old" && CARGO_TARGET_DIR=$OLDPWD/target/skew cargo build --locked -p haul-cli)
     git worktree remove --force "$LAB/old"
-    [ -z "${code:-}" ] || exit "$code"
     OLD=$PWD/target/skew/debug/haul
 fi
 
