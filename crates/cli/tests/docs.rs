@@ -14,6 +14,7 @@ const PAGES: &[&str] = &[
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/decisions.md",
     "docs/semantics.md",
     "docs/security.md",
     "docs/tuning.md",
