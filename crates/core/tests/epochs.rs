@@ -77,6 +77,7 @@ impl Bench {
             trust: false,
         };
         let config = SinkConfig {
+            part: None,
             agreed: Agreed::plain(100_000),
             policy,
             memory: 1 << 30,
