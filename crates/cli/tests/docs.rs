@@ -14,6 +14,7 @@ const PAGES: &[&str] = &[
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/decisions.md",
     "docs/semantics.md",
     "docs/security.md",
     "docs/tuning.md",
@@ -166,6 +167,40 @@ fn the_map_is_true() {
             }
         }
     }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+}
+
+/// Goal: the stays of an object are functions of the files that the page names.
+/// Method: in each row of that table, the spans before each file in brackets, sought behind `fn` in the files whose path ends so.
+#[test]
+fn stays_are_where_the_page_says() {
+    let page = read("ARCHITECTURE.md");
+    let stays = page.split("\n### Its stays").nth(1).expect("the page counts the stays of an object");
+    let table = stays.split("\n| stays,").next().unwrap_or_default();
+    let files: Vec<PathBuf> = ["core", "haul"]
+        .iter()
+        .flat_map(|krate| sources(&root().join("crates").join(krate).join("src")))
+        .collect();
+    let mut wrong = Vec::new();
+    let mut sought = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        // `NAME` `NAME` (`FILE`), ...
+        for (before, file) in row.split(".rs`").filter_map(|group| group.rsplit_once(" (`")) {
+            let file = format!("{file}.rs");
+            let before = before.rsplit(", ").next().unwrap_or(before);
+            let code: Vec<String> = files.iter().filter(|path| path.ends_with(&file)).map(read).collect();
+            for name in spans(before) {
+                sought += 1;
+                let is_there = |text: &String| {
+                    [format!("fn {name}("), format!("fn {name}<")].iter().any(|head| text.contains(head))
+                };
+                if !code.iter().any(is_there) {
+                    wrong.push(format!("no {name} in {file}"));
+                }
+            }
+        }
+    }
+    assert!(sought > 90, "only {sought} stays were found on the page: has its form changed?");
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
 }
 

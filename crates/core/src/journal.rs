@@ -294,7 +294,8 @@ pub enum JournalError {
     #[error("the file is no haul journal")]
     NotAJournal,
     #[error(
-        "journal format {0}, this program knows only {FORMAT_VERSION}: resume with the haul that wrote it"
+        "journal format {0}, this program knows only {FORMAT_VERSION}: run the copy once more with the haul that wrote it, or remove what \
+         it left with that one's `haul clean`"
     )]
     Version(u16),
 }

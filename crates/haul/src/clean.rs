@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_core::journal::{JournalError, Replay, Replayed};
+use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
 use crate::api::{CleanJob, CleanReport};
 use crate::storage::jail::Jail;
@@ -30,8 +30,8 @@ enum Belongs {
     Unknown,
     /// Its journal is not as a run leaves it.
     Odd,
-    /// Its journal is of another version of haul, which knows what it left.
-    OtherFormat,
+    /// Its journal has this format, not ours: the haul that wrote it knows what it left.
+    OtherFormat(u16),
 }
 
 /// What a job's journal says.
@@ -39,8 +39,8 @@ struct Told {
     replayed: Replayed,
     /// `None`: it is no file that a run leaves.
     claim: Option<Claim>,
-    /// Its format is not ours.
-    other_format: bool,
+    /// Its format, if that is not ours.
+    other_format: Option<u16>,
 }
 
 /// Lists the jobs below `root` whose journals lie in `state` (`None`: in `root` itself), and removes what dead ones left if
@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let first = theirs.iter().map(|temporary| file_of(&temporary.path)).min();
         let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
         let belongs = match (&replayed.head, state) {
-            _ if *other_format => Belongs::OtherFormat,
+            _ if other_format.is_some() => Belongs::OtherFormat(other_format.unwrap_or_default()),
             _ if claim.is_none() => Belongs::Odd,
             (Some((_, of)), _) if !is_of(of, &dir) && (state.is_some() || strict) => Belongs::Elsewhere,
             (_, None) => Belongs::Here,
@@ -107,11 +107,14 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             Belongs::Here => None,
             Belongs::Elsewhere => Some(
                 "its journal is of another directory (or of this one, if its inode number changed, as it can on overlayfs: then \
-                 remove that and what is named like it by hand)",
+                 remove that and what is named like it by hand)"
+                    .to_owned(),
             ),
-            Belongs::Unknown => Some("perhaps of another destination"),
-            Belongs::Odd => Some("its journal is not as a run leaves it"),
-            Belongs::OtherFormat => Some("its journal is of another version of haul, which can remove it"),
+            Belongs::Unknown => Some("perhaps of another destination".to_owned()),
+            Belongs::Odd => Some("its journal is not as a run leaves it".to_owned()),
+            Belongs::OtherFormat(format) => Some(format!(
+                "its journal is of another version of haul (format {format}, this one knows only {FORMAT_VERSION}), which can remove it"
+            )),
         };
         if let Some(left) = left {
             line.state += &format!(", {left}: left");
@@ -159,9 +162,12 @@ fn replay(place: &Path, job: &Job) -> Result<Told, String> {
     });
     let Some(stat) = found.map_err(|failure| failure.text.to_string())? else {
         let (replayed, claim) = (Replayed::default(), Some(Claim::default()));
-        return Ok(Told { replayed, claim, other_format: false });
+        return Ok(Told { replayed, claim, other_format: None });
     };
-    let other_format = matches!(bad, Some(JournalError::Version(_)));
+    let other_format = match bad {
+        Some(JournalError::Version(format)) => Some(format),
+        _ => None,
+    };
     let replayed = match bad {
         None => replay.finish(boot_id(), false).unwrap_or_default(),
         Some(_) => Replayed::default(),
@@ -239,7 +245,7 @@ mod tests {
         let report = run(top.path(), None, true).expect("cleaned");
         let [job] = &report.jobs[..] else { panic!("{report:?}") };
         assert!(!job.removed && journal.exists(), "{job:?}");
-        assert!(job.state.contains("another version of haul"), "{job:?}");
+        assert!(job.state.contains("another version of haul (format 4, this one knows only 5)"), "{job:?}");
     }
 
     /// Goal: a temporary is told by the file that it would have become.

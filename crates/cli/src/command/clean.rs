@@ -101,8 +101,8 @@ fn table(report: &CleanReport, remove: bool) -> String {
         let files = plural(report.strays, "file is", "files are");
         let _ = writeln!(
             out,
-            "{files} named like temporaries of haul's, of no journal here, and stay: they may be yours, or the journal lies in the \
-             destination of that copy, above this directory, or in the directory of its --state"
+            "{files} named like temporaries of haul's, of no journal here that can be read, and stay: they may be yours, or the journal is \
+             of another version of haul, or lies in the destination of that copy, above this directory, or in the directory of its --state"
         );
     }
     if !remove && !report.jobs.is_empty() {

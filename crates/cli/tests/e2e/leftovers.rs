@@ -230,17 +230,23 @@ fn planted_journals_remove_nothing_of_others() {
 }
 
 /// Goal: with a state directory, a job of another file system is not taken for one of this, though both roots have one inode number
-/// and its journal speaks of no part.
+/// and its journal speaks of no part; and neither is one of a clone of that disk, which says the same of itself.
 /// Method: a copy of small files to one disk, killed; the other is cleaned, then the first.
 #[test]
 fn clean_takes_no_job_of_another_disk() {
     need!("ext4", "strace");
+    for kind in [Kind::Ext4, Kind::Ext4Clone] {
+        clean_leaves_another(kind);
+    }
+}
+
+fn clean_leaves_another(kind: Kind) {
     let room = Room::new();
     let (data, state) = (room.dir("data"), room.dir("state"));
     for i in 0..300 {
         fs::write(data.join(i.to_string()), vec![b'x'; 3000]).expect("write");
     }
-    let disks = ["one", "two"].map(|name| Disk::new(&room, name, Kind::Ext4));
+    let disks = ["one", "two"].map(|name| Disk::new(&room, name, kind));
     let [one, two] = disks.each_ref().map(|disk| disk.at(""));
     assert_eq!(fs::metadata(&one).expect("stat").ino(), fs::metadata(&two).expect("stat").ino());
     let option = format!("--state={}", state.display());

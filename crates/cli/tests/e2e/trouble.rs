@@ -320,6 +320,7 @@ fn special_files_are_skipped() {
         assert!(matches!(ended.status.code(), Some(0 | 3)), "{}", ended.describe());
         assert_eq!(read(sink.join("f")), b"f");
         assert!(!sink.join("pipe").exists());
+        assert!(ended.describe().contains("pipe (fifos, sockets, devices)"), "{}", ended.describe());
     }
 }
 

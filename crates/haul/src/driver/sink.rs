@@ -206,8 +206,41 @@ impl End for SinkEnd {
 
     fn act(&mut self, session: &mut Session<'_>) -> Option<SessionEnd> {
         while let Some(action) = self.machine.poll_action() {
-            if let Some(end) = self.carry_out(action, session) {
-                return Some(end);
+            match action {
+                SinkAction::RegisterDir { id, parent, name } => {
+                    self.names.places.insert(id, (parent, name.clone()));
+                    self.names.dirs.insert(id.as_file(), ());
+                    self.storage.engine.register(id, parent, name);
+                }
+                SinkAction::ForgetDir { id } => {
+                    self.names.places.remove(&id);
+                    self.storage.engine.forget(id);
+                }
+                SinkAction::Submit(op) => self.submit(op),
+                SinkAction::Send(Message::Complete) => self.complete = true,
+                SinkAction::Send(message) => session.other.send(message),
+                SinkAction::FreeBuffer(id) => drop(self.payload.buffers.remove(&id)),
+                SinkAction::Notice(text) => session.user.notices.hear(text),
+                SinkAction::CloseStream(stream) => match self.network.receivers.get(&stream) {
+                    Some(receiver) => receiver.close(),
+                    // It never joined here; should it still, it is over.
+                    None => self.stream_lost(stream, 0, session),
+                },
+                SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes, change } => {
+                    let kind = match self.names.dirs.remove(&id) {
+                        Some(()) => Kind::Dir,
+                        None if is_link => Kind::Symlink,
+                        None => Kind::File,
+                    };
+                    let path = || path_of(&self.names.places, parent, &name);
+                    let user = &mut session.user;
+                    user.tally.count(user.watch, kind, &end, (root, change), bytes, path, || None);
+                }
+                SinkAction::Trouble { path, failure } => {
+                    let user = &mut session.user;
+                    user.tally.fail(user.watch, path.to_vec(), &failure);
+                }
+                SinkAction::Finished(end) => return Some(end),
             }
         }
         None
@@ -437,47 +470,6 @@ impl SinkEnd {
     fn stream_lost(&mut self, stream: StreamId, frames: u64, session: &mut Session<'_>) {
         session.other.lines.stream_lost(stream, session.clock.now());
         self.machine.handle_stream_lost(stream, frames);
-    }
-
-    /// Does what the machine asks.
-    fn carry_out(&mut self, action: SinkAction, session: &mut Session<'_>) -> Option<SessionEnd> {
-        match action {
-            SinkAction::RegisterDir { id, parent, name } => {
-                self.names.places.insert(id, (parent, name.clone()));
-                self.names.dirs.insert(id.as_file(), ());
-                self.storage.engine.register(id, parent, name);
-            }
-            SinkAction::ForgetDir { id } => {
-                self.names.places.remove(&id);
-                self.storage.engine.forget(id);
-            }
-            SinkAction::Submit(op) => self.submit(op),
-            SinkAction::Send(Message::Complete) => self.complete = true,
-            SinkAction::Send(message) => session.other.send(message),
-            SinkAction::FreeBuffer(id) => drop(self.payload.buffers.remove(&id)),
-            SinkAction::Notice(text) => session.user.notices.hear(text),
-            SinkAction::CloseStream(stream) => match self.network.receivers.get(&stream) {
-                Some(receiver) => receiver.close(),
-                // It never joined here; should it still, it is over.
-                None => self.stream_lost(stream, 0, session),
-            },
-            SinkAction::EntryEnded { id, parent, name, is_link, end, root, bytes, change } => {
-                let kind = match self.names.dirs.remove(&id) {
-                    Some(()) => Kind::Dir,
-                    None if is_link => Kind::Symlink,
-                    None => Kind::File,
-                };
-                let path = || path_of(&self.names.places, parent, &name);
-                let user = &mut session.user;
-                user.tally.count(user.watch, kind, &end, (root, change), bytes, path, || None);
-            }
-            SinkAction::Trouble { path, failure } => {
-                let user = &mut session.user;
-                user.tally.fail(user.watch, path.to_vec(), &failure);
-            }
-            SinkAction::Finished(end) => return Some(end),
-        }
-        None
     }
 
     fn submit(&mut self, op: SinkOp) {

@@ -135,8 +135,36 @@ impl End for SourceEnd {
             self.walked.hand_over(&mut self.machine, &self.storage, session);
         }
         while let Some(action) = self.machine.poll_action() {
-            if let Some(end) = self.carry_out(action, session) {
-                return Some(end);
+            let payload = &mut self.payload;
+            match action {
+                SourceAction::Submit(op) => self.submit(op),
+                SourceAction::Send(message) => session.other.send(message),
+                SourceAction::SendData { stream, header, buffer } => {
+                    let buffer = buffer.and_then(|id| payload.buffers.remove(&id));
+                    if let Some(sender) = self.network.senders.get_mut(&stream) {
+                        sender.submit(header, buffer);
+                    }
+                }
+                SourceAction::Store { slot, buffer, len } => {
+                    payload.spill.store(slot, payload.buffers.remove(&buffer), len);
+                }
+                SourceAction::Fetch { slot, len } => payload.spill.fetch(slot, len, &payload.pool),
+                SourceAction::FreeBuffer(id) => drop(payload.buffers.remove(&id)),
+                SourceAction::Notice(text) => session.user.notices.hear(text),
+                SourceAction::CloseStream(stream) => {
+                    session.other.lines.stream_lost(stream, session.clock.now());
+                    self.network.close(stream);
+                }
+                SourceAction::EntryEnded { id, end, root, bytes, change } => {
+                    let kind = self.walked.kinds.remove(&id).unwrap_or(Kind::File);
+                    let (names, rename) = (&self.storage.names, &self.walked.rename);
+                    let path =
+                        || rename.as_ref().map_or_else(|| names.path_of(id), |name| name.as_bytes().to_vec());
+                    let source = || names.origin_of(id);
+                    let user = &mut session.user;
+                    user.tally.count(user.watch, kind, &end, (root, change), bytes, path, source);
+                }
+                SourceAction::Finished(end) => return Some(end),
             }
         }
         None
@@ -359,42 +387,6 @@ impl SourceEnd {
             count => format!("; {count} targets{}", slow.concat()),
         };
         ("schedule".to_owned(), format!("{} ({why}{count})", options.schedule))
-    }
-
-    /// Does what the machine asks.
-    fn carry_out(&mut self, action: SourceAction, session: &mut Session<'_>) -> Option<SessionEnd> {
-        let payload = &mut self.payload;
-        match action {
-            SourceAction::Submit(op) => self.submit(op),
-            SourceAction::Send(message) => session.other.send(message),
-            SourceAction::SendData { stream, header, buffer } => {
-                let buffer = buffer.and_then(|id| payload.buffers.remove(&id));
-                if let Some(sender) = self.network.senders.get_mut(&stream) {
-                    sender.submit(header, buffer);
-                }
-            }
-            SourceAction::Store { slot, buffer, len } => {
-                payload.spill.store(slot, payload.buffers.remove(&buffer), len);
-            }
-            SourceAction::Fetch { slot, len } => payload.spill.fetch(slot, len, &payload.pool),
-            SourceAction::FreeBuffer(id) => drop(payload.buffers.remove(&id)),
-            SourceAction::Notice(text) => session.user.notices.hear(text),
-            SourceAction::CloseStream(stream) => {
-                session.other.lines.stream_lost(stream, session.clock.now());
-                self.network.close(stream);
-            }
-            SourceAction::EntryEnded { id, end, root, bytes, change } => {
-                let kind = self.walked.kinds.remove(&id).unwrap_or(Kind::File);
-                let (names, rename) = (&self.storage.names, &self.walked.rename);
-                let path =
-                    || rename.as_ref().map_or_else(|| names.path_of(id), |name| name.as_bytes().to_vec());
-                let source = || names.origin_of(id);
-                let user = &mut session.user;
-                user.tally.count(user.watch, kind, &end, (root, change), bytes, path, source);
-            }
-            SourceAction::Finished(end) => return Some(end),
-        }
-        None
     }
 
     fn submit(&mut self, op: SourceOp) {

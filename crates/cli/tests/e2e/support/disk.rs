@@ -15,6 +15,9 @@ use super::{Room, procs};
 /// The smallest file system that all kinds allow, and twice what any test writes, bytes.
 const DISK_LEN: u64 = 512 << 20;
 
+/// What clones are known by.
+const CLONED: &str = "0c1c2c3c-4c5c-4c6c-8c7c-8c9cacbcccdc";
+
 /// Whoever was killed still holds the file system for a moment.
 const UNUSED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -25,6 +28,8 @@ pub enum Kind {
     Ext4,
     /// With inodes of 128 bytes, which keep times in whole seconds.
     Ext4Old,
+    /// All of this kind have one identity, as clones of a disk have.
+    Ext4Clone,
 }
 
 /// A mounted disk; gone on drop.
@@ -48,6 +53,7 @@ impl Disk {
             Kind::Xfs => run("mkfs.xfs", &["-q"], &image),
             Kind::Ext4 => run("mkfs.ext4", &["-q", "-F"], &image),
             Kind::Ext4Old => run("mkfs.ext4", &["-q", "-F", "-I", "128"], &image),
+            Kind::Ext4Clone => run("mkfs.ext4", &["-q", "-F", "-U", CLONED], &image),
         }
         let disk = Disk { at, image, kind, _backing };
         disk.mount();
@@ -86,7 +92,7 @@ impl Disk {
         let options = match self.kind {
             Kind::Xfs => "loop",
             // The usual 5 s would save on a slow machine what nobody synced.
-            Kind::Ext4 | Kind::Ext4Old => "loop,commit=300",
+            Kind::Ext4 | Kind::Ext4Old | Kind::Ext4Clone => "loop,commit=300",
         };
         let at = self.at.as_os_str().to_str().expect("made here, UTF-8");
         run("mount", &["-o", options, self.image.to_str().expect("made here, UTF-8")], Path::new(at));

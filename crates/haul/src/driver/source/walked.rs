@@ -32,8 +32,9 @@ pub(super) struct Walked {
     /// Of the entries that are no files.
     pub(super) kinds: HashMap<FileId, Kind>,
     pub(super) not_kept: [u64; NotKept::COUNT],
-    /// The first files of copies into the source, which are not copied, as a report shows them.
+    /// The first files of copies into the source, which are not copied, as a report shows them; and the first special files.
     left_out: Vec<String>,
+    special: Vec<String>,
 }
 
 impl Walked {
@@ -46,6 +47,7 @@ impl Walked {
             kinds: HashMap::new(),
             not_kept: [0; NotKept::COUNT],
             left_out: Vec::new(),
+            special: Vec::new(),
         }
     }
 
@@ -116,13 +118,16 @@ impl Walked {
                     machine.handle_trouble(&path, failure);
                 }
                 WalkItem::NotKept(not_kept) => {
-                    if not_kept.what == NotKeptWhat::Debris {
-                        self.leave_out(&not_kept.path);
-                    }
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
-                        NotKeptWhat::Debris => NotKept::OwnName,
-                        NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => NotKept::Special,
+                        NotKeptWhat::Debris => {
+                            leave_out(&mut self.left_out, &not_kept.path);
+                            NotKept::OwnName
+                        }
+                        NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => {
+                            leave_out(&mut self.special, &not_kept.path);
+                            NotKept::Special
+                        }
                     };
                     self.not_kept[which as usize] += 1;
                 }
@@ -134,19 +139,23 @@ impl Walked {
         }
     }
 
-    fn leave_out(&mut self, path: &[u8]) {
-        if self.left_out.len() < LEFT_OUT_SHOWN {
-            let path = String::from_utf8_lossy(path);
-            self.left_out.push(path.chars().take(LEFT_OUT_CHARS).collect());
-        }
-    }
-
-    /// Names them, for the summary.
+    /// Names what is not copied, for the summary.
     pub(super) fn left_out(&self) -> Option<(String, String)> {
-        let all = self.not_kept[NotKept::OwnName as usize];
-        let more = all.saturating_sub(self.left_out.len() as u64);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let names = self.left_out.join(", ");
-        (all > 0).then(|| (LEFT_OUT.to_owned(), format!("{names}{more} (files of copies into the source)")))
+        let named = |which: NotKept, names: &[String], what: &str| {
+            let all = self.not_kept[which as usize];
+            let more = all.saturating_sub(names.len() as u64);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            (all > 0).then(|| format!("{}{more} ({what})", names.join(", ")))
+        };
+        let ours = named(NotKept::OwnName, &self.left_out, "files of copies into the source");
+        let special = named(NotKept::Special, &self.special, "fifos, sockets, devices");
+        let all: Vec<String> = ours.into_iter().chain(special).collect();
+        (!all.is_empty()).then(|| (LEFT_OUT.to_owned(), all.join("; ")))
+    }
+}
+
+fn leave_out(names: &mut Vec<String>, path: &[u8]) {
+    if names.len() < LEFT_OUT_SHOWN {
+        names.push(String::from_utf8_lossy(path).chars().take(LEFT_OUT_CHARS).collect());
     }
 }
