@@ -47,7 +47,7 @@ struct Told {
 /// `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
     let place = state.unwrap_or(root);
-    let dir = std::fs::File::open(root).map_err(|e| format!("destination {}: {e}", root.display()))?;
+    let dir = Jail::open_root(root).map_err(|e| format!("destination {}: {e}", root.display()))?;
     let jobs = find_debris(place).map_err(|failure| failure.text.to_string())?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;
@@ -69,20 +69,20 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
         let bytes = theirs.iter().fold(0_u64, |bytes, temporary| bytes.saturating_add(temporary.size));
         let first = theirs.iter().map(|temporary| file_of(&temporary.path)).min();
         let strict = !haul_mutant::removed("clean-keeps-to-the-place-of-a-journal");
-        let belongs = match (&replayed.head, state) {
-            _ if other_format.is_some() => Belongs::OtherFormat(other_format.unwrap_or_default()),
+        let belongs = match (*other_format, &replayed.head, state) {
+            (Some(format), ..) => Belongs::OtherFormat(format),
             _ if claim.is_none() => Belongs::Odd,
-            (Some((_, of)), _) if !is_of(of, &dir) && (state.is_some() || strict) => Belongs::Elsewhere,
-            (_, None) => Belongs::Here,
-            (Some(_), _) if files > 0 => Belongs::Here,
+            (_, Some((_, of)), _) if !is_of(of, &dir) && (state.is_some() || strict) => Belongs::Elsewhere,
+            (_, _, None) => Belongs::Here,
+            (_, Some(_), _) if files > 0 => Belongs::Here,
             // It may have left nothing that a journal speaks of, here or on another file system.
-            (Some(_), _)
+            (_, Some(_), _)
                 if replayed.partials.is_empty()
                     && haul_mutant::removed("clean-knows-the-place-by-its-files") =>
             {
                 Belongs::Here
             }
-            (_, Some(_)) => Belongs::Unknown,
+            (_, _, Some(_)) => Belongs::Unknown,
         };
         if belongs == Belongs::Elsewhere && state.is_some() {
             continue;
@@ -231,6 +231,20 @@ mod tests {
                 bytes_read().zip(before).map(|(now, before)| now - before).expect("it was counted before");
             assert!(read < LONG / 16, "{head}: {read} bytes");
         }
+    }
+
+    /// Goal: a destination that is no directory is refused, and nobody waits for who might write into it.
+    /// Method: a FIFO; a thread that opens it would hang until this test's end.
+    #[test]
+    fn what_is_no_directory_is_refused() {
+        let top = tempfile::tempdir().expect("tempdir");
+        let fifo = top.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("mkfifo");
+        let (done, waits) = crossbeam_channel::bounded(1);
+        std::thread::spawn(move || done.send(run(&fifo, None, false).map(drop)));
+        let answer = waits.recv_timeout(Duration::from_secs(60)).expect("it waits for a writer");
+        assert!(answer.expect_err("no directory").contains("fifo: Not a directory"));
     }
 
     /// Goal: what an older or a newer haul left is not half removed: only that one knows which temporaries are its.
