@@ -31,19 +31,9 @@ fn file() -> EntryKind {
 }
 
 fn sink(shards: u16) -> Sink {
-    let policy = Policy {
-        durable: true,
-        force: false,
-        no_clobber: false,
-        update: false,
-        owner: false,
-        times: true,
-        verify: false,
-        trust: false,
-    };
     let config = SinkConfig {
         agreed: Agreed { shards, ..Agreed::plain(100) },
-        policy,
+        policy: Policy::PLAIN,
         memory: 1 << 24,
         wait: false,
         files_open_max: 100,

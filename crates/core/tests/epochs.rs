@@ -66,19 +66,9 @@ impl Bench {
             Record::Session { epoch: 1, tag: 1, boot: [1; 16], durable: true, lease: Holder::ALONE };
         let (journal, log, _, next_slot) = compact(&replayed, head, session);
         let resume = Resume { replayed, log, next_slot };
-        let policy = Policy {
-            durable: true,
-            force: false,
-            no_clobber: false,
-            update: false,
-            owner: false,
-            times: true,
-            verify: false,
-            trust: false,
-        };
         let config = SinkConfig {
             agreed: Agreed::plain(100_000),
-            policy,
+            policy: Policy::PLAIN,
             memory: 1 << 30,
             wait: false,
             files_open_max,

@@ -124,21 +124,11 @@ fn streams_are_parked_and_unparked() {
 /// Method: an END with an open directory, to a sink that works and to one that stops already.
 #[test]
 fn a_sink_that_stops_finds_no_other_reason() {
-    let wishes = Wishes {
-        durable: true,
-        force: false,
-        no_clobber: false,
-        update: false,
-        owner: false,
-        times: true,
-        verify: false,
-        trust: false,
-    };
     let aborts = |stops: bool| {
         let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
         let config = SinkConfig {
             agreed: Agreed::plain(100),
-            policy: wishes,
+            policy: Wishes::PLAIN,
             memory: 1 << 24,
             wait: false,
             files_open_max: 100,

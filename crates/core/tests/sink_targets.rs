@@ -135,16 +135,7 @@ fn entry(id: u64, object: u64, size: u64) -> DataEntry {
 fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
     SinkConfig {
         agreed: Agreed { holes: true, layouts: true, ..Agreed::plain(10_000) },
-        policy: Policy {
-            durable: true,
-            force: false,
-            no_clobber: false,
-            update: false,
-            owner: false,
-            times: true,
-            verify: false,
-            trust: false,
-        },
+        policy: Policy::PLAIN,
         memory,
         wait: false,
         files_open_max: 1_000,

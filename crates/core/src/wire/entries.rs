@@ -3,14 +3,14 @@
 //! Invariant: what [`announced_len`] says is what an entry takes; what is decoded is legal on its own, whatever was agreed on.
 
 use super::codec::{Reader, Writer};
-use super::decode::{read_object_size, read_time, read_version};
-use super::encode::{LIST_LEN_MAX, write_time};
+use super::decode::{read_meta, read_object_size, read_time, read_version};
+use super::encode::{LIST_LEN_MAX, write_meta, write_time};
 use super::frame::{FILE_LEN_MAX, object_size_is_legal};
 use super::negotiate::extra;
 use super::{Announced, METADATA_PIECE_LEN_MAX, MetadataPiece, WireError};
 use crate::entry::{
     EntryKind, Extras, FileRange, Fingerprint, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX,
-    Meta, NAME_LEN_MAX, Namespace, VERSION_LEN_MAX,
+    NAME_LEN_MAX, Namespace, VERSION_LEN_MAX,
 };
 use crate::ids::{DirId, FileId};
 
@@ -55,10 +55,7 @@ pub(super) fn write_announced(w: &mut Writer<'_>, entry: &Announced) {
     w.u64(entry.id.0);
     w.u32(entry.generation.0);
     w.u64(entry.parent.0);
-    w.u32(entry.meta.mode & 0o7777);
-    w.u32(entry.meta.uid);
-    w.u32(entry.meta.gid);
-    write_time(w, entry.meta.mtime);
+    write_meta(w, &entry.meta);
     w.u8(match &entry.kind {
         EntryKind::Dir { .. } => 1,
         EntryKind::File { .. } => 2,
@@ -122,12 +119,7 @@ pub(super) fn read_announced(r: &mut Reader<'_>) -> Result<Announced, WireError>
         return Err(WireError::BadValue { what: "id of an announced entry", value: 0 });
     }
     let parent = DirId(r.u64("parent of an entry")?);
-    let mode = r.u32("mode")?;
-    if mode & !0o7777 != 0 {
-        return Err(WireError::BadValue { what: "mode", value: mode.into() });
-    }
-    let (uid, gid) = (r.u32("uid")?, r.u32("gid")?);
-    let meta = Meta { mode, uid, gid, mtime: read_time(r, "mtime")? };
+    let meta = read_meta(r)?;
     let tag = r.u8("kind of an entry")?;
     let name = r.name("name of an entry")?;
     let mut kind = match tag {

@@ -316,6 +316,20 @@ pub struct Policy {
     pub trust: bool,
 }
 
+impl Policy {
+    /// Of a copy without options.
+    pub const PLAIN: Policy = Policy {
+        durable: true,
+        force: false,
+        no_clobber: false,
+        update: false,
+        owner: false,
+        times: true,
+        verify: false,
+        trust: false,
+    };
+}
+
 /// Choices that an end tells of at most.
 pub const CHOICES_MAX: usize = 64;
 

@@ -108,16 +108,7 @@ impl World {
         self.journal.bytes = Some(bytes);
         self.journal.broken = false;
         let wait = resumed || !self.disk.dir(None).live.is_empty();
-        let policy = Policy {
-            durable: self.durable,
-            force: false,
-            no_clobber: false,
-            update: false,
-            owner: false,
-            times: true,
-            verify: false,
-            trust: false,
-        };
+        let policy = Policy { durable: self.durable, ..Policy::PLAIN };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
         let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
         let targets =

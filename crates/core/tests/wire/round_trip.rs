@@ -168,16 +168,7 @@ fn split_messages_fit_and_lose_nothing() {
     let healths = vec![target_health(r); ITEMS_MAX + 1];
     let parts = Message::TargetHealth(healths).split();
     assert_eq!(parts.iter().map(|p| encode(p).1.len().min(1)).sum::<usize>(), 2);
-    let policy = Policy {
-        durable: true,
-        force: false,
-        no_clobber: false,
-        update: false,
-        owner: false,
-        times: true,
-        verify: false,
-        trust: false,
-    };
+    let policy = Policy::PLAIN;
     for count in [0, 1, ROOTS_PART_MAX, ROOTS_PART_MAX + 1, 2 * ROOTS_PART_MAX, ROOTS_MAX] {
         let root = |i: usize| {
             let name: Vec<u8> = format!("{i:0255}").into_bytes();
@@ -250,16 +241,7 @@ fn encoders_refuse_what_decoders_would() {
     assert!(!panics(move || drop(encode(&durable(vec![extent; ITEMS_MAX])))));
     let names =
         vec![SourceRoot::Named { name: Name::new(&[b'n'; 255]).expect("legal"), is_dir: false }; ITEMS_MAX];
-    let policy = Policy {
-        durable: true,
-        force: false,
-        no_clobber: false,
-        update: false,
-        owner: false,
-        times: true,
-        verify: false,
-        trust: false,
-    };
+    let policy = Policy::PLAIN;
     assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
     assert!(panics(move || drop(encode(&durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);

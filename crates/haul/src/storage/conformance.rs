@@ -43,17 +43,6 @@ const META: Meta =
 const OBJECT: usize = 64 * 1024;
 /// Everything is answered long before this.
 const PATIENCE: Duration = Duration::from_secs(60);
-const POLICY: Policy = Policy {
-    durable: true,
-    force: false,
-    no_clobber: false,
-    update: false,
-    owner: false,
-    times: true,
-    verify: false,
-    trust: false,
-};
-
 fn name(text: &[u8]) -> Name {
     Name::new(text).expect("a legal name")
 }
@@ -120,7 +109,7 @@ impl Sink {
     fn try_begin(&self) -> Result<Run, Failure> {
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: META }],
-            policy: POLICY,
+            policy: Policy::PLAIN,
             lease: Holder::ALONE,
             what: "a test",
         };
@@ -129,7 +118,7 @@ impl Sink {
         let (post, posted) = unbounded();
         let engine = job.start(Writing {
             agreed: Agreed::plain(1000),
-            policy: POLICY,
+            policy: Policy::PLAIN,
             writers: 2,
             storage: StorageOptions::default(),
             layout: LayoutChoice::Auto,

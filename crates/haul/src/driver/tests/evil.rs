@@ -304,16 +304,7 @@ pub(super) fn target_health(class: u16) -> TargetHealth {
 }
 
 pub(super) fn policy() -> Policy {
-    Policy {
-        durable: false,
-        force: false,
-        no_clobber: false,
-        update: false,
-        owner: false,
-        times: true,
-        verify: false,
-        trust: false,
-    }
+    Policy { durable: false, ..Policy::PLAIN }
 }
 
 pub(super) fn all() -> SourceRoot {
