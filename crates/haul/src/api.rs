@@ -95,11 +95,12 @@ pub enum Event {
 }
 
 /// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
-/// the source, and what a dry run could not look at.
+/// the source (files of copies into it, and special files), and what a dry run could not look at.
 pub const DEBRIS: &str = "debris";
 /// The destination is of this file system, which keeps files in memory alone.
 pub const IN_MEMORY: &str = "destination in memory";
 pub const LEFT_OUT: &str = "left out";
+pub const SKIPPED: &str = "skipped";
 pub const UNSEEN: &str = "not looked at";
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

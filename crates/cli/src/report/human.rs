@@ -6,7 +6,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use haul::api::{
-    DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SlowTarget, Stage, Status, Summary, UNSEEN,
+    DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SKIPPED, SlowTarget, Stage, Status, Summary,
+    UNSEEN,
 };
 use haul::job::{Digest, Durability, Verify};
 
@@ -141,7 +142,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     if manner.dry_run {
         not_kept(&mut out, s);
         for (name, value) in s.chosen.iter().filter(|(name, _)| name == UNSEEN) {
-            let _ = writeln!(out, "  {name}: {}", escape::text(value));
+            let _ = writeln!(out, "  {name}: {}", one_line(value));
         }
         return out;
     }
@@ -196,15 +197,15 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         let lines = plural(ending.dropped, "line was", "lines were");
         let _ = writeln!(out, "  {lines} not shown: the reader was too slow");
     }
-    let always = |name: &str| [DEBRIS, LEFT_OUT, OTHERS_DIRS].contains(&name);
+    let always = |name: &str| [DEBRIS, LEFT_OUT, SKIPPED, OTHERS_DIRS].contains(&name);
     for (name, value) in s.chosen.iter().filter(|(name, _)| always(name)) {
         // What can be resumed is no rubbish.
         let name = if name == DEBRIS { "left here" } else { name };
-        let _ = writeln!(out, "  {name}: {}", escape::text(value));
+        let _ = writeln!(out, "  {name}: {}", one_line(value));
     }
     if manner.verbose > 0 {
         for (name, value) in s.chosen.iter().filter(|(name, _)| !always(name)) {
-            let _ = writeln!(out, "  chosen: {} = {}", escape::text(name), escape::text(value));
+            let _ = writeln!(out, "  chosen: {} = {}", one_line(name), one_line(value));
         }
     }
     out
@@ -450,6 +451,11 @@ fn slow_targets(out: &mut String, s: &Summary) {
         1 => *out += "  and so was one other storage target\n",
         n => drop(writeln!(out, "  and so were {} other storage targets", count(n))),
     }
+}
+
+/// What either end says of itself, in a line of the summary: it ends where we end it, or a far end could write lines of ours.
+fn one_line(text: &str) -> String {
+    escape::text(text).replace('\n', "\\n")
 }
 
 fn not_kept(out: &mut String, s: &Summary) {

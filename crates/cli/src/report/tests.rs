@@ -385,6 +385,12 @@ fn people_see_what_they_asked_for() {
     let (_, err) = told(&Settings { manner, ..plain.clone() }, &ending(Status::Complete));
     assert!(err.contains("\nsame\\x80 (unchanged)\nleft (skipped)\n"));
 
+    // What a far end says of itself, or a name in it, makes no line of its own.
+    let mut forged = ending(Status::Partial);
+    forged.summary.chosen = vec![("skipped".into(), "pipe\ncomplete: copied 9 files".into())];
+    let (_, err) = told(&plain, &forged);
+    assert!(err.contains("  skipped: pipe\\ncomplete: copied 9 files\n"), "{err}");
+
     let (_, err) = told(&Settings { quiet: true, ..plain.clone() }, &ending(Status::Complete));
     assert!(err.lines().all(|line| line.starts_with("haul: ")), "-q: only errors: {err}");
     let (_, err) = told(&plain, &ending(Status::Interrupted));

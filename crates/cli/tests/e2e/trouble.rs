@@ -315,12 +315,16 @@ fn special_files_are_skipped() {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         room.file("data/f", "f");
-        assert!(Command::new("mkfifo").arg(data.join("pipe")).status().expect("run mkfifo").success());
+        for name in ["pipe", "odd\nname"] {
+            assert!(Command::new("mkfifo").arg(data.join(name)).status().expect("run mkfifo").success());
+        }
         let ended = way.cp(&["-r"], &[contents(&data)], &sink).run().sane();
         assert!(matches!(ended.status.code(), Some(0 | 3)), "{}", ended.describe());
         assert_eq!(read(sink.join("f")), b"f");
         assert!(!sink.join("pipe").exists());
-        assert!(ended.describe().contains("pipe (fifos, sockets, devices)"), "{}", ended.describe());
+        let told = ended.describe();
+        assert!(told.contains("skipped: ") && told.contains("odd\\nname"), "{told}");
+        assert!(told.contains("pipe") && told.contains("(fifos, sockets, devices)"), "{told}");
     }
 }
 

@@ -13,8 +13,9 @@ use haul_core::wire::NotKept;
 
 use super::Session;
 use super::start::Storage;
-use crate::api::LEFT_OUT;
+use crate::api::{LEFT_OUT, SKIPPED};
 use crate::driver::Kind;
+use crate::escape;
 use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
 
 /// Names of files that were left out, in a report, and the longest.
@@ -140,22 +141,22 @@ impl Walked {
     }
 
     /// Names what is not copied, for the summary.
-    pub(super) fn left_out(&self) -> Option<(String, String)> {
-        let named = |which: NotKept, names: &[String], what: &str| {
+    pub(super) fn left_out(&self) -> impl Iterator<Item = (String, String)> {
+        let named = |name: &str, which: NotKept, names: &[String], what: &str| {
             let all = self.not_kept[which as usize];
             let more = all.saturating_sub(names.len() as u64);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            (all > 0).then(|| format!("{}{more} ({what})", names.join(", ")))
+            (all > 0).then(|| (name.to_owned(), format!("{}{more} ({what})", names.join(", "))))
         };
-        let ours = named(NotKept::OwnName, &self.left_out, "files of copies into the source");
-        let special = named(NotKept::Special, &self.special, "fifos, sockets, devices");
-        let all: Vec<String> = ours.into_iter().chain(special).collect();
-        (!all.is_empty()).then(|| (LEFT_OUT.to_owned(), all.join("; ")))
+        // Apart from each other, for each is cut to what a text may be on its way.
+        let ours = named(LEFT_OUT, NotKept::OwnName, &self.left_out, "files of copies into the source");
+        ours.into_iter().chain(named(SKIPPED, NotKept::Special, &self.special, "fifos, sockets, devices"))
     }
 }
 
 fn leave_out(names: &mut Vec<String>, path: &[u8]) {
     if names.len() < LEFT_OUT_SHOWN {
-        names.push(String::from_utf8_lossy(path).chars().take(LEFT_OUT_CHARS).collect());
+        // A line of names must not be told where it ends by one of them.
+        names.push(escape::name(path).chars().take(LEFT_OUT_CHARS).collect());
     }
 }
