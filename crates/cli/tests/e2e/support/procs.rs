@@ -21,7 +21,7 @@ pub fn marked(mark: &str) -> Vec<Pid> {
     })
 }
 
-/// The ssh clients that carry `MARK=mark`.
+/// The ssh clients that carry `MARK=mark`, the oldest first.
 pub fn marked_ssh(mark: &str) -> Vec<Pid> {
     of_mark(mark, |name| name == "ssh")
 }
@@ -32,14 +32,25 @@ fn of_mark(mark: &str, wanted: impl Fn(&str) -> bool) -> Vec<Pid> {
         return Vec::new();
     };
     let pids = dir.filter_map(|process| process.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        environment.split(|byte| *byte == 0).any(|variable| variable == entry) && wanted(&name)
-    })
-    .filter_map(Pid::from_raw)
-    .collect()
+    let mut found: Vec<Pid> = pids
+        .filter(|pid| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            environment.split(|byte| *byte == 0).any(|variable| variable == entry) && wanted(&name)
+        })
+        .filter_map(Pid::from_raw)
+        .collect();
+    found.sort_by_key(|pid| (began(*pid), pid.as_raw_nonzero()));
+    found
+}
+
+/// When a process began, in ticks since the machine did (`man proc_pid_stat`, field 22). Its number says nothing about that:
+/// numbers begin again at 1.
+fn began(pid: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name, field 2, may hold anything, also spaces and parentheses.
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Sends a signal to each; one that has ended meanwhile is none of our business.
