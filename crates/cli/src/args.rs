@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use haul::api::SSH_CHANNELS_MAX;
-use haul::job::{LayoutChoice, Policy};
+use haul::job::{LayoutChoice, Policy, Range};
 use haul::size::parse_size;
 
 pub mod ctl;
@@ -18,6 +18,7 @@ pub mod network;
 pub mod path;
 pub mod probe;
 pub mod protect;
+mod range;
 mod rate;
 pub mod rsync;
 pub mod storage;
@@ -141,6 +142,27 @@ pub struct Cp {
     /// Default: a file that differs is replaced, whatever its age, so that the copy equals the source.
     #[arg(short, long)]
     pub update: bool,
+
+    /// Copy this part of one source file: LEN bytes from OFFSET on, as 1GiB:64MiB; OFFSET: goes to its end
+    ///
+    /// DST becomes a file of just these bytes, whole or not at all, unless --to says where in it they go. Default: all of each source.
+    #[arg(long, value_name = "OFFSET:LEN", value_parser = range::parse_range)]
+    pub range: Option<Range>,
+
+    /// Write the part at this offset of DST, and leave what else that holds as it is
+    ///
+    /// Needs --range, and writes in place (see --in-place). A DST that is missing is made. Its times and mode stay its own. Default: the
+    /// part is all of DST.
+    #[arg(long, value_name = "OFFSET", value_parser = range::parse_offset, requires = "range")]
+    pub to: Option<u64>,
+
+    /// Write into the files that stand at the destination, without a second copy and a rename
+    ///
+    /// For destinations that have no room for two versions of a file, or whose snapshots keep both. Gives up that a file is whole or not
+    /// at all: one that is interrupted is partly new, until the same command has completed it. Default: a new file takes the name when
+    /// it is whole.
+    #[arg(long, visible_alias = "inplace", conflicts_with_all = ["no_clobber", "update"])]
+    pub in_place: bool,
 
     /// What becomes of a file that changes while it is copied
     ///

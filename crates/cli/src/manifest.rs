@@ -4,6 +4,8 @@
 //! cannot check. Both are written beside themselves and renamed by [`Manifest::finish`]: a FILE that is
 //! there is a whole one. Dropped without that, the temporaries are removed.
 //! Invariant: a FILE.json that is no list of ours is neither replaced nor removed.
+//! A part of a file (`--range`) is in FILE.json with the part that it is of which source, and in FILE too where it is all of its file,
+//! for only then b3sum can check it.
 //! A FILE that is no plain file (a pipe, `/dev/stdout`) gets its lines as they come, and has no FILE.json.
 
 use std::ffi::OsString;
@@ -21,12 +23,25 @@ const JSON_LINE_MAX: u64 = 4 * 1024 * 1024;
 
 /// A manifest being written.
 pub struct Manifest {
-    plain: Part,
+    plain: List,
     /// Made when the first name needs it.
-    json: Option<Part>,
+    json: Option<List>,
     /// `None`: FILE is a stream, and nothing lies beside it.
     beside: Option<Spot>,
+    /// Of which part of what the only file consists.
+    part: Option<Part>,
     counts: Counts,
+}
+
+/// A part of a source, and where it went.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub source: Vec<u8>,
+    pub offset: u64,
+    /// `None`: to the source's end.
+    pub len: Option<u64>,
+    /// Where it lies in a file that holds more.
+    pub to: Option<u64>,
 }
 
 /// How many names went where.
@@ -38,7 +53,7 @@ pub struct Counts {
     pub left_out: u64,
 }
 
-struct Part {
+struct List {
     /// `None`: a stream.
     temporary: Option<Temporary>,
     out: BufWriter<File>,
@@ -49,6 +64,17 @@ struct Line<'a> {
     #[serde(flatten)]
     path: PathFields,
     blake3: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<PartFields>,
+}
+
+/// What a line says of a part.
+#[derive(serde::Serialize)]
+struct PartFields {
+    source: PathFields,
+    offset: u64,
+    length: Option<u64>,
+    to: Option<u64>,
 }
 
 /// A line of a FILE.json, and of nothing else.
@@ -60,6 +86,8 @@ struct Known {
     #[serde(rename = "path_b64")]
     _path_b64: Option<String>,
     blake3: String,
+    #[serde(rename = "part")]
+    _part: Option<serde_json::Value>,
 }
 
 /// The name of FILE.json.
@@ -132,15 +160,30 @@ impl Manifest {
             Place::File(_) => Some(beside(&json_beside(path))?.0),
             Place::Stream(_) => None,
         };
-        Ok(Manifest { plain: Part::create(&place)?, json: None, beside, counts: Counts::default() })
+        Ok(Manifest {
+            plain: List::create(&place)?,
+            json: None,
+            beside,
+            part: None,
+            counts: Counts::default(),
+        })
+    }
+
+    /// What is added consists of this part.
+    pub fn of_part(self, part: Option<Part>) -> Manifest {
+        Manifest { part, ..self }
     }
 
     /// Adds a file.
     pub fn add(&mut self, path: &[u8], root: &[u8; 32]) -> io::Result<()> {
         let hex = HEXLOWER.encode(root);
-        if let Some(line) = line(path, &hex) {
+        let is_all = self.part.as_ref().is_none_or(|part| part.to.is_none());
+        if let Some(line) = line(path, &hex).filter(|_| is_all) {
             self.counts.plain += 1;
-            return self.plain.out.write_all(line.as_bytes());
+            self.plain.out.write_all(line.as_bytes())?;
+            if self.part.is_none() || self.beside.is_none() {
+                return Ok(());
+            }
         }
         let Some(beside) = &self.beside else {
             self.counts.left_out += 1;
@@ -148,11 +191,18 @@ impl Manifest {
         };
         let part = match &mut self.json {
             Some(part) => part,
-            none => none.insert(Part::create(&Place::File(beside.clone()))?),
+            none => none.insert(List::create(&Place::File(beside.clone()))?),
         };
-        self.counts.json += 1;
-        serde_json::to_writer(&mut part.out, &Line { path: PathFields::new(path), blake3: &hex })?;
-        part.out.write_all(b"\n")
+        self.counts.json += u64::from(self.part.is_none());
+        let of = self.part.as_ref().map(|part| PartFields {
+            source: PathFields::new(&part.source),
+            offset: part.offset,
+            length: part.len,
+            to: part.to,
+        });
+        let json = &mut part.out;
+        serde_json::to_writer(&mut *json, &Line { path: PathFields::new(path), blake3: &hex, part: of })?;
+        json.write_all(b"\n")
     }
 
     /// Puts both lists under their names. A FILE.json of an earlier run that this one does not need is removed,
@@ -196,10 +246,10 @@ impl Manifest {
     }
 }
 
-impl Part {
-    fn create(place: &Place) -> io::Result<Part> {
+impl List {
+    fn create(place: &Place) -> io::Result<List> {
         let (file, temporary) = output::begin(place)?;
-        Ok(Part { temporary, out: BufWriter::new(file) })
+        Ok(List { temporary, out: BufWriter::new(file) })
     }
 
     fn finish(mut self) -> io::Result<()> {

@@ -19,6 +19,7 @@ use haul::job::Role;
 
 use crate::command::FAILED;
 use crate::live::Block;
+use crate::manifest::Part;
 use crate::progress::Tracker;
 use crate::table;
 
@@ -63,6 +64,8 @@ pub struct Settings {
     /// The table of storage targets stands below that line.
     pub watch: bool,
     pub manifest: Option<PathBuf>,
+    /// What the manifest says of the only file, if that is a part.
+    pub part: Option<Part>,
     pub failures: Option<PathBuf>,
 }
 

@@ -147,20 +147,42 @@ pub struct FileRange {
     pub source: u64,
     pub sink: u64,
     pub len: u64,
-    /// It is a file of its own, with its own tree of digests, and may go to any offset. Else it lies in the tree of the whole
-    /// file, at the same offset of both ends.
+    /// It is a file of its own, with its own tree of digests, and may go to any offset: the size that it is announced with is
+    /// its length. Else it lies in the tree of the whole file, at the same offset of both ends.
     pub partial: bool,
+}
+
+/// A part of one file that the user asked for: a file of its own at the destination, or a part of one there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins at the source; `None`: it goes on to the file's end.
+    pub source: u64,
+    pub len: Option<u64>,
+    /// Where it goes in a file that holds more; `None`: it is all of the file.
+    pub sink: Option<u64>,
+}
+
+impl Part {
+    /// The range of so many bytes that this is.
+    pub fn of_len(&self, len: u64) -> FileRange {
+        FileRange { source: self.source, sink: self.sink.unwrap_or(0), len, partial: true }
+    }
+
+    /// Whether a range that is told is this one.
+    pub fn is(&self, told: &FileRange) -> bool {
+        *told == self.of_len(self.len.unwrap_or(told.len))
+    }
 }
 
 /// A shard range begins at a multiple of this too: writers that share a page overwrite each other's.
 pub const SHARD_RANGE_GRAIN: u64 = 1024 * 1024;
 
 impl FileRange {
-    /// Whether a file of this size, cut into objects of this size, has such a range.
+    /// Whether an entry that is announced with this size, cut into objects of this size, has such a range.
     pub fn fits(&self, size: u64, object_size: u32) -> bool {
         let end_of = |offset: u64| offset.checked_add(self.len).filter(|end| *end <= FILE_LEN_MAX);
         let (Some(end), Some(_)) = (end_of(self.source), end_of(self.sink)) else { return false };
-        let within = self.len > 0 && end <= size;
+        let within = self.len > 0 && if self.partial { self.len == size } else { end <= size };
         let grain = SHARD_RANGE_GRAIN.max(object_size.into());
         let on_grain = |offset: u64| offset.is_multiple_of(grain);
         let of_whole = self.source == self.sink && on_grain(self.source) && (on_grain(end) || end == size);

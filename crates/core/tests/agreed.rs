@@ -1,6 +1,6 @@
 //! What a session was not to have ends it with words, whichever end says it, and does nothing before.
 
-use haul_core::entry::{EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Version};
+use haul_core::entry::{EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Part, Version};
 use haul_core::ids::{DirId, FileId, Generation, Holder, Time};
 use haul_core::journal::{Log, Replayed};
 use haul_core::schedule::Policy as Order;
@@ -31,7 +31,12 @@ fn file() -> EntryKind {
 }
 
 fn sink(shards: u16) -> Sink {
+    sink_of(shards, None)
+}
+
+fn sink_of(shards: u16, part: Option<Part>) -> Sink {
     let config = SinkConfig {
+        part,
         agreed: Agreed { shards, ..Agreed::plain(100) },
         policy: Policy::PLAIN,
         memory: 1 << 24,
@@ -85,6 +90,37 @@ fn end_of(source: &mut Source, message: Message) -> Option<String> {
         SourceAction::Finished(end) => panic!("{end:?}"),
         _ => None,
     })
+}
+
+/// Goal: a session of a part takes that part of one file, and nothing else: another range of it, a whole file or another kind of entry
+/// ends it.
+/// Method: one announcement of each to a sink of its own that was asked for bytes 5 to 9, or from byte 5 on, to byte 7.
+#[test]
+fn a_part_is_the_one_that_was_asked_for() {
+    let told = |source, sink, len| Some(FileRange { source, sink, len, partial: true });
+    let with =
+        |kind, range| Announced { extras: Extras { range, metadata: false }, ..entry(FileId(2), kind) };
+    let sized = |size| {
+        let EntryKind::File { fingerprint, object_size, .. } = file() else { panic!("a file") };
+        let fingerprint = Fingerprint { size, ..fingerprint };
+        EntryKind::File { fingerprint, object_size, sparse: false, striped: false }
+    };
+    let asked = Part { source: 5, len: Some(4), sink: Some(7) };
+    let open = Part { len: None, ..asked };
+    let cases = [
+        (asked, with(sized(4), told(5, 7, 4)), true),
+        (open, with(sized(9), told(5, 7, 9)), true),
+        (asked, with(sized(3), told(5, 7, 3)), false),
+        (asked, with(sized(4), told(6, 7, 4)), false),
+        (asked, with(sized(4), told(5, 0, 4)), false),
+        (asked, with(sized(4), None), false),
+        (asked, with(EntryKind::Dir { version: Version::NONE }, None), false),
+        (asked, with(EntryKind::Symlink { target: b"t"[..].into() }, None), false),
+    ];
+    for (part, entry, fits) in cases {
+        let told = refusal_of(&mut sink_of(1, Some(part)), Message::Announce(vec![entry.clone()]));
+        assert_eq!(told.is_none(), fits, "{entry:?}: {told:?}");
+    }
 }
 
 /// Goal: an entry of a kind that nobody agreed on, and metadata in pieces, end the session at the sink, with a sentence that says

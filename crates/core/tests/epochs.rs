@@ -67,6 +67,7 @@ impl Bench {
         let (journal, log, _, next_slot) = compact(&replayed, head, session);
         let resume = Resume { replayed, log, next_slot };
         let config = SinkConfig {
+            part: None,
             agreed: Agreed::plain(100_000),
             policy: Policy::PLAIN,
             memory: 1 << 30,

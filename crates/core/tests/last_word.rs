@@ -127,6 +127,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
     let aborts = |stops: bool| {
         let resume = Resume { replayed: Replayed::default(), log: Log::start(&mut Vec::new()), next_slot: 0 };
         let config = SinkConfig {
+            part: None,
             agreed: Agreed::plain(100),
             policy: Wishes::PLAIN,
             memory: 1 << 24,

@@ -134,6 +134,7 @@ fn entry(id: u64, object: u64, size: u64) -> DataEntry {
 
 fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
     SinkConfig {
+        part: None,
         agreed: Agreed { holes: true, layouts: true, ..Agreed::plain(10_000) },
         policy: Policy::PLAIN,
         memory,

@@ -229,6 +229,8 @@ pub struct Summary {
     pub path: String,
     /// What was asked for; `None`: the destination keeps nothing (`null://`).
     pub durability: Option<Durability>,
+    /// Files were written into those that stood at the destination.
+    pub in_place: bool,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
     /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
@@ -308,6 +310,7 @@ impl Default for Summary {
             held: Held::default(),
             path: String::new(),
             durability: Some(Durability::Disk),
+            in_place: false,
             stages: [StageTime::default(); 5],
             processors: [None; 2],
             own_shares: [None; 2],

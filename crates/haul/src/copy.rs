@@ -410,7 +410,12 @@ fn adopt_passport(request: &mut AgentRequest, home: Option<&Path>) {
 
 /// What this end's hello says of it.
 fn protection(options: &Options, protect: &str) -> Protection {
-    Protection { digest: options.digest.kind(), auth_only: protect == bootstrap::INTEGRITY }
+    Protection {
+        digest: options.digest.kind(),
+        auth_only: protect == bootstrap::INTEGRITY,
+        parts: options.range.is_some(),
+        in_place: options.is_in_place(),
+    }
 }
 
 fn memory_links(options: &Options) -> (Links, Links) {
@@ -451,10 +456,10 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
     else {
         return Ok(());
     };
-    let recursive = options.recursive || options.archive;
+    let recursive = options.recursive || options.archive || options.range.is_some();
     let refused = |e: SourceError| Refused { usage: e.is_usage(), text: e.to_string() };
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
-    same::refuse_itself(&specs, destination)?;
+    same::refuse_itself(&specs, destination, options.is_in_place())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
     let dir = loop {
         // Never opened for reading: a FIFO would wait for its other end for ever.

@@ -75,6 +75,9 @@ pub(crate) struct Protection {
     pub(crate) digest: DigestKind,
     /// Data frames are authenticated and not encrypted.
     pub(crate) auth_only: bool,
+    /// A part of a file comes, and none as a whole; files are written in place. Both ends have to know.
+    pub(crate) parts: bool,
+    pub(crate) in_place: bool,
 }
 
 /// Who watches this end: the near end has an observer, an agent has none.

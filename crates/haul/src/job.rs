@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
+use haul_core::entry::Part;
 pub use haul_core::io::IoPolicy;
 use haul_core::io::OrderPolicy;
 pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
+use haul_core::wire::FILE_LEN_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::place::Place;
@@ -225,6 +227,14 @@ pub struct Start {
     pub why: String,
 }
 
+/// A part of one source file, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    pub offset: u64,
+    /// `None`: to the file's end.
+    pub len: Option<u64>,
+}
+
 /// How new files come to lie on the destination's storage targets. No choice names a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -299,6 +309,12 @@ pub struct Options {
     pub schedule: Policy,
     /// How new files come to lie on the destination's storage targets.
     pub layout: LayoutChoice,
+    /// These bytes of one source file, instead of sources as a whole.
+    pub range: Option<Range>,
+    /// Where they go in the destination's file, which keeps what else it holds; `None`: they are all of it.
+    pub to: Option<u64>,
+    /// Files are written into those that stand there, without a temporary. So is what goes `to` an offset.
+    pub in_place: bool,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
     pub sink_storage: StorageOptions,
@@ -337,6 +353,9 @@ impl Default for Options {
             schedule: Policy::Adaptive,
             // Who set the destination up knows more than who copies.
             layout: LayoutChoice::Auto,
+            range: None,
+            to: None,
+            in_place: false,
             source_storage: StorageOptions::default(),
             sink_storage: StorageOptions::default(),
         }
@@ -344,6 +363,16 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The part of a file that comes.
+    pub fn part(&self) -> Option<Part> {
+        self.range.map(|Range { offset, len }| Part { source: offset, len, sink: self.to })
+    }
+
+    /// Nothing that is written gets another name.
+    pub fn is_in_place(&self) -> bool {
+        self.in_place || self.to.is_some()
+    }
+
     /// Choices that exclude each other.
     ///
     /// # Errors
@@ -354,6 +383,8 @@ impl Options {
                 "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
             );
         }
+        self.check_range()?;
+        self.check_in_place()?;
         if self.resume == Resume::Trust && self.manifest && !haul_mutant::removed("trust-makes-no-manifest") {
             return Err(
                 "a manifest holds hashes of what was read, and --resume=trust leaves parts of files unread; \
@@ -366,6 +397,41 @@ impl Options {
         {
             return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \
                         use --digest=blake3 with it, or --protect=tls");
+        }
+        Ok(())
+    }
+
+    fn check_range(&self) -> Result<(), &'static str> {
+        let Some(Range { offset, len }) = self.range else {
+            return match self.to {
+                Some(_) => {
+                    Err("--to says where in the destination's file a part goes; say which part with --range")
+                }
+                None => Ok(()),
+            };
+        };
+        let ends = |from: u64| from.checked_add(len.unwrap_or(0)).is_some_and(|end| end <= FILE_LEN_MAX);
+        if len == Some(0) {
+            return Err("--range has a length of 0 bytes: there is nothing to copy");
+        }
+        if !ends(offset) || !ends(self.to.unwrap_or(0)) {
+            return Err("--range or --to goes beyond what the longest file can have");
+        }
+        Ok(())
+    }
+
+    fn check_in_place(&self) -> Result<(), &'static str> {
+        if self.is_in_place() && (self.no_clobber || self.update) {
+            return Err(
+                "--in-place (and --to) leaves a file that is partly new where it is interrupted, which --no-clobber and \
+                        --update would take for one to leave alone; leave one of them out",
+            );
+        }
+        if self.is_in_place() && self.resume == Resume::Trust {
+            return Err(
+                "--in-place (and --to) goes on with a file that anybody could change meanwhile, so that what is there is read \
+                        before it counts; leave --resume=trust out",
+            );
         }
         Ok(())
     }

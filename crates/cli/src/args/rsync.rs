@@ -85,10 +85,6 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (&["-x", "--one-file-system"], "haul has none yet: what is mounted below a source is copied too"),
     (
-        &["--inplace"],
-        "haul has none, on purpose: a file appears at the destination whole or not at all; leave it out",
-    ),
-    (
         &["--size-only", "--ignore-times", "-I"],
         "haul has none yet: files of the same size and time count as unchanged; --force copies those too",
     ),
@@ -435,7 +431,7 @@ mod tests {
     /// that haul has.
     #[test]
     fn words_of_rsync_get_a_hint() {
-        let asked = "-z -P -S -W -c -b -R -K -O --partial --inplace --append --size-only --ignore-existing --link-dest=x \
+        let asked = "-z -P -S -W -c -b -R -K -O --partial --append --size-only --ignore-existing --link-dest=x \
                      --remove-source-files --delete --exclude=x --info=progress2 --stats";
         for word in asked.split_whitespace() {
             let error = parse(&["-r", word, "a", "b"]).expect_err(word);

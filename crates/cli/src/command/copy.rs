@@ -13,6 +13,7 @@ use haul::job;
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
 use crate::args::{Changed, Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
+use crate::manifest::Part;
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings, lists};
 use crate::signals;
@@ -30,6 +31,12 @@ pub fn run(args: &Cp) -> i32 {
         Err(error) => return complain(&error, USAGE),
     };
     let mut settings = settings(args, &surroundings);
+    settings.part = request.options.range.zip(request.sources.first()).map(|(range, source)| Part {
+        source: source.shown(),
+        offset: range.offset,
+        len: range.len,
+        to: request.options.to,
+    });
     settings.manner.sends = request.destination.host().is_some();
     if let Err(error) = haul::api::lists_are_apart(&request, &lists::files(&settings)) {
         return complain(&error, USAGE);
@@ -135,6 +142,9 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         writers: args.writers,
         object_size: args.object_size,
         layout: args.layout,
+        range: args.range,
+        to: args.to,
+        in_place: args.in_place,
         state_dir: args.state.clone(),
         manifest: args.manifest.is_some(),
         dry_run: args.dry_run,
@@ -201,6 +211,7 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
         live: terminal && !(args.json && surroundings.stdout_terminal),
         watch: args.watch,
         manifest: args.manifest.as_deref().map(list_name),
+        part: None,
         failures: args.failures.as_deref().map(list_name),
     }
 }

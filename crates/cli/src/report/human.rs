@@ -140,6 +140,9 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     let mut out = String::new();
     head(&mut out, s, manner);
     if manner.dry_run {
+        if s.in_place {
+            out += "  in place: it would be written into the files that stand there\n";
+        }
         not_kept(&mut out, s);
         for (name, value) in s.chosen.iter().filter(|(name, _)| name == UNSEEN) {
             let _ = writeln!(out, "  {name}: {}", one_line(value));
@@ -168,6 +171,14 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         Some(Durability::None) => "  NOT durable (--durability=none): a power cut may lose files\n",
         None => "  NOT kept: null:// checks what arrives and forgets it\n",
     };
+    if s.in_place {
+        out += match s.status {
+            Status::Complete => "  in place: it was written into the files that stood there\n",
+            _ => {
+                "  in place: files that were begun and not ended are partly new, until the same command has completed them\n"
+            }
+        };
+    }
     costs(&mut out, s);
     if s.stages.iter().any(|stage| stage.shares() != (0.0, 0.0, 0.0)) {
         // Where the time went is told if somebody wants to know, or if something was slow.

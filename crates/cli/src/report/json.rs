@@ -221,6 +221,7 @@ struct SummaryLine<'a> {
     strays: u64,
     durability: &'static str,
     in_memory: Option<&'a str>,
+    in_place: bool,
     stages: Vec<StageShares>,
     processors: SourceSink<Option<ProcessorShare>>,
     limited_by: Option<&'static str>,
@@ -434,6 +435,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
             None => "discarded",
         },
         in_memory: s.in_memory(),
+        in_place: s.in_place,
         stages: Stage::ALL
             .iter()
             .zip(&s.stages)

@@ -139,7 +139,10 @@ impl Files {
             }
         }
         let manifest = match &settings.manifest {
-            Some(path) => Some((path.clone(), Manifest::create(path).map_err(|error| failed(path, error))?)),
+            Some(path) => Some((
+                path.clone(),
+                Manifest::create(path).map_err(|error| failed(path, error))?.of_part(settings.part.clone()),
+            )),
             None => None,
         };
         let failures = match &settings.failures {

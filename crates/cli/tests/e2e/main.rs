@@ -31,6 +31,7 @@ mod path;
 mod power;
 mod probe;
 mod protect;
+mod ranges;
 mod reach;
 mod resume;
 mod rig;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::entry::Name;
+use crate::entry::{Name, Part};
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::job::dirs::Dirs;
 use crate::journal::{Log, PathKey, Replayed};
@@ -66,6 +66,8 @@ pub struct SinkConfig {
     pub round_trip: Option<Duration>,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
+    /// The part of one file that comes, if not files as a whole.
+    pub part: Option<Part>,
 }
 
 /// What the journal of an earlier run knew, and the log that this run goes on writing.

@@ -311,6 +311,7 @@ impl Source {
                         name: entry.name.clone(),
                         meta: entry.meta,
                         fingerprint: *fingerprint,
+                        extras: entry.extras,
                         not_before,
                         seen: None,
                         grown_to: 0,

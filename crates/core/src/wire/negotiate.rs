@@ -42,7 +42,8 @@ pub mod capability {
     pub const METADATA: u16 = 0x0022;
     /// The sink may answer to a directory that all below it is finished.
     pub const DIR_STATES: u16 = 0x0023;
-    /// Files may be announced with a range.
+    /// Files may be announced with a range; so far each of them is, and it is a partial transfer. Required, without a value, named
+    /// by both ends or none.
     pub const RANGES: u16 = 0x0024;
     /// Files and ranges may end persisted and not published.
     pub const PERSISTED: u16 = 0x0025;
@@ -52,17 +53,19 @@ pub mod capability {
     pub const SHARDS: u16 = 0x0027;
     /// There are several hosts on a side: the value (u16, u32) says which one the sender of the hello is, under which lease.
     pub const HOSTS: u16 = 0x0028;
+    /// The sink writes into the files that stand at the destination. Required, without a value, named by both ends or none.
+    pub const IN_PLACE: u16 = 0x002a;
     /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for: no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
-    pub const KNOWN: [u16; 9] =
-        [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES, AUTH_ONLY, XXH3, SOURCE_ROOTS];
+    pub const KNOWN: [u16; 11] =
+        [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES, AUTH_ONLY, XXH3, SOURCE_ROOTS, RANGES, IN_PLACE];
     /// Those that every hello of this version names.
     pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES];
 }
 
-/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `RANGE` and `METADATA` are read, and then
-/// refused by the machines, for no session is to have them yet.
+/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `METADATA` is read, and then
+/// refused by the machines, for no session is to have it yet.
 pub mod extra {
     /// A part of a file: source offset, destination offset, length (u64 each), flags (u8; bit 0: a file of its own). Required.
     pub const RANGE: u16 = 0x0001;
@@ -98,6 +101,10 @@ pub struct Agreed {
     pub tables: bool,
     /// Both ends know [`capability::CHOICES`].
     pub choices: bool,
+    /// Both ends want parts of files, each a file of its own.
+    pub parts: bool,
+    /// Both ends want the sink to write into the files that stand there.
+    pub in_place: bool,
     /// Both ends want data frames that are authenticated and not encrypted.
     pub auth_only: bool,
     /// What both ends make digests with.
@@ -119,6 +126,8 @@ impl Agreed {
             knobs: false,
             tables: false,
             choices: false,
+            parts: false,
+            in_place: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         }
@@ -169,6 +178,8 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         false => Err(WireError::OneSided { what }),
     };
     let auth_only = alike(capability::AUTH_ONLY, "data that is authenticated and not encrypted")?;
+    let parts = alike(capability::RANGES, "a part of a file (--range)")?;
+    let in_place = alike(capability::IN_PLACE, "files written in place (--in-place)")?;
     let digest = match alike(capability::XXH3, "xxh3 as digest")? {
         true => DigestKind::Xxh3,
         false => DigestKind::Blake3,
@@ -191,6 +202,8 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         knobs,
         tables,
         choices,
+        parts,
+        in_place,
         auth_only,
         digest,
     })

@@ -115,6 +115,7 @@ impl World {
             self.sink_targets.as_mut().map(|rng| Limits { total: rng.u32(1..40), each: rng.u32(1..9) });
         let round_trip = self.sink_targets.as_mut().map_or(20_000, |rng| rng.u64(..50_000));
         let config = SinkConfig {
+            part: None,
             agreed: Agreed { holes, digest, layouts: self.layouts, ..Agreed::plain(entries_max) },
             policy,
             memory,

@@ -42,6 +42,8 @@ fn negotiation_finds_the_common_ground() {
             knobs: false,
             tables: false,
             choices: false,
+            parts: false,
+            in_place: false,
             auth_only: false,
             digest: DigestKind::Blake3,
         })
@@ -97,12 +99,14 @@ fn negotiation_finds_the_common_ground() {
     assert_eq!(agreed(&choices, &choices), Ok((true, false)), "both know choices");
     assert_eq!(agreed(&choices, &tables), Ok((false, false)), "one knows the one, one the other");
     // What protects data is never one end's alone.
-    for kind in [capability::XXH3, capability::AUTH_ONLY] {
+    for kind in [capability::XXH3, capability::AUTH_ONLY, capability::RANGES, capability::IN_PLACE] {
         for required in [false, true] {
             let wants = naming(kind, required);
             let agreed = negotiate(&wants, &wants).expect("both want it");
             assert_eq!(agreed.digest == DigestKind::Xxh3, kind == capability::XXH3);
             assert_eq!(agreed.auth_only, kind == capability::AUTH_ONLY);
+            assert_eq!(agreed.parts, kind == capability::RANGES);
+            assert_eq!(agreed.in_place, kind == capability::IN_PLACE);
             for (ours, theirs) in [(&wants, &base), (&base, &wants)] {
                 assert!(matches!(negotiate(ours, theirs), Err(WireError::OneSided { .. })), "{kind}");
             }

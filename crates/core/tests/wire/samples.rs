@@ -177,7 +177,10 @@ fn file_range(r: &mut Rng, size: u64, object_size: u32) -> Option<FileRange> {
             let len = if r.bool() { size - source } else { (size - source) / grain * grain };
             FileRange { source, sink: source, len, partial: false }
         }
-        1 => FileRange { source, sink: number(r) >> 2, len: (size - source).min(1 << 62), partial: true },
+        // A file of its own, wherever it begins.
+        1 if size <= 1 << 62 => {
+            FileRange { source: number(r) >> 2, sink: number(r) >> 2, len: size, partial: true }
+        }
         _ => return None,
     };
     Some(range).filter(|range| range.len > 0)

@@ -67,6 +67,8 @@ pub(super) fn sink_request(
         window: options.window,
         storage: options.sink_storage.clone(),
         layout: options.layout,
+        part: options.part(),
+        in_place: options.is_in_place(),
         what,
         asked: None,
         hears: None,

@@ -8,7 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,11 @@ use crate::storage::source::{Stamp, version_of};
 /// Hashes the near end's copy of files that were not moved, for the manifest.
 pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, observer: &dyn Observer) {
     let as_path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let options = &request.options;
+    let base = match request.destination.local_path() {
+        Some(_) => options.to.unwrap_or(0),
+        None => options.range.map_or(0, |range| range.offset),
+    };
     let grows = request.options.changed == Changed::Prefix;
     let candidates = |file: &Unmoved| -> (Vec<PathBuf>, Option<Version>) {
         match (request.destination.local_path(), &file.source) {
@@ -47,6 +52,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
         let hashed = found.map(|found| {
             let found = found?;
             check(&found, version)?;
+            (&found).seek(SeekFrom::Start(base))?;
             let root = hash(&found, len)?;
             check(&found, version)?;
             Ok(root)

@@ -62,7 +62,7 @@ fn above(path: &Path) -> &Path {
 
 /// Refuses a source that is what stands at its name at the destination, and a link that leads there. What cannot be looked at is
 /// left to the ends.
-pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8]) -> Result<(), Refused> {
+pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8], in_place: bool) -> Result<(), Refused> {
     if haul_mutant::removed("no-source-over-itself") {
         return Ok(());
     }
@@ -74,7 +74,11 @@ pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8]) -> Result<(), Refu
         let place = root.join(OsString::from_vec(name.as_bytes().to_vec()));
         let Some(there) = Entry::at(&place) else { continue };
         let shown = |path: &Path| printable(path.as_os_str().as_bytes());
-        if let Some(steps) = leads_to(&spec.path, &there) {
+        // What is written to one name of a file is in all of them.
+        let same = |stat: &Stat| (stat.st_dev, stat.st_ino) == (there.stat.st_dev, there.stat.st_ino);
+        let written =
+            in_place && Entry::at(&spec.path).is_some_and(|source| !source.is_link() && same(&source.stat));
+        if let Some(steps) = leads_to(&spec.path, &there).or(written.then_some(0)) {
             let (source, place) = (shown(&spec.path), shown(&place));
             return Err(Refused::usage(match steps {
                 0 => format!(
@@ -139,14 +143,17 @@ mod tests {
         }
         symlink(at("a"), at("kept/sl")).expect("symlink");
         fs::hard_link(at("a"), at("hard")).expect("link");
-        let refused = |source: &str, to: &str| {
+        let refused_if = |source: &str, to: &str, in_place: bool| {
             let bytes = |path: &str| at("").join(path).into_os_string().into_vec();
             let specs = resolve_sources(&[bytes(source)], true, None).expect("there");
-            refuse_itself(&specs, &bytes(to)).err().map(|refused| {
+            refuse_itself(&specs, &bytes(to), in_place).err().map(|refused| {
                 assert!(refused.usage);
                 refused.text
             })
         };
+        let refused = |source: &str, to: &str| refused_if(source, to, false);
+        assert!(refused_if("a", "hard", true).is_some_and(|why| why.contains("the same")));
+        assert_eq!(refused_if("a", "b", true), None);
         for (source, to) in [("a", "a"), ("a", "."), ("d/a", "d"), ("d/a", "ld/a"), ("d", "."), ("sl", "sl")]
         {
             assert!(refused(source, to).is_some_and(|why| why.contains("the same")), "{source} {to}");

@@ -13,7 +13,7 @@ use std::iter;
 use std::sync::atomic::AtomicU64;
 
 use haul_core::change::Change;
-use haul_core::entry::{EntryKind, Extras, Name};
+use haul_core::entry::{EntryKind, Extras, Name, Part};
 use haul_core::ids::{DirId, Generation, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
@@ -24,12 +24,12 @@ use haul_core::wire::{
 
 use super::hello::Opening;
 use super::session::{self, Closing, End, User};
-use super::sink::{SinkRequest, hear, path_of, store_of};
+use super::sink::{SinkRequest, coming, hear, path_of, store_of};
 use super::{Kind, Links, Report, Watch, end_report, protocol};
 use crate::api::{Knob, Progress, UNSEEN};
 use crate::job::Role;
 use crate::storage::Stuck;
-use crate::storage::store::{Coming, Foreseen, Looks, dir_stands, special_stands};
+use crate::storage::store::{Foreseen, Looks, dir_stands, not_in_place, special_stands};
 use crate::transport::Link;
 
 /// A directory that is not over.
@@ -52,6 +52,9 @@ type Session<'a> = session::Session<'a, Infallible>;
 struct Dry {
     looker: Box<dyn Looks>,
     policy: Policy,
+    /// The part of one file that comes, if not files as a whole.
+    part: Option<Part>,
+    in_place: bool,
     dirs: HashMap<DirId, Dir>,
     /// Parent and name of each of them.
     places: HashMap<DirId, (DirId, Name)>,
@@ -83,7 +86,7 @@ impl End for Dry {
         request: &SinkRequest,
     ) -> Result<(Agreed, Self::Setup), Failure> {
         let (agreed, roots, policy) = hear(opening, request)?;
-        let coming = Coming { roots: &roots, policy, lease: agreed.lease, what: &request.what };
+        let coming = coming(request, &roots, policy, &agreed);
         let (looker, rename) = store_of(request)?.look(&coming)?;
         Ok((agreed, (looker, policy, rename)))
     }
@@ -91,12 +94,12 @@ impl End for Dry {
     fn start(
         session: &mut Session<'_>,
         data: Vec<(StreamId, Link)>,
-        _: &SinkRequest,
+        request: &SinkRequest,
         (looker, policy, rename): Self::Setup,
     ) -> Result<Dry, Failure> {
         session.user.tally.renamed = rename.is_some();
         session.other.send(Message::Destination { wait: true, rename, epoch: 0, resumed: false });
-        Ok(Dry { _data: data, ..Dry::new(looker, policy) })
+        Ok(Dry { _data: data, part: request.part, in_place: request.in_place, ..Dry::new(looker, policy) })
     }
 
     fn act(&mut self, _: &mut Session<'_>) -> Option<SessionEnd> {
@@ -188,6 +191,8 @@ impl Dry {
         Dry {
             looker,
             policy,
+            part: None,
+            in_place: false,
             dirs: HashMap::new(),
             places: HashMap::new(),
             unseen: 0,
@@ -277,7 +282,11 @@ impl Dry {
     ) -> Result<(), Failure> {
         let (looker, policy) = (&self.looker, &self.policy);
         let Announced { id, generation, parent, name, meta, kind, extras } = entry;
-        if extras != Extras::default() {
+        let told = Extras {
+            range: extras.range.filter(|told| self.part.is_some_and(|part| part.is(told))),
+            ..extras
+        };
+        if extras != told || told.range.is_some() != self.part.is_some() || extras.metadata {
             return Err(protocol("an entry with what this session was not to have"));
         }
         let at = |places: &HashMap<DirId, (DirId, Name)>| path_of(places, parent, &name);
@@ -285,7 +294,9 @@ impl Dry {
         match kind {
             EntryKind::File { fingerprint, .. } => {
                 let found = looker.file(parent, &name);
-                let planned = found.and_then(|found| plan(&found, fingerprint.size, &meta, policy));
+                let planned = found.and_then(|found| {
+                    plan(&found, fingerprint.size, &meta, policy, (self.part.is_some(), self.in_place))
+                });
                 let (end, change) = match planned {
                     Ok(state) => {
                         let end = match state {
@@ -410,18 +421,20 @@ fn plan(
     size: u64,
     meta: &haul_core::entry::Meta,
     policy: &Policy,
+    (part, in_place): (bool, bool),
 ) -> Result<FileState, Failure> {
     let change = Change::of_file(existing, size, meta, policy.owner);
     let skipped = match existing {
         Existing::Dir => return Err(dir_stands()),
         Existing::Nothing => false,
         Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
+        Existing::Link | Existing::Special if in_place => return Err(not_in_place()),
         Existing::Link | Existing::Special => policy.no_clobber,
         Existing::File { mtime, rights, .. } => {
             let fits = !change.has(Change::SIZE) && !change.has(Change::TIME);
             let amended = !change.is_none() && !policy.no_clobber;
-            let in_place = !amended || change.may_be_set(*rights, meta, policy.owner);
-            if fits && !policy.force && in_place {
+            let may_be_set = !amended || change.may_be_set(*rights, meta, policy.owner);
+            if fits && !part && !policy.force && may_be_set {
                 return Ok(if amended { FileState::Amended(change) } else { FileState::Unchanged });
             }
             policy.no_clobber || (policy.update && *mtime > meta.mtime)
@@ -437,7 +450,7 @@ mod tests {
     use haul_core::wire::SourceRoot;
 
     use crate::storage::place::Place;
-    use crate::storage::store::Destination;
+    use crate::storage::store::{Coming, Destination};
     use crate::storage::stores;
 
     use super::*;
@@ -450,7 +463,7 @@ mod tests {
         let meta = Meta { mode: 0o644, uid: 0, gid: 0, mtime: Timestamp { secs: 7, nanos: 0 } };
         for (no_clobber, force) in [(false, false), (false, true), (true, false)] {
             let policy = Policy { no_clobber, force, ..super::super::policy(&Default::default()) };
-            let of = |existing| plan(&existing, 5, &meta, &policy);
+            let of = |existing| plan(&existing, 5, &meta, &policy, (false, false));
             let gives_way = match no_clobber {
                 true => FileState::Skipped,
                 false => FileState::Planned(Change::NEW),
@@ -475,6 +488,8 @@ mod tests {
             policy,
             lease: Holder::ALONE,
             what: "",
+            part: None,
+            in_place: false,
         };
         stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
     }

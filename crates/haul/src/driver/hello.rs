@@ -149,6 +149,12 @@ pub(crate) fn hello(session: [u8; 16], protection: Protection, memory: u64, stre
     if protection.auth_only {
         capabilities.push(required(capability::AUTH_ONLY));
     }
+    if protection.parts {
+        capabilities.push(required(capability::RANGES));
+    }
+    if protection.in_place {
+        capabilities.push(required(capability::IN_PLACE));
+    }
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     Hello { version_min, version_max, session, capabilities, limits }
 }

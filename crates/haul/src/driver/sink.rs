@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use haul_core::entry::Name;
+use haul_core::entry::{Name, Part};
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::SessionEnd;
@@ -38,7 +38,7 @@ use crate::transport::Link;
 use crate::transport::stream::{DataReceiver, RecvEvent};
 
 use setup::Setup;
-pub(super) use setup::{hear, store_of};
+pub(super) use setup::{coming, hear, store_of};
 
 mod setup;
 mod start;
@@ -70,6 +70,10 @@ pub(crate) struct SinkRequest {
     pub(crate) storage: StorageOptions,
     /// How new files come to lie on storage targets.
     pub(crate) layout: LayoutChoice,
+    /// The part of one file that comes, if not files as a whole.
+    pub(crate) part: Option<Part>,
+    /// Nothing gets another name than it is written under.
+    pub(crate) in_place: bool,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far

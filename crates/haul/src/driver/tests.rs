@@ -193,6 +193,8 @@ fn spawn_end(name: &str, work: impl FnOnce() -> Report + Send + 'static) -> thre
 
 pub(super) fn sink_request(dst: &Path) -> SinkRequest {
     SinkRequest {
+        part: None,
+        in_place: false,
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
         home: None,

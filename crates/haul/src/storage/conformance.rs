@@ -112,6 +112,8 @@ impl Sink {
             policy: Policy::PLAIN,
             lease: Holder::ALONE,
             what: "a test",
+            part: None,
+            in_place: false,
         };
         let claimed = self.store().claim(&coming, &Impatient)?;
         let mut job = claimed.job;
@@ -402,7 +404,7 @@ struct Source {
 /// its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
     let places = [source.place.clone()];
-    let sources = Sources { places: &places, recursive: true, home: None };
+    let sources = Sources { places: &places, recursive: true, part: None, home: None };
     let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();

@@ -199,6 +199,13 @@ impl Jail {
         }
     }
 
+    /// Gives what is open the further name `name`, at which nothing may stand (`EEXIST` else).
+    pub fn link_open(&self, fd: impl AsFd, parent: impl AsFd, name: &Name) -> Result<()> {
+        retry_on_intr(|| {
+            rustix::fs::linkat(CWD, own_name(&fd), &parent, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)
+        })
+    }
+
     /// Removes the name of a file, link or other non-directory.
     pub fn unlink(&self, parent: impl AsFd, name: &Name) -> Result<()> {
         retry_on_intr(|| rustix::fs::unlinkat(&parent, name.as_bytes(), AtFlags::empty()))

@@ -251,7 +251,7 @@ impl SinkStore for OnShelf {
         }
         let root = [b"shelf".as_slice(), &shelf.number.to_le_bytes()].concat();
         let root = RootId::new(&root).expect("short");
-        let key = job_of(&root, coming.roots, None);
+        let key = job_of(&root, coming.roots, None, coming.part.as_ref());
         let (epoch, tag) = (replayed.epoch_max + 1, held.tag);
         let (bytes, resume) = begin_journal(replayed, (key, root), (epoch, tag), coming);
         if shelf.capabilities().journal {

@@ -6,7 +6,7 @@
 //! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (sync, rename), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
+//! (sync, rename), [`in_place`] (without either), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
 //! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
 //! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place` (a
 //! destination that cannot be used, in words), `store` (all of it behind the seam of stores).
@@ -32,6 +32,7 @@ mod gate;
 mod gather;
 mod held;
 pub mod here;
+pub mod in_place;
 pub mod journal;
 mod keeper;
 pub mod leftovers;
@@ -57,6 +58,7 @@ pub use adopt::Adopt;
 pub use commit::OTHERS_DIRS;
 pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;
+pub use in_place::InPlace;
 pub use journal::Journal;
 pub use leftovers::Left;
 pub use meta::{Foreseen, NotKept, NotKeptCounters};

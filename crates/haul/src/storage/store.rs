@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Meta, Name};
+use haul_core::entry::{Meta, Name, Part};
 use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::{Record, Replayed, RootId, compact};
 use haul_core::transfer::op::Existing;
@@ -22,7 +22,7 @@ use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 
 use super::place::Place;
-pub use super::sink::looker::{dir_stands, special_stands};
+pub use super::sink::looker::{dir_stands, not_in_place, special_stands};
 use super::sink::owner::boot_id;
 pub use super::sink::stripes::in_words as stripes_in_words;
 pub use super::sink::{Foreseen, NotKept};
@@ -166,6 +166,8 @@ pub trait NetworkFacet: Send + Sync {
 pub struct Sources<'a> {
     pub places: &'a [Place],
     pub recursive: bool,
+    /// This of the only one, which is a file.
+    pub part: Option<Part>,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
 }
@@ -242,6 +244,10 @@ pub struct Coming<'a> {
     pub lease: Holder,
     /// What is said of this run, for people who meet it.
     pub what: &'a str,
+    /// The part of one file that comes, if not files as a whole.
+    pub part: Option<Part>,
+    /// Files are written into those that stand there. A run that may still write must not be followed.
+    pub in_place: bool,
 }
 
 /// Whoever waits for a claim.
@@ -415,8 +421,14 @@ pub(super) fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<Ha
     roots.iter().map(name).collect()
 }
 
-/// Job key: the destination root's identity and the final top-level names; never host, source path or argv.
-pub(super) fn job_of(root: &RootId, roots: &[SourceRoot], rename: Option<&Name>) -> [u8; 16] {
+/// Job key: the destination root's identity, the final top-level names, and which part of a file goes where in it; never host, source
+/// path or any other option.
+pub(super) fn job_of(
+    root: &RootId,
+    roots: &[SourceRoot],
+    rename: Option<&Name>,
+    part: Option<&Part>,
+) -> [u8; 16] {
     let mut parts: Vec<Vec<u8>> = roots
         .iter()
         .map(|root| match (root, rename) {
@@ -434,6 +446,14 @@ pub(super) fn job_of(root: &RootId, roots: &[SourceRoot], rename: Option<&Name>)
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(&part);
+    }
+    if let Some(Part { source, len, sink }) = part.filter(|_| !haul_mutant::removed("ranges-are-jobs")) {
+        // No name is so long.
+        hasher.update(&u64::MAX.to_le_bytes());
+        for number in [Some(*source), *len, *sink] {
+            hasher.update(&[number.is_some().into()]);
+            hasher.update(&number.unwrap_or(0).to_le_bytes());
+        }
     }
     let mut job = [0; 16];
     job.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -461,11 +481,32 @@ mod tests {
     fn jobs_in_two_destinations_differ() {
         let named = |name: &str| Name::new(name.as_bytes()).expect("legal");
         let contents = |name: &str| [SourceRoot::Contents { of: Some(named(name)), meta: Meta::default() }];
-        let key = |root: &[u8], roots: &[SourceRoot]| job_of(&RootId::new(root).expect("short"), roots, None);
+        let key =
+            |root: &[u8], roots: &[SourceRoot]| job_of(&RootId::new(root).expect("short"), roots, None, None);
         assert_eq!(key(b"one", &contents("data")), key(b"one", &contents("data")));
         assert_ne!(key(b"one", &contents("data")), key(b"two", &contents("data")));
         assert_ne!(key(b"one", &contents("data")), key(b"one", &contents("other")));
         let whole = [SourceRoot::Named { name: named("data"), is_dir: true }];
         assert_ne!(key(b"one", &contents("data")), key(b"one", &whole));
+    }
+
+    /// Goal: each part of a file that goes into one name is a job of its own, and so is the same part at another offset there.
+    /// Method: parts that differ in one number, or in whether it is given, against each other.
+    #[test]
+    fn parts_of_a_file_are_jobs_of_their_own() {
+        let file = [SourceRoot::Named { name: Name::new(b"f").expect("legal"), is_dir: false }];
+        let root = RootId::new(b"one").expect("short");
+        let part = |source, len, sink| Some(Part { source, len, sink });
+        let parts = [
+            None,
+            part(0, None, None),
+            part(0, Some(1), None),
+            part(1, Some(1), None),
+            part(1, None, Some(1)),
+            part(1, None, Some(0)),
+            part(1, None, None),
+        ];
+        let keys: HashSet<_> = parts.iter().map(|part| job_of(&root, &file, None, part.as_ref())).collect();
+        assert_eq!(keys.len(), parts.len());
     }
 }

@@ -16,6 +16,10 @@ use crate::job::Role;
 pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     sources_fit(sources.places).map_err(misused)?;
     let scheme = sources.places.first().map_or(&FILE, |place| place.scheme());
+    if sources.part.is_some() && scheme.name != FILE.name {
+        let text = format!("--range takes a part of a file, and {}:// has none", scheme.name);
+        return Err(Failure { stage: Stage::Usage, errno: 0, text: text.into() });
+    }
     // What is not copied alone is a path.
     scheme.open_source.or(FILE.open_source).map_or_else(|| Err(none()), |open| open(sources))
 }

@@ -477,7 +477,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             return None;
         }
         let kind = if seen.is_file() {
-            let size = seen.stamp.size;
+            let fingerprint = self.tree.announced(&seen);
+            let size = fingerprint.size;
             self.totals.files += 1;
             self.totals.bytes = self.totals.bytes.saturating_add(size);
             if seen.links > 1 {
@@ -485,10 +486,10 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
                 self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
             }
             EntryKind::File {
-                fingerprint: self.tree.announced(&seen),
+                fingerprint,
                 object_size: (self.object_size)(size),
                 // Or it is compressed, or not written yet: its map will tell. A small one travels whole.
-                sparse: size > SMALL_LEN_MAX && seen.allocated < size,
+                sparse: size > SMALL_LEN_MAX && seen.allocated < seen.stamp.size,
                 // The source's machine knows.
                 striped: false,
             }
@@ -514,7 +515,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             name,
             meta: seen.meta,
             kind,
-            extras: Extras::default(),
+            extras: Extras { range: self.tree.part().filter(|_| seen.is_file()), metadata: false },
         }));
         None
     }

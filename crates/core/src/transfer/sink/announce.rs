@@ -11,7 +11,7 @@ use super::file::{File, Made, Mark, Marks, Phase, kept};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
-use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
+use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint, Part};
 use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
 use crate::journal::PathKey;
 use crate::transfer::op::{LinkItem, SinkFile, SinkOp};
@@ -45,7 +45,7 @@ impl Announced {
 }
 
 /// What this session was not to have, if an entry is such a thing; each has a capability that no end names yet.
-fn was_not_agreed(entry: &wire::Announced) -> Option<&'static str> {
+fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>) -> Option<&'static str> {
     if haul_mutant::removed("kinds-are-agreed") {
         return None;
     }
@@ -54,6 +54,11 @@ fn was_not_agreed(entry: &wire::Announced) -> Option<&'static str> {
             Some("a FIFO, socket or device, which this session was not to have")
         }
         EntryKind::HardLink { .. } => Some("a hard link, which this session was not to have"),
+        EntryKind::File { .. } if part.is_some() => match (part, &entry.extras.range) {
+            (Some(part), Some(told)) if part.is(told) || haul_mutant::removed("ranges-are-asked-for") => None,
+            _ => Some("another part of a file than was asked for"),
+        },
+        _ if part.is_some() => Some("an entry in a session that was to have a part of a file alone"),
         _ if entry.extras.range.is_some() => Some("a part of a file, which this session was not to have"),
         _ if entry.extras.metadata => {
             Some("an entry with metadata in pieces, which this session was not to have")
@@ -71,7 +76,7 @@ impl Sink {
             {
                 return self.violation("more entries announced than the limit that was agreed");
             }
-            if let Some(text) = was_not_agreed(&entry) {
+            if let Some(text) = was_not_agreed(&entry, self.config.part.as_ref()) {
                 return self.violation(text);
             }
             if !self.announced.has_shard(entry.id) && !haul_mutant::removed("shards-are-agreed") {

@@ -69,7 +69,10 @@ impl Sink {
                 let differ = file.change.has(Change::RIGHTS) && !policy.no_clobber;
                 if differ && fits && !file.change.may_be_set(rights, &file.meta, policy.owner) {
                     None
-                } else if fits && (!policy.force || haul_mutant::removed("force-copies")) {
+                } else if fits
+                    && self.config.part.is_none()
+                    && (!policy.force || haul_mutant::removed("force-copies"))
+                {
                     amend = found.seen.filter(|_| differ);
                     Some(Ended::Unchanged)
                 } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {

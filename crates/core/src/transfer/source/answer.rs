@@ -241,12 +241,21 @@ impl Source {
     pub(super) fn fail_file(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get(&id) else { return };
         let generation = file.generation;
+        let failure = match self.config.agreed.in_place {
+            // What changed had been begun, and nothing else was touched for it.
+            true => Failure { text: failure.text.replace(AS_IT_WAS, PARTLY_NEW).into(), ..failure },
+            false => failure,
+        };
         let message = Message::Withdraw { id, generation, retry: false, failure: Some(failure.clone()) };
         self.flush_announcements();
         self.actions.push_back(SourceAction::Send(message));
         self.end_file(id, Ended::Failed(failure), (None, Change::NONE));
     }
 }
+
+/// What is said of the destination's file when its source changed; and where it was written in place.
+const AS_IT_WAS: &str = "the destination is as it was";
+const PARTLY_NEW: &str = "the destination's file is partly new, as far as it was written";
 
 /// What the sink may hold of a file, of which nothing is in `set`: nodes of its tree in order, none within
 /// another. Else it could have the same bytes hashed thousands of times.

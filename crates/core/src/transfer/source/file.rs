@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::held::Held;
 use crate::digest::{Cv, Root, SubtreeSet};
-use crate::entry::{Fingerprint, Meta, Name};
+use crate::entry::{Extras, Fingerprint, Meta, Name};
 use crate::ids::{Class, DirId, Generation, TargetId, Time};
 use crate::layout::Layout;
 use crate::transfer::{SMALL_LEN_MAX, piece_at};
@@ -47,6 +47,8 @@ pub(super) struct File {
     pub(super) name: Name,
     pub(super) meta: Meta,
     pub(super) fingerprint: Fingerprint,
+    /// What else was announced of it, and is again.
+    pub(super) extras: Extras,
     /// What is read before proves nothing, see `young`.
     pub(super) not_before: Time,
     /// As a look showed it when its ctime alone had changed; `None`: it grows, and may be longer each time.

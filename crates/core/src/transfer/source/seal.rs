@@ -10,7 +10,7 @@ use super::changed::differs;
 use super::file::{Phase, Queue};
 use super::{Source, SourceAction};
 use crate::digest::{Root, SubtreeSet};
-use crate::entry::{EntryKind, Extras, Fingerprint, Meta};
+use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{Look, SourceOp};
 use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
@@ -260,7 +260,7 @@ impl Source {
                 sparse,
                 striped: file.striped,
             },
-            extras: Extras::default(),
+            extras: file.extras,
         };
         self.push_announcement(entry);
         self.announced(id, sparse);

@@ -30,9 +30,20 @@ pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Resul
         let shown = escape::name(&request.destination.shown());
         return Err(protocol(format!("destination {shown}: it {lacks}, which a copy cannot do yet")));
     }
-    let coming = Coming { roots: &roots, policy, lease: agreed.lease, what: &request.what };
+    let coming = coming(request, &roots, policy, &agreed);
     let claimed = store.claim(&coming, opening)?;
     Ok((agreed, Setup { policy, claimed }))
+}
+
+/// What the store is told of what will come.
+pub(crate) fn coming<'a>(
+    request: &'a SinkRequest,
+    roots: &'a [SourceRoot],
+    policy: Policy,
+    agreed: &Agreed,
+) -> Coming<'a> {
+    let SinkRequest { part, in_place, ref what, .. } = *request;
+    Coming { roots, policy, lease: agreed.lease, what, part, in_place }
 }
 
 /// Where the user wants the data.

@@ -63,6 +63,7 @@ pub(super) fn start(
         targets: engine.limits(),
         round_trip: receive.round_trip(),
         names,
+        part: request.part,
     };
     session.meter.set_idle(Stage::SinkStorage, false);
     session.meter.set_idle(Stage::SinkHost, false);

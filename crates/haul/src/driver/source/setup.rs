@@ -75,6 +75,7 @@ pub(super) fn set_up(
     let sources = Sources {
         places: &request.sources,
         recursive: options.recursive || options.archive,
+        part: options.part(),
         home: request.home.as_deref(),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));

@@ -31,7 +31,8 @@ struct Run {
     verify: Verify,
 }
 
-const PLAIN: Protection = Protection { digest: DigestKind::Blake3, auth_only: false };
+const PLAIN: Protection =
+    Protection { digest: DigestKind::Blake3, auth_only: false, parts: false, in_place: false };
 
 const RUN: Run = Run {
     streams: 2,

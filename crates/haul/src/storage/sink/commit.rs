@@ -35,6 +35,7 @@ const OTHERS_LOOK: u32 = 0o005;
 pub const OTHERS_DIRS: &str = "directories of other users";
 
 const DIRECTORY: &str = "a directory stands there; nothing was removed";
+pub(super) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without --in-place a link is replaced";
 pub(super) const SPECIAL: &str =
     "a device, FIFO or socket stands there and was left alone; --force replaces it";
 
@@ -48,7 +49,10 @@ impl Sink {
         }
         let result = match &item.publish {
             None => self.commit_part(item, durable),
-            Some(publish) => self.publish(publish, durable),
+            Some(publish) => match &self.files.in_place {
+                Some(place) => self.finish_in_place(place, publish, durable),
+                None => self.publish(publish, durable),
+            },
         };
         match (&result, &item.publish) {
             // Nothing of a file without data is under way, and nobody discards what was never written.
@@ -63,6 +67,9 @@ impl Sink {
 
     fn commit_part(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
         let (open, file, _) = self.files.fd_of(item.id)?;
+        if self.files.in_place.is_some() {
+            self.files.mark_in_place(&open, descriptor(&file));
+        }
         Files::is_promised(&open);
         if !durable {
             return Ok(());
@@ -111,7 +118,7 @@ impl Sink {
         if durable && !haul_mutant::removed("files-are-synced") {
             self.synced(&open, || {
                 retry_on_intr(|| self.data.sync(fd, Extent::All))
-                    .map_err(|errno| unsynced(&path(), errno, fd))
+                    .map_err(|errno| unsynced(&path(), errno, fd, false))
             })?;
             drop_pages(fd);
         }
@@ -471,9 +478,10 @@ impl Sink {
     }
 }
 
-pub(super) fn unsynced(path: &str, errno: Errno, fd: impl AsFd) -> Failure {
+/// `in_place`: there is no temporary.
+pub(super) fn unsynced(path: &str, errno: Errno, fd: impl AsFd, in_place: bool) -> Failure {
     let failure = fault::os_at(Stage::Sync, "sync", path, errno, fd);
-    let text =
-        format!("{}; its temporary was discarded, for what was written is not to be trusted", failure.text);
+    let what = if in_place { "nobody goes on with it" } else { "its temporary was discarded" };
+    let text = format!("{}; {what}, for what was written is not to be trusted", failure.text);
     fault::failure(Stage::Sync, failure.errno, text)
 }

@@ -29,6 +29,7 @@ use super::engine::{Sink, guard, slice};
 use super::files::{OpenFile, descriptor};
 use super::gate::{Admit, Gate};
 use super::gather::Place;
+use super::in_place::InPlace;
 use super::mode::{Alignment, Choice, DirectSlot, Shape};
 use super::space::Spaces;
 use super::syncs::{self, Extent, SyncCall, Syncs};
@@ -213,7 +214,9 @@ impl Sink {
         let choice = &self.data.choice;
         let mut path = lock(&open.path);
         path.buffered = Some(file.clone());
-        if open.size > SMALL_LEN_MAX && choice.may_be_direct() {
+        // A part begins anywhere, and what lies beside it stays.
+        let is_part = self.files.in_place.as_ref().is_some_and(InPlace::is_part);
+        if open.size > SMALL_LEN_MAX && choice.may_be_direct() && !is_part {
             path.alignment = Alignment::probe(descriptor(file));
             if path.alignment.is_none() {
                 choice.on_refused(Errno::OPNOTSUPP);
@@ -395,6 +398,7 @@ impl Sink {
         self.data.choice.begin(mode);
         let tag = Tag { owed, mode, open: open.clone() };
         let (file, kind) = (way.file.clone(), IoKind::Write);
+        let offset = self.files.base() + offset;
         let target = open.target_at(offset).unwrap_or(file.target);
         lanes.submit(Transfer { buffer, tag, file, target, kind, offset, start, len, pad, uncached });
     }
@@ -410,7 +414,7 @@ impl Sink {
         let TransferDone {
             tag: Tag { owed, mode, open },
             file,
-            offset,
+            offset: at,
             start,
             len,
             moved,
@@ -419,6 +423,7 @@ impl Sink {
             refused_uncached,
             buffer,
         } = done;
+        let offset = at.saturating_sub(self.files.base());
         panic_point("panic~on_written", &fault::show(open.name.as_bytes()));
         if refused_uncached {
             self.data.cache.on_refused();
@@ -442,8 +447,8 @@ impl Sink {
         }
         drop(buffer);
         let result = guard(Stage::Write, || match error {
-            Some((errno, at)) => {
-                let path = format!("{} at byte {at}", self.tree.path_of(open.parent, &open.name));
+            Some((errno, failed_at)) => {
+                let path = format!("{} at byte {failed_at}", self.tree.path_of(open.parent, &open.name));
                 Err(fault::os_at(Stage::Write, "write", &path, errno, descriptor(&file)))
             }
             None if !good => {
@@ -460,7 +465,7 @@ impl Sink {
             self.spawn_change(&open, &file);
         }
         if good && mode == IoMode::Buffered && !self.data.cache.asks_uncached() {
-            self.see_to_write_back(&open, &mut path, offset, len as u64);
+            self.see_to_write_back(&open, &mut path, at, len as u64);
         }
         drop(path);
         owed.settle(result);
@@ -547,8 +552,11 @@ impl Sink {
     /// Makes what was written of the file durable.
     pub(super) fn sync_data(&self, open: &OpenFile, file: &IoFile) -> Result<(), Failure> {
         self.synced(open, || {
-            retry_on_intr(|| self.data.sync(descriptor(file), Extent::Data))
-                .map_err(|errno| unsynced(&fault::show(open.temp.as_bytes()), errno, descriptor(file)))
+            retry_on_intr(|| self.data.sync(descriptor(file), Extent::Data)).map_err(|errno| {
+                let in_place = self.files.in_place.is_some();
+                let name = if in_place { &open.name } else { &open.temp };
+                unsynced(&fault::show(name.as_bytes()), errno, descriptor(file), in_place)
+            })
         })
     }
 

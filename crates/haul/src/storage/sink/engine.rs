@@ -29,6 +29,7 @@ use super::confirm::Published;
 use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
 use super::gather::{Place, no_target, pair};
+use super::in_place::InPlace;
 use super::journal::Journal;
 use super::keeper::Keeper;
 use super::leftovers::{Left, Leftovers};
@@ -90,6 +91,8 @@ pub struct EngineConfig {
     pub stripes: Stripes,
     /// How long objects fit these stripes.
     pub object_len: Option<u32>,
+    /// `None`: each file is written to a temporary, which then takes the name.
+    pub in_place: Option<InPlace>,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -175,6 +178,7 @@ impl WriteEngine {
             spaces,
             config.places,
             config.stripes,
+            config.in_place,
         );
         let mut knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
         if !files.is_local() {

@@ -19,6 +19,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+#[path = "engine_tests/in_place.rs"]
+mod in_place;
 #[path = "engine_tests/job.rs"]
 mod job;
 #[path = "engine_tests/publish.rs"]
@@ -89,6 +91,7 @@ impl Bench {
             storage: StorageOptions::default(),
             memory: 1 << 30,
             places: None,
+            in_place: None,
             stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),
             object_len: None,
             durable: true,

@@ -25,6 +25,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::adopt::Adopt;
 use super::data::Path;
 use super::held::clear_holes;
+use super::in_place::InPlace;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
@@ -66,6 +67,8 @@ pub(super) struct Files {
     pub(super) stripes: Stripes,
     /// A temporary of this session could not be removed.
     left: AtomicBool,
+    /// `None`: each file has a temporary of its own.
+    pub(super) in_place: Option<InPlace>,
     /// One was not removed, for the job was another's or could not be looked at.
     kept: AtomicBool,
 }
@@ -88,6 +91,7 @@ impl Files {
 
 /// A file being written.
 pub(super) struct OpenFile {
+    pub(super) id: FileId,
     pub(super) parent: DirId,
     pub(super) name: Name,
     pub(super) temp: Name,
@@ -99,7 +103,7 @@ pub(super) struct OpenFile {
     /// Bytes that have to be written: all but holes.
     pub(super) data_len: u64,
     /// `None`: it has data everywhere.
-    map: Option<ExtentMap>,
+    pub(super) map: Option<ExtentMap>,
     state: Mutex<State>,
     /// How it is cut at the source, if that was told.
     source: OnceLock<Striping>,
@@ -140,6 +144,11 @@ impl OpenFile {
         unknown || may()
     }
 
+    /// Which inode it is, once it was made or opened.
+    pub(super) fn inode(&self) -> Option<Inode> {
+        self.inode.get().copied()
+    }
+
     /// What a request at this offset is told apart by, if the file's layout is known.
     pub(super) fn target_at(&self, offset: u64) -> Option<Target> {
         self.layout.get().map(|layout| key_of_one(*layout.at(offset).target))
@@ -177,6 +186,7 @@ impl Files {
         spaces: Spaces,
         places: Option<Places>,
         stripes: Stripes,
+        in_place: Option<InPlace>,
     ) -> Files {
         let root = tree.dirfd(DirId::ROOT).ok().and_then(|root| rustix::fs::fstatfs(root).ok());
         let local = root.is_some_and(|stat| LOCAL.contains(&stat.f_type));
@@ -194,6 +204,7 @@ impl Files {
             places,
             stripes,
             left: AtomicBool::new(false),
+            in_place,
             kept: AtomicBool::new(false),
         }
     }
@@ -228,7 +239,11 @@ impl Files {
                 .as_ref()
                 .map(|map| map.extents().iter().map(|extent| (extent.offset, extent.len)).collect());
             let device = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_dev);
-            let reserved = self.spaces.reserve(fd, device, open.size, extents.as_deref(), path);
+            // What is written into has its space, and its size says that it is not whole yet.
+            let reserved = match &self.in_place {
+                Some(_) => Ok(()),
+                None => self.spaces.reserve(fd, device, open.size, extents.as_deref(), path),
+            };
             if let Err(failure) = reserved {
                 // What an earlier run brought here stays for the next one; nothing is in a new one.
                 let temp = opened.adopted || !self.remove(&open);
@@ -389,6 +404,13 @@ impl Files {
         gone
     }
 
+    /// A file that was written in place loses its second name, if a journal spoke of it.
+    pub(super) fn unmark_in_place(&self, open: &OpenFile) {
+        if open.promised.load(Ordering::Acquire) {
+            self.remove(open);
+        }
+    }
+
     /// Files are open.
     pub(super) fn has_any(&self) -> bool {
         !lock(&self.open).is_empty()
@@ -413,8 +435,9 @@ impl Files {
         lock(&self.open).entry(file.id).or_insert_with(|| self.entry(file)).clone()
     }
 
-    fn entry(&self, file: &SinkFile) -> Arc<OpenFile> {
+    pub(super) fn entry(&self, file: &SinkFile) -> Arc<OpenFile> {
         Arc::new(OpenFile {
+            id: file.id,
             parent: file.parent,
             name: file.name.clone(),
             temp: self.temp_name(file),
@@ -455,6 +478,9 @@ impl Files {
     }
 
     fn create(&self, open: &OpenFile) -> Result<OwnedFd, Failure> {
+        if let Some(place) = &self.in_place {
+            return self.open_in_place(place, open);
+        }
         let dir = self.tree.dirfd(open.parent)?;
         let jail = self.tree.jail();
         let wanted = match self.places.is_some() && open.size > SMALL_LEN_MAX {
@@ -497,7 +523,7 @@ impl Files {
     }
 
     /// The temporary is this inode, and open.
-    fn is_live(&self, open: &OpenFile, stat: &Stat) {
+    pub(super) fn is_live(&self, open: &OpenFile, stat: &Stat) {
         lock(&self.live).insert(*open.inode.get_or_init(|| inode_of(stat)));
     }
 
@@ -531,7 +557,7 @@ impl Files {
         };
         let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
         let places = self.places.as_ref().filter(|_| open.size > SMALL_LEN_MAX);
-        let layout = places.and_then(|places| places.layout(fd.as_fd(), open.size));
+        let layout = places.and_then(|places| places.layout(fd.as_fd(), self.base() + open.size));
         if let Some(wanted) = open.striped.get() {
             self.stripes.lies(*wanted, layout.as_ref().and_then(Layout::striping));
         }
@@ -552,7 +578,8 @@ impl Files {
     /// The file system refuses it, or the name no longer leads to the same file.
     pub(super) fn open_direct(&self, open: &OpenFile, file: &IoFile) -> rustix::io::Result<Arc<IoFile>> {
         let dir = self.tree.dirfd(open.parent).map_err(|_| Errno::NOENT)?;
-        let fd = self.tree.jail().open_direct(&dir, &open.temp, descriptor(file))?;
+        let name = if self.in_place.is_some() { &open.name } else { &open.temp };
+        let fd = self.tree.jail().open_direct(&dir, name, descriptor(file))?;
         let IoFile { target, name, .. } = file;
         let (fd, target, name) = (Some(fd), *target, name.clone());
         Ok(Arc::new(IoFile { fd, mode: IoMode::Direct, target, one_writer: false, name }))
@@ -562,7 +589,7 @@ impl Files {
     pub(super) fn write_whole(&self, file: &SinkFile, data: &[u8]) -> Result<(), Failure> {
         let temp = self.fd(file)?;
         let fd = descriptor(&temp);
-        write_all_at(fd, data, 0).map_err(|errno| {
+        write_all_at(fd, data, self.base()).map_err(|errno| {
             let path = self.tree.path_of(file.parent, &file.name);
             fault::os_at(Stage::Write, "write", &path, errno, fd)
         })
@@ -573,8 +600,11 @@ impl Files {
     pub(super) fn look_at_adopted(&self, file: &SinkFile) -> Option<u64> {
         let (_, temp, _) = self.fd_of(file.id).ok()?;
         let fd = descriptor(&temp);
-        let holes = file.map.as_ref().is_none_or(|map| clear_holes(fd, map));
-        let len = rustix::fs::fstat(fd).ok().filter(|_| holes).map(|stat| stat.st_size as u64);
+        // What was opened in place has them since.
+        let holes =
+            file.map.as_ref().filter(|_| self.in_place.is_none()).is_none_or(|map| clear_holes(fd, map, 0));
+        let size = rustix::fs::fstat(fd).ok().filter(|_| holes).map(|stat| stat.st_size as u64);
+        let len = size.map(|size| size.saturating_sub(self.base()));
         if len.is_none() {
             self.discard(file.id, || true);
         }
@@ -583,7 +613,11 @@ impl Files {
 
     /// Takes over the temporary of the run with `tag`. False if it is not there, or is not what we left.
     pub(super) fn adopt(&self, file: &SinkFile, dir: &Arc<OwnedFd>, tag: u32) -> Result<bool, Failure> {
-        let Some(fd) = self.take_over(file, dir, tag)? else { return Ok(false) };
+        let taken = match &self.in_place {
+            Some(place) => self.take_over_in_place(place, file, dir, tag)?,
+            None => self.take_over(file, dir, tag)?,
+        };
+        let Some(fd) = taken else { return Ok(false) };
         let open = self.entry(file);
         if let Ok(stat) = rustix::fs::fstat(&fd) {
             self.is_live(&open, &stat);

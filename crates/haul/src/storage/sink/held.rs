@@ -31,15 +31,16 @@ impl Sink {
     ) -> Result<Vec<Option<Cv>>, Failure> {
         let (_, temp, _) = self.files.fd_of(file.id)?;
         let fd = descriptor(&temp);
-        let mut reader = Back::cached(fd);
+        let base = self.files.base();
+        let mut reader = Back::cached(fd, base);
         let mut values = Vec::with_capacity(ranges.len());
         for (offset, len) in ranges {
             self.check_over()?;
-            drop_range(fd, *offset, *len);
+            drop_range(fd, base + *offset, *len);
             let whole = *offset == 0 && *len == file.size;
             // What cannot be read is not there; whoever writes it anew will hear if storage takes nothing either.
             values.push(reader.node(kind, (*offset, *len), whole, || self.check_over()).unwrap_or(None));
-            drop_range(fd, *offset, *len);
+            drop_range(fd, base + *offset, *len);
         }
         Ok(values)
     }
@@ -50,15 +51,15 @@ fn drop_range(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     let _ = rustix::fs::fadvise(fd, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
 }
 
-/// Makes holes of what the map says are holes. False: this file system cannot, so that what lies there might be published.
-pub(super) fn clear_holes(fd: BorrowedFd<'_>, map: &ExtentMap) -> bool {
+/// Makes holes of what the map says are holes, in a file whose data begins at `base`. False: this file system cannot, so that what lies there might be published.
+pub(super) fn clear_holes(fd: BorrowedFd<'_>, map: &ExtentMap, base: u64) -> bool {
     if haul_mutant::removed("adopted-holes") {
         return true;
     }
     let size = rustix::fs::fstat(fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
     let starts = map.extents().iter().map(|extent| extent.offset).chain([map.size()]);
     let ends = [0].into_iter().chain(map.extents().iter().map(|extent| extent.end()));
-    for (from, to) in ends.zip(starts) {
+    for (from, to) in ends.zip(starts).map(|(from, to)| (base + from, base + to)) {
         let mut at = from;
         while at < to.min(size) {
             // Where something lies that nobody should have written.
@@ -101,7 +102,7 @@ mod tests {
             let mut maker = MapMaker::new(6 * STEP);
             data.iter().for_each(|at| maker.push(at * STEP, (at + 1) * STEP));
             let map = maker.finish();
-            assert!(clear_holes(file.as_fd(), &map), "this file system makes holes");
+            assert!(clear_holes(file.as_fd(), &map, 0), "this file system makes holes");
             let mut content = vec![0; 4 * STEP as usize];
             file.read_exact_at(&mut content, 0).expect("it is as long as before");
             for (at, part) in content.chunks(STEP as usize).enumerate() {

@@ -56,6 +56,12 @@ impl Files {
         {
             return Err(self.tree.folded(file.parent, &file.name));
         }
+        if let Some(place) = &self.in_place
+            && kind == FileType::RegularFile
+            && !place.may_have(&stat, file.id)
+        {
+            return Err(self.has_other_entry(file.parent, &file.name));
+        }
         let mut existing = existing_of(&stat, self.me(), |mtime| self.grain_for(&dir, stat.st_dev, mtime));
         if let (Existing::File { size, .. }, Some(tag), false) = (&existing, item.adopt, adopted)
             && *size == file.size

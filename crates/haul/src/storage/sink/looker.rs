@@ -160,6 +160,11 @@ pub fn special_stands() -> Failure {
     fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::SPECIAL.to_owned())
 }
 
+/// What is no file is neither followed nor written into.
+pub fn not_in_place() -> Failure {
+    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::NOT_IN_PLACE.to_owned())
+}
+
 fn is_nothing(failure: &Failure) -> bool {
     failure.errno == Errno::NOENT.raw_os_error()
 }

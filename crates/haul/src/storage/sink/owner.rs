@@ -57,6 +57,9 @@ pub struct Patience {
     /// One that waits for its network gives way: to a run of the job, which goes on with its files, and to nobody who would
     /// remove them.
     pub takes_from_waiting: bool,
+    /// An owner that was not proven dead is followed: what it still has open is of no effect then. Not where it writes into the files
+    /// that this run would write into.
+    pub takes_unproven: bool,
 }
 
 impl Default for Patience {
@@ -70,6 +73,7 @@ impl Default for Patience {
             notice: Duration::from_secs(5),
             ending: Duration::from_secs(30),
             takes_from_waiting: true,
+            takes_unproven: true,
         }
     }
 }
@@ -90,6 +94,12 @@ pub enum AcquireError {
          place. Let that user complete it or remove it (`haul clean`), or copy into a directory of your own"
     )]
     Foreign { path: String, uid: u32, ours: u32 },
+    #[error(
+        "this job was begun by process {} on {}, which was not heard of and is not proven to have ended: it may still write into the files at \
+         the destination, and nothing is written in place beside it. Run the command without --in-place, or make sure that the process has \
+         ended and remove what it left with haul clean", .0.pid, .0.host
+    )]
+    Unproven(Box<OwnerInfo>),
     #[error("stopped while another run of this job was waited for")]
     Stopped,
     #[error("{}", .0.text)]
@@ -294,6 +304,12 @@ impl JobDir {
                 Life::Dead => {
                     let follows = info.follows_unproven && !haul_mutant::removed("unproven-is-remembered");
                     let unproven = judged != Life::Dead || follows;
+                    if unproven
+                        && !patience.takes_unproven
+                        && !haul_mutant::removed("in-place-follows-the-dead")
+                    {
+                        return Err(AcquireError::Unproven(Box::new(info)));
+                    }
                     let epoch = highest.max(floor).saturating_add(1);
                     if let Some(owner) = self.create(epoch, what, &known, patience, unproven)? {
                         return Ok(owner);

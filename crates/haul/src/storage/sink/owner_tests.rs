@@ -11,6 +11,7 @@ fn place(dir: &Path) -> JobDir {
 /// Short enough for a test; nothing is asserted on time.
 fn short() -> Patience {
     Patience {
+        takes_unproven: true,
         watch: Duration::from_millis(60),
         poll: Duration::from_millis(5),
         beat: Duration::from_millis(5),

@@ -23,8 +23,8 @@ use super::owner::{Life, boot_id};
 use super::place::{no_state, unopened, unwritable};
 use super::widened::restore;
 use super::{
-    AcquireError, Adopt, EngineConfig, Ground, JobDir, JobKey, Journal, Left, NotKeptCounters, Ours, Owner,
-    Patience, Places, SinkTree, Stripes, WriteEngine, fault,
+    AcquireError, Adopt, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left, NotKeptCounters, Ours,
+    Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
 };
 use crate::storage::SinkEngine;
 use crate::storage::source::failure::strerror;
@@ -65,7 +65,7 @@ impl SinkStore for Directory {
         if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
             refuse_special(&tree, name)?;
         }
-        let key = job_of(tree.root_id(), roots, rename.as_ref());
+        let key = job_of(tree.root_id(), roots, rename.as_ref(), coming.part.as_ref());
         let state = self.state.as_deref();
         let place =
             JobDir::open(state.unwrap_or(&root), JobKey::new(&key)).map_err(|failure| match state {
@@ -81,6 +81,9 @@ impl SinkStore for Directory {
         let replayed = replay(&place, policy.durable)?;
         let resumed = replayed.is_some();
         let replayed = believed(replayed.unwrap_or_default(), &place, &owner)?;
+        if coming.in_place && (owner.follows_unproven() || !replayed.unproven.is_empty()) {
+            refuse_unproven()?;
+        }
         let replayed = of_this_place(replayed, &tree, &root, ours)?;
         let (epoch, tag) = (owner.epoch(), fresh_tag());
         let (bytes, resume) = begin_journal(replayed, (key, tree.root_id().clone()), (epoch, tag), coming);
@@ -105,6 +108,7 @@ impl SinkStore for Directory {
                     clean: clean_command(&root, state),
                 },
                 confirm: owner.follows_unproven() || earlier.may_be_overtaken(),
+                in_place: coming.in_place.then(|| coming.part.and_then(|part| part.sink)),
                 tree: Arc::new(tree),
                 journal,
                 tag,
@@ -143,6 +147,8 @@ struct Ready {
     /// Which temporaries of earlier runs may be taken over.
     adopt: Adopt,
     confirm: bool,
+    /// Files are written in place; with an offset, a part of one.
+    in_place: Option<Option<u64>>,
 }
 
 struct HeldDirectory {
@@ -180,6 +186,7 @@ impl HeldJob for HeldDirectory {
             memory,
             places: Places::of(&ground).filter(|_| agreed.targets),
             stripes: Stripes::new(layout, ground.provider),
+            in_place: ready.in_place.map(|part| InPlace::new(part, policy.durable)),
             object_len: ground.object_len,
             durable: policy.durable,
         };
@@ -242,7 +249,19 @@ fn acquire(place: &JobDir, coming: &Coming<'_>, waiting: &dyn Waiting) -> Result
         waiting.stopped()
     };
     let what = described(coming.roots, coming.what.trim_start_matches("copy "));
-    place.acquire_unless(floor, &what, &Patience::default(), &mut stop)
+    let patience = Patience { takes_unproven: !coming.in_place, ..Patience::default() };
+    place.acquire_unless(floor, &what, &patience, &mut stop)
+}
+
+/// An earlier run of the job may still write, into the very files that this one would write into.
+fn refuse_unproven() -> Result<(), Failure> {
+    if haul_mutant::removed("in-place-follows-the-dead") {
+        return Ok(());
+    }
+    let text = "an earlier run of this copy is not known to have ended, and may still write into the files at the destination: \
+                nothing is written in place beside it. Run the command without --in-place, or make sure that it has ended and remove what it \
+                left with haul clean";
+    Err(Failure { stage: Stage::Create, errno: 0, text: text.into() })
 }
 
 /// What of a journal counts, by who wrote it and who may still write.

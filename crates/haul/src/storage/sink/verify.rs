@@ -35,8 +35,9 @@ impl Sink {
     ) -> Result<(), Failure> {
         drop_pages(fd);
         let dir = self.tree.dirfd(file.parent)?;
-        let direct = self.tree.jail().open_direct(&dir, &self.files.temp_name(file), fd);
-        let mut reader = Back { fd, direct: direct.ok(), room: vec![0; STEP + ALIGN] };
+        let direct = self.tree.jail().open_direct(&dir, &self.files.written_name(file), fd);
+        let mut reader =
+            Back { fd, base: self.files.base(), direct: direct.ok(), room: vec![0; STEP + ALIGN] };
         let found = reader.digest(file, kind, || self.check_over());
         // What was read through the cache need not stay there.
         drop_pages(fd);
@@ -65,14 +66,16 @@ pub(super) enum Stop {
 
 pub(super) struct Back<'a> {
     fd: BorrowedFd<'a>,
+    /// Where the bytes of the entry begin.
+    base: u64,
     direct: Option<OwnedFd>,
     room: Vec<u8>,
 }
 
 impl<'a> Back<'a> {
     /// A reader through the page cache.
-    pub(super) fn cached(fd: BorrowedFd<'a>) -> Back<'a> {
-        Back { fd, direct: None, room: vec![0; STEP + ALIGN] }
+    pub(super) fn cached(fd: BorrowedFd<'a>, base: u64) -> Back<'a> {
+        Back { fd, base, direct: None, room: vec![0; STEP + ALIGN] }
     }
 
     /// The value of one node of the file's tree, of its root if it is the `whole` file; `None` if storage holds too little.
@@ -126,7 +129,7 @@ impl<'a> Back<'a> {
             // It may have hung in a read until nobody waits any more.
             over().map_err(Stop::Over)?;
             let want = (end - at).min(STEP as u64) as usize;
-            let got = self.read(at, want).map_err(Stop::Os)?;
+            let got = self.read(self.base + at, want).map_err(Stop::Os)?;
             if got == 0 {
                 return Ok(false);
             }

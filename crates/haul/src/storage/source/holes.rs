@@ -30,7 +30,7 @@ impl Reader {
     }
 
     fn map_of(&self, id: FileId, open: &OpenFile, size: u64) -> Result<ExtentMap, Failure> {
-        match self.storage(|| seek_data(open.fd(), size, || self.stopped())) {
+        match self.storage(|| seek_data(open.fd(), (self.tree.base(), size), || self.stopped())) {
             Ok(Some(map)) => Ok(map),
             Ok(None) => Err(self.own(wire::Stage::Read, "find the holes of", id, "stopped")),
             Err(errno) => Err(self.tree.failed(wire::Stage::Read, "find the holes of", id, errno)),
@@ -66,12 +66,14 @@ impl Reader {
     }
 
     fn is_zeros(&mut self, id: FileId, open: &OpenFile, offset: u64, len: u64) -> Result<bool, Failure> {
+        let base = self.tree.base();
         let mut buffer = vec![0; ZEROS_LEN];
         let mut done = 0;
         while done < len {
             let part = &mut buffer[..(len - done).min(ZEROS_LEN as u64) as usize];
             self.step(offset + done);
-            let end = self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, offset + done));
+            let end =
+                self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, base + offset + done));
             self.full(id, offset + done, end)?;
             if self.stopped() {
                 return Err(self.own(wire::Stage::Read, "read", id, "stopped"));
@@ -85,22 +87,30 @@ impl Reader {
     }
 }
 
-/// The map of an open file, as the file system tells it. `None`: it was stopped.
-fn seek_data(fd: BorrowedFd<'_>, size: u64, stopped: impl Fn() -> bool) -> Result<Option<ExtentMap>, Errno> {
+/// The map of `size` bytes of an open file from `base` on, as the file system tells it. `None`: it was stopped.
+fn seek_data(
+    fd: BorrowedFd<'_>,
+    (base, size): (u64, u64),
+    stopped: impl Fn() -> bool,
+) -> Result<Option<ExtentMap>, Errno> {
+    // What lies outside is cut off.
+    let seek = |from: SeekFrom| seek(fd, from).map(|at| at.saturating_sub(base).min(size));
     let mut maker = MapMaker::new(size);
     let mut at = 0;
     while at < size {
         if stopped() {
             return Ok(None);
         }
-        let start = match seek(fd, SeekFrom::Data(at)) {
+        let start = match seek(SeekFrom::Data(base + at)) {
+            // The next data lies behind the part.
+            Ok(start) if start >= size => break,
             Ok(start) => start,
             // Nothing but a hole up to the end.
             Err(Errno::NXIO) => break,
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(ExtentMap::full(size))),
             Err(errno) => return Err(errno),
         };
-        let end = match seek(fd, SeekFrom::Hole(start)) {
+        let end = match seek(SeekFrom::Hole(base + start)) {
             Ok(end) => end,
             // It became shorter; the look after the last read will say so.
             Err(Errno::NXIO) => size,

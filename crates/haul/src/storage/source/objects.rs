@@ -189,6 +189,7 @@ impl Objects {
         if size < DIRECT_FILE_MIN || !possible || !modes.may_be_direct(open.dev()) {
             return Choice { mode: IoMode::Buffered, is_sample: false, cached: None };
         }
+        let offset = self.shared.tree.base() + offset;
         let cached = self.shared.pages.cached(open.fd(), offset, u64::from(len));
         if cached == Cached::All {
             return Choice { mode: IoMode::Buffered, is_sample: false, cached: Some(cached) };
@@ -209,12 +210,14 @@ impl Objects {
     ) {
         let SourceOp::Read { id, generation, offset, len, tail, whole, target } = *op else { return };
         let shared = &self.shared;
+        // Where it lies in what stands there.
+        let at = shared.tree.base() + offset;
         let Choice { mut mode, mut is_sample, cached } = choice;
         let was_cached = cached == Some(Cached::All);
         let mut file = open.plain().clone();
         let mut pad = 0;
         if mode == IoMode::Direct {
-            let fits = |align: u64| offset.is_multiple_of(align) && u64::from(self.request_size) >= align;
+            let fits = |align: u64| at.is_multiple_of(align) && u64::from(self.request_size) >= align;
             match open.direct().filter(|direct| fits(direct.align)) {
                 Some(direct) => {
                     file = direct.file.clone();
@@ -227,7 +230,7 @@ impl Objects {
         let absent = match (mode, cached) {
             (IoMode::Direct, _) | (_, Some(Cached::All)) => Runs::new(),
             _ if uncached => Runs::new(),
-            _ => shared.pages.absent(open.fd(), offset, u64::from(len)),
+            _ => shared.pages.absent(open.fd(), at, u64::from(len)),
         };
         if is_sample {
             shared.modes.begin(mode);
@@ -238,7 +241,7 @@ impl Objects {
             Tag { owed, id, generation, tail, whole, target, was_cached, open, mode, is_sample, absent };
         let target = Target(target.0.into());
         let kind = IoKind::Read;
-        let read = Transfer { buffer, tag, file, target, kind, offset, start: 0, len, pad, uncached };
+        let read = Transfer { buffer, tag, file, target, kind, offset: at, start: 0, len, pad, uncached };
         // The hook has reported a panic, and the answer is given where it is dropped.
         drop(catch_unwind(AssertUnwindSafe(|| self.lanes.submit(read))));
     }
@@ -277,7 +280,8 @@ impl Shared {
     }
 
     fn take_up(&self, done: TransferDone<Tag>) {
-        let TransferDone { tag, offset, buffer, len, moved, error, service, refused_uncached, .. } = done;
+        let TransferDone { tag, offset: at, buffer, len, moved, error, service, refused_uncached, .. } = done;
+        let offset = at.saturating_sub(self.tree.base());
         panic_point("panic~take_up", &String::from_utf8_lossy(&self.tree.path_of(tag.id)));
         let is_whole = error.is_none() && moved >= len;
         if tag.is_sample {
@@ -290,11 +294,11 @@ impl Shared {
             // Given up, and told to nobody.
             return;
         }
-        if let Some((errno @ (Errno::INVAL | Errno::OPNOTSUPP), at)) = error
+        if let Some((errno @ (Errno::INVAL | Errno::OPNOTSUPP), failed_at)) = error
             && tag.mode == IoMode::Direct
         {
             // Further on it can be the end of a file that shrank, which is no word on the file system.
-            if at == offset {
+            if failed_at == at {
                 let why = format!("a read was refused: {}", super::failure::strerror(errno.raw_os_error()));
                 self.modes.on_refused(tag.open.dev(), &why);
             }
@@ -306,13 +310,13 @@ impl Shared {
             return;
         }
         if tag.mode == IoMode::Direct && tag.is_sample {
-            self.hold_to_direct(&tag, offset, len);
+            self.hold_to_direct(&tag, at, len);
         }
         let (id, generation) = (tag.id, tag.generation);
         let hashed = || match error {
-            Some((errno, at)) => Err(read_failure(&self.tree, id, at, errno)),
+            Some((errno, failed_at)) => Err(read_failure(&self.tree, id, failed_at, errno)),
             None if !is_whole && !haul_mutant::removed("nothing-is-filled-up") => {
-                Err(short_failure(&self.tree, id, offset + moved as u64))
+                Err(short_failure(&self.tree, id, at + moved as u64))
             }
             None => Ok(self.hash(&tag, offset, &buffer)),
         };

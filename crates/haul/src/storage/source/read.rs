@@ -182,7 +182,10 @@ impl Reader {
                 }
             };
             let (fd, dev) = (opened.fd.as_fd(), device_of(&opened.stat));
-            let (end, beyond) = self.shared.pages.read_whole(fd, dev, room, view.is_measured());
+            let (end, beyond) = match view.is_part() {
+                true => (self.shared.pages.read_at(fd, dev, room, view.base()), false),
+                false => self.shared.pages.read_whole(fd, dev, room, view.is_measured()),
+            };
             match end {
                 ReadEnd::Full => {}
                 ReadEnd::Short(_) => return Ok(None),
@@ -217,7 +220,10 @@ impl Reader {
         };
         let (beyond, of_fd, of_name) = self.storage(|| {
             // Before the looks, for one that grows meanwhile is no such file.
-            let beyond = self.shared.pages.read_at(open.fd(), open.dev(), &mut [0], view.size());
+            let beyond = match view.is_part() {
+                true => ReadEnd::Short(0),
+                false => self.shared.pages.read_at(open.fd(), open.dev(), &mut [0], view.size()),
+            };
             let of_fd = look_into(open.fd());
             let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name));
             (beyond, of_fd, of_name)
@@ -308,7 +314,8 @@ impl Reader {
         // What was read is there, which is all that is asked of a file that grows.
         let Some(seen) = seen else { return Ok(root) };
         self.must_be(id, &open, seen)?;
-        match (seen.size, seen.mtime) == (view.stamp.size, view.stamp.mtime) {
+        let known = if view.is_part() { view.size() } else { view.stamp.size };
+        match (seen.size, seen.mtime) == (known, view.stamp.mtime) {
             true => Ok(root),
             false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
         }
@@ -332,6 +339,7 @@ impl Reader {
         offset: u64,
         len: u64,
     ) -> Result<(), Failure> {
+        let base = self.tree.base();
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(SCRATCH_LEN, 0);
         let mut done = 0;
@@ -340,7 +348,8 @@ impl Reader {
             let part_len = (len - done).min(SCRATCH_LEN as u64) as usize;
             let part = &mut scratch[..part_len];
             self.step(offset + done);
-            let end = self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, offset + done));
+            let end =
+                self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, base + offset + done));
             result = self.full(id, offset + done, end);
             if result.is_ok() && self.stopped() {
                 result = Err(self.own(wire::Stage::Read, "read", id, "stopped"));

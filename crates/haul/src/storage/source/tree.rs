@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_core::entry::{Fingerprint, Name};
+use haul_core::entry::{FileRange, Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::schedule::TARGETS_MAX;
 use haul_core::transfer::source::{Lies, OnChange};
@@ -50,12 +50,21 @@ pub(in crate::storage) struct FileView {
     /// What it gives when it is read, where that is more than its size.
     measured: Option<u64>,
     changed: OnChange,
+    part: Option<FileRange>,
 }
 
 impl FileView {
     /// Bytes that are read of it.
     pub(in crate::storage) fn size(&self) -> u64 {
-        self.measured.unwrap_or(self.stamp.size)
+        self.part.map_or(self.measured.unwrap_or(self.stamp.size), |part| part.len)
+    }
+    /// Where these begin in what stands there.
+    pub(in crate::storage) fn base(&self) -> u64 {
+        self.part.map_or(0, |part| part.source)
+    }
+    /// Behind what is read of it more may follow, which is nobody's business.
+    pub(in crate::storage) fn is_part(&self) -> bool {
+        self.part.is_some()
     }
     /// Its size says nothing: it ends where a read gives nothing more.
     pub(in crate::storage) fn is_measured(&self) -> bool {
@@ -83,6 +92,8 @@ pub struct SourceTree {
     salt: u64,
     /// What becomes of files that change.
     changed: OnChange,
+    /// The only file shows this of itself, and no more.
+    part: Option<FileRange>,
 }
 
 struct Inner {
@@ -152,6 +163,21 @@ impl SourceTree {
         SourceTree { changed, ..self }
     }
 
+    /// The same, of one file that shows a part of itself.
+    pub(in crate::storage) fn of_part(self, part: Option<FileRange>) -> SourceTree {
+        SourceTree { part, ..self }
+    }
+
+    /// Where the only file's part begins in it; 0 without.
+    pub(in crate::storage) fn base(&self) -> u64 {
+        self.part.map_or(0, |part| part.source)
+    }
+
+    /// The part that the only file shows of itself.
+    pub(in crate::storage) fn part(&self) -> Option<FileRange> {
+        self.part
+    }
+
     /// A tree that keeps at most this many directories and files open.
     pub fn with_limits(dirs_open_max: usize, files_open_max: usize) -> SourceTree {
         SourceTree {
@@ -167,6 +193,7 @@ impl SourceTree {
             clock: wall_clock(),
             salt: version::salt(),
             changed: OnChange::default(),
+            part: None,
         }
     }
 
@@ -301,7 +328,7 @@ impl SourceTree {
         let inner = self.lock();
         // Its own, for something else may be mounted on the file itself.
         let mark = inner.systems.get(&seen.dev).and_then(|system| system.mark).unwrap_or(self.salt);
-        version::fingerprint(&seen.stamp, mark)
+        version::fingerprint(&seen.stamp, mark, self.part.as_ref().filter(|_| seen.is_file()))
     }
 
     /// From when on a read of a walked file counts; `None`: whatever is read does.
@@ -320,6 +347,7 @@ impl SourceTree {
             stamp: entry.stamp?,
             measured: entry.measured,
             changed: self.changed,
+            part: self.part,
         })
     }
 
@@ -372,6 +400,8 @@ impl SourceTree {
     pub fn lies(&self, id: FileId) -> Lies {
         let device = self.target_of(id).0;
         match self.provider(device) {
+            // A part is not cut as its file is.
+            _ if self.part.is_some() => Lies::At(self.device_target(device)),
             Provider::Flat => Lies::At(self.device_target(device)),
             _ => Lies::Ask,
         }

@@ -14,7 +14,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use haul_core::entry::{Fingerprint, VERSION_LEN_MAX, Version};
+use haul_core::entry::{FileRange, Fingerprint, VERSION_LEN_MAX, Version};
 
 use super::stat::Stamp;
 
@@ -53,14 +53,23 @@ pub(super) fn salt() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// The fingerprint of what was seen, on a file system with this mark: ctime and inode are the version.
-pub(super) fn fingerprint(stamp: &Stamp, mark: u64) -> Fingerprint {
+/// The fingerprint of what was seen, on a file system with this mark: ctime and inode are the version. Of a part of it the size is the
+/// part's, and size and offset are in the version, so that another part is another version.
+pub(super) fn fingerprint(stamp: &Stamp, mark: u64, part: Option<&FileRange>) -> Fingerprint {
     let Stamp { size, mtime, ctime, ino } = *stamp;
     let mut bytes = [0; VERSION_LEN];
     bytes[..8].copy_from_slice(&ctime.secs.to_le_bytes());
     bytes[8..12].copy_from_slice(&ctime.nanos.to_le_bytes());
     bytes[12..].copy_from_slice(&(ino ^ mark).to_le_bytes());
-    Fingerprint { size, mtime, version: Version::new(&bytes).expect("VERSION_LEN is below the maximum") }
+    let mut shown = size;
+    if let Some(part) = part {
+        let numbers = [size, part.source, part.len].map(u64::to_le_bytes).concat();
+        let hash = blake3::hash(&[b"haul part ".as_slice(), &bytes, &numbers].concat());
+        bytes.copy_from_slice(&hash.as_bytes()[..VERSION_LEN]);
+        shown = part.len;
+    }
+    let version = Version::new(&bytes).expect("VERSION_LEN is below the maximum");
+    Fingerprint { size: shown, mtime, version }
 }
 
 #[cfg(test)]
@@ -85,8 +94,8 @@ mod tests {
     fn each_field_is_in_the_fingerprint() {
         let at = |secs, nanos| haul_core::entry::Timestamp { secs, nanos };
         let stamp = Stamp { size: 1, mtime: at(2, 3), ctime: at(4, 5), ino: 6 };
-        let told = fingerprint(&stamp, 7);
-        assert_eq!(told, fingerprint(&stamp, 7));
+        let told = fingerprint(&stamp, 7, None);
+        assert_eq!(told, fingerprint(&stamp, 7, None));
         assert_eq!((told.size, told.mtime), (stamp.size, stamp.mtime));
         for other in [
             Stamp { size: 9, ..stamp },
@@ -95,8 +104,15 @@ mod tests {
             Stamp { ctime: at(4, 9), ..stamp },
             Stamp { ino: 9, ..stamp },
         ] {
-            assert_ne!(told, fingerprint(&other, 7), "{other:?}");
+            assert_ne!(told, fingerprint(&other, 7, None), "{other:?}");
         }
-        assert_ne!(told, fingerprint(&stamp, 8));
+        assert_ne!(told, fingerprint(&stamp, 8, None));
+        let part = |source, len| {
+            let part = FileRange { source, sink: 0, len, partial: true };
+            fingerprint(&stamp, 7, Some(&part))
+        };
+        assert_eq!((part(0, 1), part(0, 1).size), (part(0, 1), 1));
+        assert_ne!(part(0, 1), told, "all of a file as a part of it");
+        assert_ne!(part(0, 1), part(1, 1), "another part of the same length");
     }
 }

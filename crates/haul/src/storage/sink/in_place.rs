@@ -1,0 +1,344 @@
+//! Files that are written into what stands at their names: no temporary, no rename.
+//!
+//! In: a file whose objects come. Out: what stands at its name, or a new file there, open; a file that is whole.
+//! What must hold: nothing but a regular file is written into, and no link is followed to one. From before its first byte until all of
+//! it is on media and right, a file looks like no version of the source: it is longer than the new one, so that a later run never takes it
+//! for a copy, whatever its mtime is. A file that holds more than the part that comes keeps that, and its mode, owner and size.
+//! What an earlier run wrote is gone on with only where that file still stands at the name: a second name of it, formed like a
+//! temporary, is made before the journal speaks of its parts, and says which inode they are in. No two entries write into one inode.
+//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; runs that were not proven dead,
+//! which the claim of the job keeps off (`store`).
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use haul_core::entry::Name;
+use haul_core::ids::{DirId, FileId};
+use haul_core::transfer::op::{Inode, Publish, SinkFile};
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::{Errno, Result as OsResult, retry_on_intr};
+
+use super::cache::drop_pages;
+use super::commit::{NOT_IN_PLACE, unsynced};
+use super::engine::Sink;
+use super::files::{Files, OpenFile, data_len, descriptor, inode_of, write_all_at};
+use super::held::clear_holes;
+use super::meta::Wanted;
+use super::names::{tag_bits, temp_name};
+use super::syncs::Extent;
+use super::{fault, lock};
+
+/// Files with several names that are remembered; beyond that no other such file is written.
+const ALIASES_MAX: usize = 1 << 20;
+/// Bytes of zeros that are written at a time, where a file system makes no holes.
+const ZEROS_LEN: u64 = 1 << 20;
+
+/// How files are written in place, in one session.
+pub struct InPlace {
+    /// Where the part that comes begins in the destination's file, which keeps the rest; `None`: files come as a whole.
+    part: Option<u64>,
+    durable: bool,
+    /// Which entry has an inode that has several names.
+    aliases: Mutex<HashMap<Inode, FileId>>,
+}
+
+impl InPlace {
+    pub fn new(part: Option<u64>, durable: bool) -> InPlace {
+        InPlace { part, durable, aliases: Mutex::default() }
+    }
+
+    /// Where an entry's first byte lies.
+    pub(super) fn base(&self) -> u64 {
+        self.part.unwrap_or(0)
+    }
+
+    pub(super) fn is_part(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// Whether the entry may have the inode: of those with several names another one may have it already.
+    pub(super) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
+        if stat.st_nlink < 2 || haul_mutant::removed("in-place-one-entry-per-inode") {
+            return true;
+        }
+        let mut aliases = lock(&self.aliases);
+        let room = aliases.len() < ALIASES_MAX;
+        match aliases.get(&inode_of(stat)) {
+            Some(other) => *other == id,
+            None if room => aliases.insert(inode_of(stat), id).is_none(),
+            None => false,
+        }
+    }
+
+    /// Makes a file that is about to be written look like no version of the source. `before`: as it stood.
+    fn spoil(&self, fd: BorrowedFd<'_>, before: &Stat, len: u64, is_new: bool) -> OsResult<()> {
+        let (size, synced) = (before.st_size as u64, self.durable && !is_new);
+        if self.is_part() {
+            // What it is a copy of, if of anything, it will not be any more.
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+            retry_on_intr(|| {
+                rustix::fs::futimens(fd, &Timestamps { last_access: keep, last_modification: now })
+            })?;
+            return if synced { retry_on_intr(|| rustix::fs::fsync(fd)) } else { Ok(()) };
+        }
+        if size > len || haul_mutant::removed("in-place-looks-unfinished") {
+            return Ok(());
+        }
+        retry_on_intr(|| rustix::fs::ftruncate(fd, len + 1))?;
+        // Of any other size a power cut leaves that one, or the longer one.
+        if synced && size == len {
+            return retry_on_intr(|| rustix::fs::fsync(fd));
+        }
+        Ok(())
+    }
+}
+
+impl Files {
+    /// Where the bytes of an entry begin in its file.
+    pub(super) fn base(&self) -> u64 {
+        self.in_place.as_ref().map_or(0, InPlace::base)
+    }
+
+    /// The name that an entry's file has while it is written.
+    pub(super) fn written_name(&self, file: &SinkFile) -> Name {
+        match self.in_place.is_some() {
+            true => file.name.clone(),
+            false => self.temp_name(file),
+        }
+    }
+
+    /// Opens what stands at a file's name, or makes it.
+    pub(super) fn open_in_place(&self, place: &InPlace, open: &OpenFile) -> Result<OwnedFd, Failure> {
+        let dir = self.tree.dirfd(open.parent)?;
+        let jail = self.tree.jail();
+        let path = || self.tree.path_of(open.parent, &open.name);
+        let fail = |what, errno| fault::os_at(Stage::Create, what, &path(), errno, &dir);
+        let (fd, is_new) = match jail.stat(&dir, &open.name) {
+            Err(Errno::NOENT) => {
+                (jail.create_temp(&dir, &open.name).map_err(|errno| fail("create", errno))?, true)
+            }
+            Err(errno) => return Err(fail("stat", errno)),
+            Ok(stat) if !is_file(&stat) => return Err(self.not_in_place(open, &stat)),
+            Ok(_) => {
+                // Without following, and without waiting for a FIFO that took the name.
+                let fd = jail.open_file(&dir, &open.name, true).map_err(|errno| fail("open", errno))?;
+                (fd, false)
+            }
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", errno))?;
+        if !is_file(&stat) {
+            return Err(self.not_in_place(open, &stat));
+        }
+        if !place.may_have(&stat, open.id)
+            || !self.tree.claim(open.parent, &dir, &open.name, inode_of(&stat), open.id)
+        {
+            return Err(self.has_other_entry(open.parent, &open.name));
+        }
+        self.is_live(open, &stat);
+        self.prepare(place, open, &fd, is_new)?;
+        Ok(fd)
+    }
+
+    /// Makes a file ready for its first byte: it looks unfinished, and has no data where the source has none.
+    fn prepare(&self, place: &InPlace, open: &OpenFile, fd: &OwnedFd, is_new: bool) -> Result<(), Failure> {
+        let fail = |what, errno| {
+            fault::os_at(Stage::Create, what, &self.tree.path_of(open.parent, &open.name), errno, fd)
+        };
+        if place.is_part() && is_new {
+            // It is no copy of anything, and gets what any new file gets.
+            let mode = Mode::from_raw_mode(0o666 & !umask());
+            retry_on_intr(|| rustix::fs::fchmod(fd, mode)).map_err(|errno| fail("set the mode of", errno))?;
+        }
+        let before = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
+        place.spoil(fd.as_fd(), &before, open.size, is_new).map_err(|errno| fail("make longer", errno))?;
+        let Some(map) = open.map.as_ref().filter(|_| !is_new && !haul_mutant::removed("in-place-holes"))
+        else {
+            return Ok(());
+        };
+        if !clear_holes(fd.as_fd(), map, place.base()) {
+            let mut at = 0;
+            for extent in map.extents() {
+                zero(fd, place.base() + at, extent.offset - at)
+                    .map_err(|errno| fail("write zeros to", errno))?;
+                at = extent.end();
+            }
+            zero(fd, place.base() + at, map.size() - at).map_err(|errno| fail("write zeros to", errno))?;
+        }
+        Ok(())
+    }
+
+    /// Why nothing is written at a name.
+    fn not_in_place(&self, open: &OpenFile, stat: &Stat) -> Failure {
+        let path = self.tree.path_of(open.parent, &open.name);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let text = format!("{path}: a directory stands there; nothing was removed");
+                fault::failure(Stage::Create, Errno::ISDIR.raw_os_error(), text)
+            }
+            _ => {
+                fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), format!("{path}: {NOT_IN_PLACE}"))
+            }
+        }
+    }
+
+    pub(super) fn has_other_entry(&self, parent: DirId, name: &Name) -> Failure {
+        let text = format!(
+            "{}: it is another name of a file that this copy has under a name of its own, and what is written to the one \
+             would be in the other; it was left as it is (without --in-place each gets a file of its own)",
+            self.tree.path_of(parent, name)
+        );
+        fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+    }
+
+    /// What the run with `tag` wrote in place, under our tag and open. `None`: what stands at the name is not what it wrote.
+    pub(super) fn take_over_in_place(
+        &self,
+        place: &InPlace,
+        file: &SinkFile,
+        dir: &Arc<OwnedFd>,
+        tag: u32,
+    ) -> Result<Option<OwnedFd>, Failure> {
+        // One that may still write is kept off by the claim.
+        if !self.adopt.former.is_dead(tag_bits(tag)) {
+            return Ok(None);
+        }
+        let jail = self.tree.jail();
+        let (old, new) = (temp_name(&file.name, tag, file.number), self.temp_name(file));
+        let fail =
+            |what, errno| fault::os(Stage::Open, what, &self.tree.path_of(file.parent, &file.name), errno);
+        let look = |name: &Name| match jail.stat(dir, name) {
+            Err(Errno::NOENT) => Ok(None),
+            other => other.map(Some).map_err(|errno| fail("stat", errno)),
+        };
+        let (Some(marked), Some(named)) = (look(&old)?, look(&file.name)?) else { return Ok(None) };
+        let same =
+            inode_of(&marked) == inode_of(&named) || haul_mutant::removed("in-place-is-what-was-written");
+        if !same || !is_file(&named) {
+            return Ok(None);
+        }
+        let fd = match jail.open_file(dir, &file.name, true) {
+            Err(Errno::LOOP | Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO) => return Ok(None),
+            other => other.map_err(|errno| fail("open", errno))?,
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", errno))?;
+        if inode_of(&stat) != inode_of(&named) || !place.may_have(&stat, file.id) {
+            return Ok(None);
+        }
+        match jail.rename_new(dir, &old, &new) {
+            Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
+            other => other.map_err(|errno| fail("take over", errno))?,
+        }
+        let entry = self.entry(file);
+        self.prepare(place, &entry, &fd, false)?;
+        Ok(Some(fd))
+    }
+
+    /// Gives a file that is written in place its second name, by which a later run knows it again. Where it cannot have one, that
+    /// run begins the file anew.
+    pub(super) fn mark_in_place(&self, open: &OpenFile, fd: BorrowedFd<'_>) {
+        if let Ok(dir) = self.tree.dirfd(open.parent) {
+            let _ = self.tree.jail().link_open(fd, &dir, &open.temp);
+        }
+    }
+}
+
+impl Sink {
+    /// Ends a file that was written in place: all of it is on media and right before it looks like a copy.
+    pub(super) fn finish_in_place(
+        &self,
+        place: &InPlace,
+        publish: &Publish,
+        durable: bool,
+    ) -> Result<(), Failure> {
+        let file = &publish.file;
+        let path = || self.tree.path_of(file.parent, &file.name);
+        // Of an empty file nothing was ever written, nor of one that is all hole.
+        if data_len(file) == 0 {
+            self.files.fd(file)?;
+        }
+        let (open, written_to, counted) = self.files.fd_of(file.id)?;
+        let fd = descriptor(&written_to);
+        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
+        let written = lock(&open.path).written();
+        if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!("{} has {written} of {} new bytes and is not whole", path(), file.size);
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+        if (durable && !haul_mutant::removed("in-place-syncs-first")) || publish.verify.is_some() {
+            self.sync_data(&open, &written_to)?;
+        }
+        if let Some(expected) = publish.verify {
+            self.read_back(file, fd, expected)?;
+        }
+        let dir = self.tree.dirfd(file.parent)?;
+        let made = open.inode();
+        let is_ours =
+            |stat: &Stat| Some(inode_of(stat)) == made || haul_mutant::removed("in-place-has-its-name");
+        match self.tree.jail().stat(&dir, &file.name) {
+            Ok(stat) if is_ours(&stat) => {}
+            Ok(_) | Err(Errno::NOENT) => {
+                let text = format!(
+                    "publish {}: the file that was written into has not this name any more: something else took it, or removed it",
+                    path()
+                );
+                return Err(fault::failure(Stage::Publish, Errno::STALE.raw_os_error(), text));
+            }
+            Err(errno) => return Err(fail(Stage::Publish, "stat", errno)),
+        }
+        // Directly before it begins to look whole.
+        self.fence()?;
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
+        let end = place.base() + file.size;
+        let size = stat.st_size as u64;
+        if size < end && file.map.is_none() && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!("{} ends at byte {size} and should at {end}: somebody cut it", path());
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+        if size != end && !(place.is_part() && size > end) {
+            retry_on_intr(|| rustix::fs::ftruncate(fd, end))
+                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
+        }
+        self.files.unmark_in_place(&open);
+        if !place.is_part() {
+            let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
+            self.set_meta(fd, &wanted, &path)?;
+        }
+        if durable && !haul_mutant::removed("files-are-synced") {
+            self.synced(&open, || {
+                retry_on_intr(|| self.data.sync(fd, Extent::All))
+                    .map_err(|errno| unsynced(&path(), errno, fd, true))
+            })?;
+            drop_pages(fd);
+        }
+        Ok(())
+    }
+}
+
+fn is_file(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Writes so many zeros at `at`.
+fn zero(fd: &OwnedFd, mut at: u64, mut len: u64) -> OsResult<()> {
+    let zeros = vec![0; len.min(ZEROS_LEN) as usize];
+    while len > 0 {
+        let part = len.min(ZEROS_LEN);
+        write_all_at(fd, &zeros[..part as usize], at)?;
+        (at, len) = (at + part, len - part);
+    }
+    Ok(())
+}
+
+/// What a new file's mode is cut by. It can only be asked by being set, for a moment; the kernel tells it without that.
+fn umask() -> u32 {
+    let status = rustix::fs::open("/proc/self/status", rustix::fs::OFlags::RDONLY, Mode::empty());
+    let mut text = vec![0; 4096];
+    let read = status.and_then(|file| rustix::io::read(file, &mut text)).unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..read]);
+    let told = text.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // Where it is not told nobody else gets anything.
+    told.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
+}
