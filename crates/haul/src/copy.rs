@@ -18,20 +18,18 @@ use crossbeam_channel::unbounded;
 use haul_core::ids::StreamId;
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
-use haul_core::wire::{RATE_UNLIMITED, STREAMS_MAX};
+use haul_core::wire::STREAMS_MAX;
 use rustix::fs::{Mode, OFlags};
 
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
-use crate::driver::sink::SinkRequest;
-use crate::driver::{Links, Mapping, Protection, Report, Watch, dry, policy, sink, source};
-use crate::endpoint::Place;
+use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::job::{AgentRequest, Options, Role};
 use crate::probe::path as path_probe;
 use crate::storage::descriptors::raise_nofile;
 use crate::storage::source::roots::{SourceError, is_inside, resolve_sources};
 use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
 use crate::transport::pace::Pacer;
-use crate::transport::path::{self, EndFacts, Plan};
+use crate::transport::path::{self, EndFacts};
 use crate::transport::rejoin::Joins;
 use crate::transport::{memory, tcp};
 
@@ -39,21 +37,19 @@ mod ends;
 pub(crate) mod lists;
 mod manifest;
 mod passport;
+mod plan;
 mod policy;
 mod same;
 mod summary;
 pub(crate) mod trial;
 
-use ends::{memory, patience, sink_request, source_request};
+use ends::{End, memory, patience, sink_request, source_request};
 use manifest::hash_unchanged;
+use plan::Plan;
 use summary::{Joined, summarise};
 
 /// Bytes that may lie in a memory link.
 const PIPE_LEN: usize = 1024 * 1024;
-/// Streams that waited for `--rate` for this share of their time were limited by it.
-const RATE_WAITS: f64 = 0.2;
-/// And so was a transfer that reached this share of it, where nobody here saw the streams wait.
-const RATE_REACHED: f64 = 0.85;
 
 /// Runs a copy; what goes wrong is in the summary.
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
@@ -134,79 +130,30 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
 }
 
 fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, Refused> {
-    let sources: Vec<Place> = request.sources.iter().map(|source| source.place().clone()).collect();
-    let destination = request.destination.place().clone();
-    let remote_source = request.sources.iter().find_map(Endpoint::host);
-    let what = copy_to(&destination);
-    let pacer = Arc::new(Pacer::new(request.options.rate));
-    let memory_for = |links: &Links| memory(&request.options, path::rtt(&links.control));
-    let here = |destination, links: &Links| {
-        sink_request(destination, &request.options, None, memory_for(links).value, what.clone())
+    let plan = Plan::of(request)?;
+    let Some(host) = plan.host else {
+        refuse_inside(request)?;
+        let (near_links, far_links) = memory_links(&request.options);
+        let (near, far) = (plan.near_end(&near_links), plan.other_end(&far_links));
+        let begin = Instant::now();
+        let (near, far) = thread::scope(|scope| {
+            let far = scope.spawn(move || far.run(far_links, &Watch::silent()));
+            let near = near.run(near_links, watch);
+            far.join().map(|far| (near, far))
+        })
+        .map_err(|_| "internal error in the other end".to_owned())?;
+        let limited = plan.was_limited(&near, LOCAL_STREAMS, begin.elapsed(), watch);
+        return Ok(Joined::local(near, far, limited));
     };
-    let from_here =
-        |links: &Links| source_request(sources.clone(), &request.options, None, memory_for(links), &pacer);
-    let begin = Instant::now();
-    let paced = |streams: u16| {
-        let whole = begin.elapsed().as_secs_f64() * f64::from(streams.max(1));
-        // Nobody waits where there is no limit, and it may come and go while the copy runs.
-        pacer.waited().as_secs_f64() > RATE_WAITS * whole
-    };
-    match (remote_source, request.destination.host()) {
-        (None, None) => {
-            refuse_inside(request)?;
-            let (near, far) = memory_links(&request.options);
-            let (from, to) = (from_here(&near), here(destination.clone(), &far));
-            let local = thread::scope(|scope| {
-                // Of a dry run the sink tells, in the order in which it looks.
-                let told = if request.dry_run { Watch::silent() } else { watch.clone() };
-                let from = scope.spawn(move || source::run(near, &from, &told));
-                let far = match request.dry_run {
-                    true => dry::run(far, &to, watch),
-                    false => sink::run(far, &to, &Watch::silent()),
-                };
-                from.join().map(|near| (near, far))
-            });
-            let (near, far) = local.map_err(|_| "internal error in the source end".to_owned())?;
-            let (near, far) = if request.dry_run { (far, near) } else { (near, far) };
-            Ok(Joined::local(near, far, paced(LOCAL_STREAMS)))
-        }
-        (None, Some(host)) => {
-            let ask = AgentRequest::new(Role::Sink, Vec::new(), Some(destination), request.options.clone());
-            if let Some(name) = &request.options.congestion {
-                tcp::usable(name).map_err(|e| Refused::usage(e.to_string()))?;
-            }
-            let (links, remote) = connect(request, host, &ask, observer)?;
-            let from = from_here(&links);
-            let near = source::run(links, &from, watch);
-            let limited = paced(remote.streams.value);
-            Ok(remote.joined(near, limited))
-        }
-        (Some(host), None) => {
-            let typed = sources.clone();
-            let ask = AgentRequest::new(Role::Source, sources, None, request.options.clone());
-            let (links, remote) = connect(request, host, &ask, observer)?;
-            let begin = Instant::now();
-            let asked = Some((typed, policy(&request.options)));
-            let to = SinkRequest { asked, ..here(destination, &links) };
-            let near = match request.dry_run {
-                true => dry::run(links, &to, watch),
-                false => sink::run(links, &to, watch),
-            };
-            let reached =
-                near.far.as_ref().map_or(0, |far| far.payload) as f64 / begin.elapsed().as_secs_f64();
-            // The last limit: what it was before is not known here.
-            let rate = match watch.control.knobs().rate {
-                0 => request.options.rate,
-                RATE_UNLIMITED => None,
-                rate => Some(rate),
-            };
-            let limited = rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64);
-            Ok(remote.joined(near, limited))
-        }
-        (Some(_), Some(_)) => {
-            Err(Refused::usage("copying from one remote host to another is not supported yet"))
-        }
+    if let (Role::Source, Some(name)) = (plan.near, &request.options.congestion) {
+        tcp::usable(name).map_err(|e| Refused::usage(e.to_string()))?;
     }
+    let (links, remote) = connect(request, host, &plan.ask(), observer)?;
+    let end = plan.near_end(&links);
+    let begin = Instant::now();
+    let near = end.run(links, watch);
+    let limited = plan.was_limited(&near, remote.streams.value, begin.elapsed(), watch);
+    Ok(remote.joined(near, limited))
 }
 
 /// What is left of a connection when its links are in use.
@@ -275,7 +222,7 @@ fn connect_and_hear(
     let mut notes = |note| observer.event(Event::Note(note));
     let connected = bootstrap::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
     let paths = show_paths(&connected.paths());
-    let Plan { streams, advice, .. } = connected.plan;
+    let path::Plan { streams, advice, .. } = connected.plan;
     let links = Links {
         session: connected.session,
         control: connected.control,
@@ -369,26 +316,23 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     };
     adopt_passport(&mut request, home.as_deref());
     let memory = memory(&request.options, path::rtt(&links.control));
-    let report = match (request.role, request.destination) {
+    let watch = Watch::silent();
+    let end = match (request.role, request.destination) {
         (Role::Source, _) => {
             let pacer = Arc::new(Pacer::new(request.options.rate));
             let mut from = source_request(request.sources, &request.options, home, memory, &pacer);
-            let watch = Watch::silent();
             if let Some(ask) = &request.trial {
                 from.trial = Some(trial::far(ask, &links, &watch.control));
             }
-            source::run(links, &from, &watch)
+            End::Source(from.into())
         }
         (Role::Sink, Some(destination)) => {
-            let what = copy_to(&destination);
-            let to = sink_request(destination, &request.options, home, memory.value, what);
-            match request.options.dry_run {
-                true => dry::run(links, &to, &Watch::silent()),
-                false => sink::run(links, &to, &Watch::silent()),
-            }
+            let to = sink_request(destination, &request.options, home, memory.value);
+            End::sink(to, request.options.dry_run)
         }
         (Role::Sink, None) => return 2,
     };
+    let report = end.run(links, &watch);
     match report.end {
         SessionEnd::Complete => 0,
         SessionEnd::Stopped => 130,
@@ -442,11 +386,6 @@ fn memory_links(options: &Options) -> (Links, Links) {
     (links(near, data.0), links(far, data.1))
 }
 
-/// What the owner file says of a copy, for people.
-fn copy_to(destination: &Place) -> String {
-    format!("copy to {}", String::from_utf8_lossy(&destination.shown()))
-}
-
 /// Refuses a local destination that lies inside a local source, for such a copy would never end, and one that is the source.
 fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
     let options = &request.options;
@@ -482,5 +421,32 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
         ))),
         // A loop of directories or one that cannot be looked at will be named by the walk.
         Ok(None) | Err(_) => Ok(()),
+    }
+}
+
+/// A copy for which nothing else was asked.
+#[cfg(test)]
+fn bare(sources: Vec<Endpoint>, destination: Endpoint) -> CopyRequest {
+    let remote = crate::api::RemoteOptions {
+        ssh: vec!["ssh".into()],
+        remote_haul: None,
+        no_push: false,
+        via: Vec::new(),
+        dial: Default::default(),
+        ports: None,
+        interactive: false,
+        ssh_channels: None,
+        sockets: Vec::new(),
+        binary: None,
+    };
+    CopyRequest {
+        sources,
+        destination,
+        options: Options::default(),
+        remote,
+        dry_run: false,
+        verbose: false,
+        targets: false,
+        state_home: None,
     }
 }

@@ -1,4 +1,4 @@
-//! What each end is asked for, and the defaults of what nobody asked.
+//! The ends of a copy: what each is asked for, the defaults of what nobody asked, and how one is run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use haul_core::tune::Choice;
 
-use crate::driver::PATIENCE;
-use crate::driver::sink::SinkRequest;
-use crate::driver::source::SourceRequest;
+use crate::driver::sink::{self, SinkRequest};
+use crate::driver::source::{self, SourceRequest};
+use crate::driver::{Links, PATIENCE, Report, Watch, dry};
 use crate::endpoint::Place;
 use crate::job::Options;
 use crate::storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
@@ -19,6 +19,29 @@ use crate::transport::path;
 
 /// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
+
+/// One end, ready to be run.
+pub(super) enum End {
+    Source(Box<SourceRequest>),
+    Sink(SinkRequest),
+    /// A sink that looks, and writes nothing.
+    Look(SinkRequest),
+}
+
+impl End {
+    pub(super) fn sink(request: SinkRequest, dry_run: bool) -> End {
+        if dry_run { End::Look(request) } else { End::Sink(request) }
+    }
+
+    /// Runs it to the end of its session.
+    pub(super) fn run(&self, links: Links, watch: &Watch) -> Report {
+        match self {
+            End::Source(request) => source::run(links, request, watch),
+            End::Sink(request) => sink::run(links, request, watch),
+            End::Look(request) => dry::run(links, request, watch),
+        }
+    }
+}
 
 /// A source of `sources`, as typed, whose relative ones begin at `home`.
 pub(super) fn source_request(
@@ -46,14 +69,14 @@ pub(super) fn source_request(
     }
 }
 
-/// A sink below `destination` with so many bytes of buffers; `what` is what the owner file says of it.
+/// A sink below `destination` with so many bytes of buffers.
 pub(super) fn sink_request(
     destination: Place,
     options: &Options,
     home: Option<PathBuf>,
     memory: u64,
-    what: String,
 ) -> SinkRequest {
+    let what = format!("copy to {}", String::from_utf8_lossy(&destination.shown()));
     // More writers than processors: most of their time goes into waiting for syncs.
     let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, WRITERS_USUAL));
     let (claim, writers) = Claim::new(writers, WRITERS_USUAL, options.sink_storage.threads.unwrap_or(0));

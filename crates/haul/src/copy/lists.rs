@@ -138,8 +138,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::api::RemoteOptions;
-    use crate::job::Options;
 
     /// Goal: a list that would be copied, or that would replace a source or a copied file, is refused; any other is not.
     /// Method: a table of sources, destinations and names.
@@ -175,27 +173,7 @@ mod tests {
             (local(bytes("missing")), "dst", "src/list", ""),
             (far, "dst", "src/list", ""),
         ] {
-            let request = CopyRequest {
-                sources: vec![source.clone()],
-                destination: local(bytes(destination)),
-                options: Options::default(),
-                remote: RemoteOptions {
-                    ssh: vec!["ssh".into()],
-                    remote_haul: None,
-                    no_push: false,
-                    via: Vec::new(),
-                    dial: Default::default(),
-                    ports: None,
-                    interactive: false,
-                    ssh_channels: None,
-                    sockets: Vec::new(),
-                    binary: None,
-                },
-                dry_run: false,
-                verbose: false,
-                targets: false,
-                state_home: None,
-            };
+            let request = crate::copy::bare(vec![source.clone()], local(bytes(destination)));
             let refused = are_apart(&request, &[at(list)]);
             match refusal {
                 "" => assert_eq!(refused, Ok(()), "{source:?} {list}"),

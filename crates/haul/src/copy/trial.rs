@@ -191,7 +191,7 @@ pub(crate) fn run_back(
     let memory = memory(&options(), path::rtt(&links.control)).value;
     let hears = met(met_by(&remote, &links))?;
     let destination = Place::root(&NULL);
-    let to = sink_request(destination, &options(), None, memory, "a probe of the network".into());
+    let to = sink_request(destination, &options(), None, memory);
     let to = SinkRequest { hears: Some(hears), ..to };
     let report = sink::run(links, &to, &watch(observer, control));
     let joined_in = remote.took;
@@ -224,7 +224,7 @@ pub(crate) fn run_local(
     };
     let from = source(&near, None, make(&met)?);
     let memory = memory(&options(), None).value;
-    let to = sink_request(Place::root(&NULL), &options(), None, memory, "a probe".into());
+    let to = sink_request(Place::root(&NULL), &options(), None, memory);
     let watch = watch(observer, control);
     let ran = thread::scope(|scope| {
         let from = scope.spawn(|| source::run(near, &from, &watch));

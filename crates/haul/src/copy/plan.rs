@@ -1,0 +1,152 @@
+//! The plan of a copy: which of its ends runs here, where the other one runs, and what each is asked for.
+//!
+//! In: a `CopyRequest`. Out: the ends that are run here, what is asked of a far one, and, when a run is over, whether its limit held it.
+//! Whoever needs another arrangement of ends (several hosts a side, two far ones) changes this page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_core::wire::RATE_UNLIMITED;
+
+use super::Refused;
+use super::ends::{End, memory, sink_request, source_request};
+use crate::api::{CopyRequest, Endpoint};
+use crate::driver::sink::SinkRequest;
+use crate::driver::{Links, Report, Watch, policy};
+use crate::endpoint::Place;
+use crate::job::{AgentRequest, Role};
+use crate::transport::pace::Pacer;
+use crate::transport::path;
+
+/// Streams that waited for `--rate` for this share of their time were limited by it.
+const RATE_WAITS: f64 = 0.2;
+/// And so was a transfer that reached this share of it, where nobody here saw the streams wait.
+const RATE_REACHED: f64 = 0.85;
+
+/// Which end runs where.
+pub(super) struct Plan<'a> {
+    request: &'a CopyRequest,
+    /// The end that runs in this process and tells of the copy.
+    pub(super) near: Role,
+    /// Where the other one runs; `None`: in this process too.
+    pub(super) host: Option<&'a str>,
+    /// Of a source that runs here.
+    pacer: Arc<Pacer>,
+}
+
+impl<'a> Plan<'a> {
+    /// # Errors
+    /// Both ends are far.
+    pub(super) fn of(request: &'a CopyRequest) -> Result<Plan<'a>, Refused> {
+        let source = request.sources.iter().find_map(Endpoint::host);
+        let (near, host) = match (source, request.destination.host()) {
+            (Some(_), Some(_)) => {
+                return Err(Refused::usage("copying from one remote host to another is not supported yet"));
+            }
+            (Some(host), None) => (Role::Sink, Some(host)),
+            (None, Some(host)) => (Role::Source, Some(host)),
+            // Of a dry run the sink tells, in the order in which it looks.
+            (None, None) if request.dry_run => (Role::Sink, None),
+            (None, None) => (Role::Source, None),
+        };
+        let pacer = Arc::new(Pacer::new(request.options.rate));
+        Ok(Plan { request, near, host, pacer })
+    }
+
+    /// What the far end is asked for.
+    pub(super) fn ask(&self) -> AgentRequest {
+        let options = self.request.options.clone();
+        match self.near.other() {
+            Role::Source => AgentRequest::new(Role::Source, self.sources(), None, options),
+            Role::Sink => {
+                let destination = self.request.destination.place().clone();
+                AgentRequest::new(Role::Sink, Vec::new(), Some(destination), options)
+            }
+        }
+    }
+
+    /// The end that runs here, over these links.
+    pub(super) fn near_end(&self, links: &Links) -> End {
+        self.end(self.near, links)
+    }
+
+    /// The other one, where it runs here too.
+    pub(super) fn other_end(&self, links: &Links) -> End {
+        self.end(self.near.other(), links)
+    }
+
+    fn end(&self, role: Role, links: &Links) -> End {
+        let options = &self.request.options;
+        let memory = memory(options, path::rtt(&links.control));
+        match role {
+            Role::Source => {
+                let from = source_request(self.sources(), options, None, memory, &self.pacer);
+                End::Source(from.into())
+            }
+            Role::Sink => {
+                let destination = self.request.destination.place().clone();
+                let to = sink_request(destination, options, None, memory.value);
+                // A far source is held to what it was asked for.
+                let asked = self.host.map(|_| (self.sources(), policy(options)));
+                End::sink(SinkRequest { asked, ..to }, self.request.dry_run)
+            }
+        }
+    }
+
+    fn sources(&self) -> Vec<Place> {
+        self.request.sources.iter().map(|source| source.place().clone()).collect()
+    }
+
+    /// Whether the run of the near end was held by `--rate`, or by what that was set to meanwhile.
+    pub(super) fn was_limited(&self, near: &Report, streams: u16, took: Duration, watch: &Watch) -> bool {
+        if self.near == Role::Source || self.host.is_none() {
+            // Nobody waits where there is no limit, and it may come and go while the copy runs.
+            let whole = took.as_secs_f64() * f64::from(streams.max(1));
+            return self.pacer.waited().as_secs_f64() > RATE_WAITS * whole;
+        }
+        let reached = near.far.as_ref().map_or(0, |far| far.payload) as f64 / took.as_secs_f64();
+        // The last limit: what it was before is not known here.
+        let rate = match watch.control.knobs().rate {
+            0 => self.request.options.rate,
+            RATE_UNLIMITED => None,
+            rate => Some(rate),
+        };
+        rate.is_some_and(|rate| reached > RATE_REACHED * rate as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: one end runs here and the other where the user said; of two far ones none is run, and that is the command's fault.
+    #[test]
+    fn one_end_runs_here() {
+        use Role::{Sink, Source};
+        let endpoint = |text: &str| Endpoint::parse(text.as_ref(), |_| false).expect("an endpoint");
+        let table = [
+            ("a", "b", false, Some((Source, None))),
+            ("a", "b", true, Some((Sink, None))),
+            ("h:a", "b", false, Some((Sink, Some("h")))),
+            ("h:a", "b", true, Some((Sink, Some("h")))),
+            ("a", "h:b", false, Some((Source, Some("h")))),
+            ("a", "h:b", true, Some((Source, Some("h")))),
+            ("h:a", "h:b", false, None),
+        ];
+        for (from, to, dry_run, expected) in table {
+            let plain = crate::copy::bare(vec![endpoint(from)], endpoint(to));
+            let request = CopyRequest { dry_run, ..plain };
+            match (Plan::of(&request), expected) {
+                (Ok(plan), Some(wanted)) => {
+                    assert_eq!((plan.near, plan.host), wanted, "{from} {to} {dry_run}");
+                    let ask = plan.ask();
+                    assert_eq!(ask.role, plan.near.other());
+                    assert_eq!(ask.sources.is_empty(), ask.role == Sink);
+                    assert_eq!(ask.destination.is_some(), ask.role == Sink);
+                }
+                (Err(refused), None) => assert!(refused.usage),
+                (plan, _) => panic!("{from} {to} {dry_run}: {}", plan.is_ok()),
+            }
+        }
+    }
+}
