@@ -155,7 +155,10 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
         (None, None) => {
             refuse_inside(request)?;
             let (near, far) = memory_links(&request.options);
-            let (from, to) = (from_here(&near), here(destination.clone(), &far));
+            let paths = sources.iter().filter_map(|source| source.as_file().ok());
+            let sources_here = paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
+            let to = SinkRequest { sources_here, ..here(destination.clone(), &far) };
+            let from = from_here(&near);
             let local = thread::scope(|scope| {
                 // Of a dry run the sink tells, in the order in which it looks.
                 let told = if request.dry_run { Watch::silent() } else { watch.clone() };
