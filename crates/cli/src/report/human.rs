@@ -171,7 +171,7 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         Some(Durability::None) => "  NOT durable (--durability=none): a power cut may lose files\n",
         None => "  NOT kept: null:// checks what arrives and forgets it\n",
     };
-    if s.in_place {
+    if s.in_place && (s.files > 0 || s.status != Status::Complete) {
         out += match s.status {
             Status::Complete => "  in place: it was written into the files that stood there\n",
             _ => {

@@ -517,3 +517,78 @@ fn the_manifest_of_a_part_says_which() {
         assert_eq!(line["part"]["to"].as_u64(), to.map(|to| to.parse().expect("a number")));
     }
 }
+
+/// Goal: a file that is cut while it is written is not called complete.
+/// Method: the destination is emptied half-way, with a source that is full and with one that ends in a hole.
+#[test]
+fn what_is_cut_meanwhile_is_not_complete() {
+    let pair = Pair::new();
+    for sparse in [false, true] {
+        if sparse {
+            let source = File::options().write(true).open(&pair.source).expect("open");
+            source.set_len(LEN as u64 + (8 << 20)).expect("a hole");
+        }
+        let sink = pair.stands(true);
+        let mut run = Way::Here.cp(&["--in-place", SLOW], &[&pair.source], &sink).start();
+        assert!(run.until(|run| procs::written(&run.near()) >= 6 << 20));
+        File::options().write(true).open(&sink).expect("open").set_len(0).expect("cut");
+        run.wait().sane().exits(3);
+        Way::Here.cp(&["--in-place"], &[&pair.source], &sink).run().sane().exits(0);
+        assert!(read(&sink) == read(&pair.source));
+    }
+}
+
+/// Goal: nothing is written into a source of the copy, whatever name that has at the destination.
+/// Method: hard links: to another source that is named, to another file of the tree, to the file itself with --force.
+#[test]
+fn no_source_is_written_over() {
+    let pair = Pair::new();
+    let other = pair.room.file("other", bytes(3, LEN));
+    let sink = pair.room.dir("named");
+    fs::hard_link(&other, sink.join("source")).expect("link");
+    let refused = Way::Here.plain(&["--in-place"], &[&pair.source, &other], &sink).run().sane().exits(3);
+    refused.says("another name of a source");
+    assert!(read(&other) == bytes(3, LEN) && read(sink.join("other")) == bytes(3, LEN));
+    let (tree, sink) = (pair.room.dir("tree"), pair.room.dir("copy"));
+    for (name, seed) in [("log", 4), ("log.1", 5)] {
+        fs::write(tree.join(name), bytes(seed, LEN)).expect("write");
+    }
+    fs::hard_link(tree.join("log.1"), sink.join("log")).expect("link");
+    let contents = crate::support::way::contents(&tree);
+    let refused = Way::Here.plain(&["-r", "--in-place"], &[&contents], &sink).run().sane().exits(3);
+    refused.says("another name of a source");
+    fs::remove_file(sink.join("log")).expect("remove");
+    fs::remove_file(sink.join("log.1")).expect("remove");
+    fs::hard_link(tree.join("log"), sink.join("log")).expect("link");
+    Way::Here.plain(&["-r", "--in-place", "--force"], &[&contents], &sink).run().sane().exits(3);
+    for (name, seed) in [("log", 4), ("log.1", 5)] {
+        assert!(read(tree.join(name)) == bytes(seed, LEN), "{name}");
+    }
+    assert!(read(sink.join("log.1")) == bytes(5, LEN));
+}
+
+/// Goal: hard links at the destination that are as their sources are stay unchanged, and are no failure.
+#[test]
+fn links_that_are_right_stay() {
+    let pair = Pair::new();
+    let (tree, sink) = (pair.room.dir("tree"), pair.room.dir("copy"));
+    for dir in [&tree, &sink] {
+        fs::write(dir.join("one"), "the same").expect("write");
+        fs::hard_link(dir.join("one"), dir.join("two")).expect("link");
+        let file = File::options().write(true).open(dir.join("one")).expect("open");
+        file.set_modified(std::time::UNIX_EPOCH).expect("mtime");
+    }
+    let contents = crate::support::way::contents(&tree);
+    let done = Way::Here.cp(&["-r", "--in-place"], &[&contents], &sink).run().sane().exits(0);
+    assert_eq!(done.summary().number("unchanged"), 2);
+}
+
+/// Goal: a destination that has no files to write into refuses it by name, also in a dry run.
+#[test]
+fn nowhere_is_nothing_in_place() {
+    let pair = Pair::new();
+    for options in [&["--in-place"][..], &["--range", "1:2", "--to", "3"], &["--in-place", "--dry-run"]] {
+        let refused = Haul::cp(options).args([pair.source.as_os_str(), "null://".as_ref()]).run().exits(2);
+        refused.says("nothing can be written in place");
+    }
+}

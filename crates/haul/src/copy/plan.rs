@@ -3,6 +3,9 @@
 //! In: a `CopyRequest`. Out: the ends that are run here, what is asked of a far one, and, when a run is over, whether its limit held it.
 //! Whoever needs another arrangement of ends (several hosts a side, two far ones) changes this page.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,13 +91,25 @@ impl<'a> Plan<'a> {
                 let to = sink_request(destination, options, None, memory.value);
                 // A far source is held to what it was asked for.
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
-                End::sink(SinkRequest { asked, ..to }, self.request.dry_run)
+                End::sink(
+                    SinkRequest { asked, sources_here: self.sources_here(), ..to },
+                    self.request.dry_run,
+                )
             }
         }
     }
 
     fn sources(&self) -> Vec<Place> {
         self.request.sources.iter().map(|source| source.place().clone()).collect()
+    }
+
+    /// The sources whose files a sink here could write into; none where they are another host's.
+    fn sources_here(&self) -> Vec<PathBuf> {
+        let places = self.request.sources.iter().filter(|_| self.host.is_none()).map(Endpoint::place);
+        places
+            .filter_map(|place| place.as_file().ok())
+            .map(|path| PathBuf::from(OsStr::from_bytes(path)))
+            .collect()
     }
 
     /// Whether the run of the near end was held by `--rate`, or by what that was set to meanwhile.

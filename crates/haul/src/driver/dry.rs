@@ -490,6 +490,7 @@ mod tests {
             what: "",
             part: None,
             in_place: false,
+            sources_here: &[],
         };
         stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0
     }

@@ -74,6 +74,8 @@ pub(crate) struct SinkRequest {
     pub(crate) part: Option<Part>,
     /// Nothing gets another name than it is written under.
     pub(crate) in_place: bool,
+    /// Where the sources are, if they are on this host.
+    pub(crate) sources_here: Vec<PathBuf>,
     /// What the owner file says of this run, for people.
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far

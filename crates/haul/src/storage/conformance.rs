@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Timestamp, Version};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Part, Timestamp, Version};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, TargetId};
 use haul_core::journal::{DoneMark, PathKey, Record};
 use haul_core::transfer::op::{
@@ -107,13 +107,19 @@ impl Sink {
     }
 
     fn try_begin(&self) -> Result<Run, Failure> {
+        self.try_begin_with(None)
+    }
+
+    /// A run; with a part, that of a file which is written in place.
+    fn try_begin_with(&self, part: Option<Part>) -> Result<Run, Failure> {
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: META }],
             policy: Policy::PLAIN,
             lease: Holder::ALONE,
             what: "a test",
-            part: None,
-            in_place: false,
+            part,
+            in_place: part.is_some(),
+            sources_here: &[],
         };
         let claimed = self.store().claim(&coming, &Impatient)?;
         let mut job = claimed.job;
@@ -200,6 +206,7 @@ fn file(id: u64, parent: DirId, text: &[u8], size: usize) -> SinkFile {
 /// All that a sink must keep.
 fn sink_conforms(make: &dyn Fn() -> Sink) {
     published_whole_or_not(&make());
+    parts_keep_the_rest(&make());
     order_is_kept_or_refused(&make());
     names_and_directories(&make());
     failures_have_names(&make());
@@ -225,6 +232,29 @@ fn published_whole_or_not(sink: &Sink) {
     run.end();
     assert_eq!((sink.read)(b"whole"), sink.keeps.then_some(data));
     assert_eq!((sink.read)(b"half"), None);
+}
+
+/// A part goes to its place in what stands there, and is there when it was published; a store that cannot do that says so.
+fn parts_keep_the_rest(sink: &Sink) {
+    if !sink.can().in_place {
+        return;
+    }
+    let mut run = sink.begin();
+    let old = bytes(3, 2 * OBJECT + 5);
+    let whole = file(1, DirId::ROOT, b"whole", old.len());
+    run.write(&whole, 0, &old[..OBJECT]).expect("written");
+    run.write(&whole, OBJECT, &old[OBJECT..]).expect("written");
+    run.commit(&whole, None, false).expect("published");
+    run.end();
+    let (at, new) = (OBJECT - 3, bytes(4, 7));
+    let part = Part { source: 11, len: Some(7), sink: Some(at as u64) };
+    let mut run = sink.try_begin_with(Some(part)).unwrap_or_else(|failure| panic!("{}", failure.text));
+    let part = file(1, DirId::ROOT, b"whole", new.len());
+    run.write(&part, 0, &new).expect("written");
+    run.commit(&part, None, false).expect("published");
+    run.end();
+    let want = [&old[..at], &new, &old[at + 7..]].concat();
+    assert!((sink.read)(b"whole").expect("a file") == want);
 }
 
 /// Bytes come in any order where the store says so; else what is out of turn is refused by the file's name, and nothing is published.

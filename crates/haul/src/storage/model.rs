@@ -113,7 +113,7 @@ impl Shelf {
 
     fn capabilities(&self) -> Capabilities {
         match self.like_ftp {
-            false => Capabilities::POSIX,
+            false => Capabilities { in_place: false, ..Capabilities::POSIX },
             true => Capabilities {
                 links: false,
                 write_order: WriteOrder::Ascending,
@@ -121,6 +121,7 @@ impl Shelf {
                 publishing: Publishing::OnClose,
                 append: true,
                 many_open: false,
+                in_place: false,
                 journal: false,
                 directories: Directories::Kept,
                 ..Capabilities::POSIX

@@ -420,6 +420,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     links: false,
     durable: Durable::Nothing,
     append: false,
+    in_place: false,
     journal: false,
     directories: Directories::None,
     ..Capabilities::POSIX

@@ -6,7 +6,7 @@
 //! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (sync, rename), [`in_place`] (without either), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
+//! (sync, rename), [`in_place`] (without either; `beside`: into no source), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
 //! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
 //! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place` (a
 //! destination that cannot be used, in words), `store` (all of it behind the seam of stores).
@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod above;
 pub mod adopt;
+mod beside;
 mod cache;
 pub mod claim;
 pub mod clean;
@@ -55,6 +56,7 @@ mod verify;
 pub(crate) mod widened;
 
 pub use adopt::Adopt;
+pub use beside::Beside;
 pub use commit::OTHERS_DIRS;
 pub use engine::{EngineConfig, WriteEngine};
 pub use here::Jobs;

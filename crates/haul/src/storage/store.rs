@@ -8,7 +8,7 @@
 //! all, as far as the store's `publish` says; every operation of an engine is answered once.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,8 @@ pub struct Capabilities {
     pub publishing: Publishing,
     /// A part of a file can be read, or written, by itself.
     pub ranges: bool,
+    /// What stands there can be written into, and keeps the rest.
+    pub in_place: bool,
     /// What an interrupted run wrote of a file can be gone on with at its end.
     pub append: bool,
     /// It tells digests of what it holds, when it is asked.
@@ -116,6 +118,7 @@ impl Capabilities {
         durable: Durable::Sync,
         publishing: Publishing::Rename,
         ranges: true,
+        in_place: true,
         append: true,
         digests: false,
         many_open: true,
@@ -248,6 +251,8 @@ pub struct Coming<'a> {
     pub part: Option<Part>,
     /// Files are written into those that stand there. A run that may still write must not be followed.
     pub in_place: bool,
+    /// Where the sources are, if they are on this host: nothing is written into them.
+    pub sources_here: &'a [PathBuf],
 }
 
 /// Whoever waits for a claim.

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use haul_core::entry::Name;
-use haul_core::wire::{Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, capability};
+use haul_core::wire::{Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage, capability};
 
 use super::super::hello::Opening;
 use super::super::protocol;
@@ -42,17 +42,25 @@ pub(crate) fn coming<'a>(
     policy: Policy,
     agreed: &Agreed,
 ) -> Coming<'a> {
-    let SinkRequest { part, in_place, ref what, .. } = *request;
-    Coming { roots, policy, lease: agreed.lease, what, part, in_place }
+    let SinkRequest { part, in_place, ref what, ref sources_here, .. } = *request;
+    Coming { roots, policy, lease: agreed.lease, what, part, in_place, sources_here }
 }
 
 /// Where the user wants the data.
 pub(crate) fn store_of(request: &SinkRequest) -> Result<Box<dyn SinkStore>, Failure> {
-    stores::sink(&Destination {
+    let store = stores::sink(&Destination {
         place: &request.destination,
         home: request.home.as_deref(),
         state: request.state_dir.as_deref(),
-    })
+    })?;
+    if request.in_place && !store.capabilities().in_place {
+        let shown = escape::name(&request.destination.shown());
+        let text = format!(
+            "destination {shown}: nothing can be written in place there; leave --in-place and --to out"
+        );
+        return Err(Failure { stage: Stage::Usage, errno: 0, text: text.into() });
+    }
+    Ok(store)
 }
 
 /// Whether what comes was asked for; only the near end can say.

@@ -412,15 +412,20 @@ impl Sink {
     }
 
     /// Asked before a temporary is made: one of a run that lost its job would be debris, in a directory that may be finished.
+    /// What is written in place would be the next owner's file, which may be finished.
     pub(super) fn may_make(&self) -> Result<(), Failure> {
         match haul_mutant::removed("losers-make-nothing") {
             true => Ok(()),
+            false if self.files.in_place.is_some() => self.fence(),
             false => self.check_owner(),
         }
     }
 
     /// Looks up one name; see `SinkOp::Lookup`. What is found there may be all that the copy needs.
     fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
+        if item.adopt.is_some() && self.files.in_place.is_some() {
+            self.may_make()?;
+        }
         let found = self.files.look(item)?;
         if let (Some(published), Existing::File { .. }, Some(seen)) =
             (&self.published, &found.existing, found.seen)

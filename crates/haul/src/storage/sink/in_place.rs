@@ -1,13 +1,14 @@
 //! Files that are written into what stands at their names: no temporary, no rename.
 //!
 //! In: a file whose objects come. Out: what stands at its name, or a new file there, open; a file that is whole.
-//! What must hold: nothing but a regular file is written into, and no link is followed to one. From before its first byte until all of
-//! it is on media and right, a file looks like no version of the source: it is longer than the new one, so that a later run never takes it
-//! for a copy, whatever its mtime is. A file that holds more than the part that comes keeps that, and its mode, owner and size.
+//! What must hold: nothing but a regular file is written into, no link is followed to one, and it is no source of the copy (`beside`).
+//! From before its first byte until all of it is on media and right, a file looks like no version of the source: it is longer than the
+//! new one, so that a later run never takes it for a copy, whatever its mtime is, and so that it is seen when something else cuts it. A
+//! file that holds more than the part that comes keeps that, and its mode, owner and size.
 //! What an earlier run wrote is gone on with only where that file still stands at the name: a second name of it, formed like a
-//! temporary, is made before the journal speaks of its parts, and says which inode they are in. No two entries write into one inode.
-//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; runs that were not proven dead,
-//! which the claim of the job keeps off (`store`).
+//! temporary, is made before the journal speaks of its parts, and says which inode they are in. No two entries write into one inode,
+//! nor into one that another entry counts on.
+//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; other programs that write; runs that were not proven dead, which the claim of the job keeps off (`store`).
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,11 +16,13 @@ use std::sync::{Arc, Mutex};
 
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
+use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Inode, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
+use super::beside::Beside;
 use super::cache::drop_pages;
 use super::commit::{NOT_IN_PLACE, unsynced};
 use super::engine::Sink;
@@ -32,6 +35,10 @@ use super::{fault, lock};
 
 /// Files with several names that are remembered; beyond that no other such file is written.
 const ALIASES_MAX: usize = 1 << 20;
+/// Direct writes of large files may go beyond their end, up to a multiple of this at most.
+const PAD_MAX: u64 = 1 << 20;
+/// Setuid and setgid.
+const SETID: u32 = 0o6000;
 /// Bytes of zeros that are written at a time, where a file system makes no holes.
 const ZEROS_LEN: u64 = 1 << 20;
 
@@ -40,13 +47,26 @@ pub struct InPlace {
     /// Where the part that comes begins in the destination's file, which keeps the rest; `None`: files come as a whole.
     part: Option<u64>,
     durable: bool,
-    /// Which entry has an inode that has several names.
-    aliases: Mutex<HashMap<Inode, FileId>>,
+    /// Sources on this host, which nothing is written into.
+    sources: Beside,
+    /// Inodes that have several names, and who may write them.
+    aliases: Mutex<HashMap<Inode, Alias>>,
+}
+
+/// Whose an inode with several names is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alias {
+    /// This entry alone may write it.
+    Of(FileId),
+    /// It looked like this entry's copy, which may have counted on it.
+    Counted(FileId),
+    /// So for several entries: nobody writes it.
+    CountedBySeveral,
 }
 
 impl InPlace {
-    pub fn new(part: Option<u64>, durable: bool) -> InPlace {
-        InPlace { part, durable, aliases: Mutex::default() }
+    pub fn new(part: Option<u64>, durable: bool, sources: Beside) -> InPlace {
+        InPlace { part, durable, sources, aliases: Mutex::default() }
     }
 
     /// Where an entry's first byte lies.
@@ -58,18 +78,35 @@ impl InPlace {
         self.part.is_some()
     }
 
-    /// Whether the entry may have the inode: of those with several names another one may have it already.
+    /// Whether the entry may have the inode to write into: of those with several names another entry may have it already, or may
+    /// have counted on what is in it.
     pub(super) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
+        self.take_alias(stat, id, false)
+    }
+
+    /// Whether the entry may find the inode at its name. `counts`: that looks like what the entry is to be.
+    pub(super) fn may_find(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
+        self.take_alias(stat, id, counts && self.part.is_none())
+    }
+
+    fn take_alias(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
         if stat.st_nlink < 2 || haul_mutant::removed("in-place-one-entry-per-inode") {
             return true;
         }
         let mut aliases = lock(&self.aliases);
-        let room = aliases.len() < ALIASES_MAX;
-        match aliases.get(&inode_of(stat)) {
-            Some(other) => *other == id,
-            None if room => aliases.insert(inode_of(stat), id).is_none(),
-            None => false,
-        }
+        let (inode, room) = (inode_of(stat), aliases.len() < ALIASES_MAX);
+        let next = match (aliases.get(&inode), counts) {
+            (None, _) if !room => return false,
+            (None, true) => Alias::Counted(id),
+            (None, false) => Alias::Of(id),
+            (Some(Alias::Of(other) | Alias::Counted(other)), false) if *other == id => Alias::Of(id),
+            (Some(Alias::Of(other)), true) if *other == id => Alias::Of(id),
+            (Some(Alias::Counted(other)), true) if *other == id => Alias::Counted(id),
+            (Some(Alias::Counted(_) | Alias::CountedBySeveral), true) => Alias::CountedBySeveral,
+            (Some(_), _) => return false,
+        };
+        aliases.insert(inode, next);
+        true
     }
 
     /// Makes a file that is about to be written look like no version of the source. `before`: as it stood.
@@ -84,10 +121,10 @@ impl InPlace {
             })?;
             return if synced { retry_on_intr(|| rustix::fs::fsync(fd)) } else { Ok(()) };
         }
-        if size > len || haul_mutant::removed("in-place-looks-unfinished") {
+        if size >= unfinished_len(len) || haul_mutant::removed("in-place-looks-unfinished") {
             return Ok(());
         }
-        retry_on_intr(|| rustix::fs::ftruncate(fd, len + 1))?;
+        retry_on_intr(|| rustix::fs::ftruncate(fd, unfinished_len(len)))?;
         // Of any other size a power cut leaves that one, or the longer one.
         if synced && size == len {
             return retry_on_intr(|| rustix::fs::fsync(fd));
@@ -137,6 +174,9 @@ impl Files {
         {
             return Err(self.has_other_entry(open.parent, &open.name));
         }
+        if place.sources.has(&stat, 0) {
+            return Err(self.is_a_source(open.parent, &open.name));
+        }
         self.is_live(open, &stat);
         self.prepare(place, open, &fd, is_new)?;
         Ok(fd)
@@ -153,6 +193,13 @@ impl Files {
             retry_on_intr(|| rustix::fs::fchmod(fd, mode)).map_err(|errno| fail("set the mode of", errno))?;
         }
         let before = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
+        if !place.is_part() && before.st_mode & SETID != 0 && !haul_mutant::removed("in-place-runs-as-nobody")
+        {
+            // Nobody runs what is half new as somebody else; at its end it gets the mode of its source. Who may not set it is no
+            // privileged writer, whose writes the kernel has clear these bits.
+            let mode = Mode::from_raw_mode(before.st_mode & 0o7777 & !SETID);
+            let _ = retry_on_intr(|| rustix::fs::fchmod(fd, mode));
+        }
         place.spoil(fd.as_fd(), &before, open.size, is_new).map_err(|errno| fail("make longer", errno))?;
         let Some(map) = open.map.as_ref().filter(|_| !is_new && !haul_mutant::removed("in-place-holes"))
         else {
@@ -193,6 +240,15 @@ impl Files {
         fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
     }
 
+    fn is_a_source(&self, parent: DirId, name: &Name) -> Failure {
+        let text = format!(
+            "{}: it is another name of a source of this copy, and what is written to the one would be in the other; it was left as it \
+             is (without --in-place it is replaced)",
+            self.tree.path_of(parent, name)
+        );
+        fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+    }
+
     /// What the run with `tag` wrote in place, under our tag and open. `None`: what stands at the name is not what it wrote.
     pub(super) fn take_over_in_place(
         &self,
@@ -227,10 +283,14 @@ impl Files {
         if inode_of(&stat) != inode_of(&named) || !place.may_have(&stat, file.id) {
             return Ok(None);
         }
+        if place.sources.has(&stat, 1) {
+            return Err(self.is_a_source(file.parent, &file.name));
+        }
         match jail.rename_new(dir, &old, &new) {
             Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
             other => other.map_err(|errno| fail("take over", errno))?,
         }
+        self.adopt.met(tag, file.number);
         let entry = self.entry(file);
         self.prepare(place, &entry, &fd, false)?;
         Ok(Some(fd))
@@ -293,8 +353,16 @@ impl Sink {
         let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
         let end = place.base() + file.size;
         let size = stat.st_size as u64;
-        if size < end && file.map.is_none() && !haul_mutant::removed("whole-or-nothing") {
-            let text = format!("{} ends at byte {size} and should at {end}: somebody cut it", path());
+        // A whole file was made so long before its first byte. A part may end in a hole.
+        let is_cut = match place.is_part() {
+            true => size < end && file.map.is_none(),
+            false => size < unfinished_len(file.size) && !haul_mutant::removed("in-place-looks-unfinished"),
+        };
+        if is_cut && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!(
+                "{} ends at byte {size}, while it was written: something else cut it, and what it holds is not known",
+                path()
+            );
             return Err(fault::failure(Stage::Publish, 0, text));
         }
         if size != end && !(place.is_part() && size > end) {
@@ -314,6 +382,15 @@ impl Sink {
             drop_pages(fd);
         }
         Ok(())
+    }
+}
+
+/// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether
+/// something else cut it meanwhile.
+fn unfinished_len(len: u64) -> u64 {
+    match len > SMALL_LEN_MAX {
+        true => len.next_multiple_of(PAD_MAX) + 1,
+        false => len + 1,
     }
 }
 

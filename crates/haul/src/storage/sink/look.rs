@@ -56,12 +56,6 @@ impl Files {
         {
             return Err(self.tree.folded(file.parent, &file.name));
         }
-        if let Some(place) = &self.in_place
-            && kind == FileType::RegularFile
-            && !place.may_have(&stat, file.id)
-        {
-            return Err(self.has_other_entry(file.parent, &file.name));
-        }
         let mut existing = existing_of(&stat, self.me(), |mtime| self.grain_for(&dir, stat.st_dev, mtime));
         if let (Existing::File { size, .. }, Some(tag), false) = (&existing, item.adopt, adopted)
             && *size == file.size
@@ -75,6 +69,12 @@ impl Files {
             && self.holds_as(&dir, stat.st_dev, item.mtime).is_some_and(|held| held == *mtime)
         {
             *mtime = item.mtime;
+        }
+        if let (Some(place), Existing::File { size, mtime, grain, .. }) = (&self.in_place, &existing) {
+            let counts = *size == file.size && same_time(item.mtime, *mtime, *grain);
+            if !place.may_find(&stat, file.id, counts) {
+                return Err(self.has_other_entry(file.parent, &file.name));
+            }
         }
         Ok(Found { existing, seen: Some(seen), adopted, len })
     }

@@ -23,8 +23,8 @@ use super::owner::{Life, boot_id};
 use super::place::{no_state, unopened, unwritable};
 use super::widened::restore;
 use super::{
-    AcquireError, Adopt, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left, NotKeptCounters, Ours,
-    Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
+    AcquireError, Adopt, Beside, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left,
+    NotKeptCounters, Ours, Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
 };
 use crate::storage::SinkEngine;
 use crate::storage::source::failure::strerror;
@@ -108,7 +108,10 @@ impl SinkStore for Directory {
                     clean: clean_command(&root, state),
                 },
                 confirm: owner.follows_unproven() || earlier.may_be_overtaken(),
-                in_place: coming.in_place.then(|| coming.part.and_then(|part| part.sink)),
+                in_place: coming.in_place.then(|| {
+                    let part = coming.part.and_then(|part| part.sink);
+                    InPlace::new(part, policy.durable, Beside::new(coming.sources_here.to_vec()))
+                }),
                 tree: Arc::new(tree),
                 journal,
                 tag,
@@ -147,8 +150,8 @@ struct Ready {
     /// Which temporaries of earlier runs may be taken over.
     adopt: Adopt,
     confirm: bool,
-    /// Files are written in place; with an offset, a part of one.
-    in_place: Option<Option<u64>>,
+    /// Files are written in place.
+    in_place: Option<InPlace>,
 }
 
 struct HeldDirectory {
@@ -186,7 +189,7 @@ impl HeldJob for HeldDirectory {
             memory,
             places: Places::of(&ground).filter(|_| agreed.targets),
             stripes: Stripes::new(layout, ground.provider),
-            in_place: ready.in_place.map(|part| InPlace::new(part, policy.durable)),
+            in_place: ready.in_place,
             object_len: ground.object_len,
             durable: policy.durable,
         };

@@ -1,9 +1,10 @@
 //! Files that are written into what stands there.
 
 use super::*;
+use crate::storage::sink::Beside;
 
 fn bench(part: Option<u64>) -> Bench {
-    Bench::with(move |config| config.in_place = Some(InPlace::new(part, true)))
+    Bench::with(move |config| config.in_place = Some(InPlace::new(part, true, Beside::default())))
 }
 
 /// Goal: a file in place is the same inode, looks unfinished from before its first byte to its end, and then is as long as it should be,
@@ -112,5 +113,113 @@ fn only_what_was_written_in_place_is_adopted() {
         assert_eq!(found.adopted, same);
         assert_eq!((bench.temp("f", TAG).exists(), old.exists()), (same, !same));
         assert_eq!(fs::metadata(&path).expect("stat").len(), if same { 5 } else { 4 });
+    }
+}
+
+/// Goal: a run that lost its job writes into nothing any more, not even to make it look unfinished; nor does it take over what an
+/// earlier run left.
+/// Method: a file that the next owner has finished; large, small and with a second name, and a job that is lost before.
+#[test]
+fn a_loser_writes_into_nothing() {
+    let mut bench = bench(None);
+    // It was asked a moment ago, when the job was ours.
+    bench.write(&file(7, DirId::ROOT, "first", 1), 0, b"x").expect("written");
+    for (id, name) in [(1, "large"), (2, "small"), (3, "held")] {
+        fs::write(bench.root.join(name), "next!").expect("write");
+        let f = file(id, DirId::ROOT, name, 5);
+        bench.lost.store(true, Ordering::SeqCst);
+        let failed = match name {
+            "large" => bench.write(&f, 0, b"01234").is_err(),
+            "small" => {
+                let items = vec![BundleWrite { file: f.clone(), start: 0 }];
+                let op = SinkOp::WriteBundle { buffer: BufferId(0), items, more: false };
+                let done = bench.run(op, b"01234");
+                matches!(done, SinkDone::WriteBundle { results, .. } if results[0].1.is_err())
+            }
+            _ => {
+                fs::hard_link(bench.root.join(name), bench.temp(name, 5)).expect("link");
+                let item = LookupItem { file: f.clone(), mtime: META.mtime, adopt: Some(5) };
+                let done = bench.run(SinkOp::Lookup { items: vec![item] }, b"");
+                matches!(done, SinkDone::Lookup { results } if results[0].1.is_err())
+            }
+        };
+        assert!(failed, "{name}");
+        assert_eq!(fs::read_to_string(bench.root.join(name)).expect("read"), "next!");
+        bench.lost.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Goal: what was taken over in place is not looked for at the end, in all of the destination.
+#[test]
+fn what_was_adopted_is_met() {
+    let mut bench = bench(None);
+    fs::write(bench.root.join("f"), "half").expect("write");
+    fs::hard_link(bench.root.join("f"), bench.temp("f", 5)).expect("link");
+    assert!(bench.look(&file(1, DirId::ROOT, "f", 4), Some(5)).adopted);
+    let sink = &bench.engine.as_ref().expect("running").sink;
+    assert_eq!(lock(&sink.files.adopt.taken).len(), 1);
+}
+
+/// Goal: a file that something else cut while it was written is not taken for whole, though its length is right again.
+/// Method: cut to nothing between two objects, with data everywhere and with a hole.
+#[test]
+fn a_file_that_was_cut_is_not_whole() {
+    const STEP: usize = 64 << 10;
+    for sparse in [false, true] {
+        let mut bench = bench(None);
+        let path = bench.root.join("f");
+        fs::write(&path, "old").expect("write");
+        let mut f = file(1, DirId::ROOT, "f", 3 * STEP as u64);
+        if sparse {
+            let mut maker = haul_core::extents::MapMaker::new(f.size);
+            maker.push(0, 2 * STEP as u64);
+            f.map = Some(maker.finish());
+        }
+        bench.write(&f, 0, &[1; STEP]).expect("written");
+        fs::File::options().write(true).open(&path).expect("open").set_len(0).expect("cut");
+        bench
+            .write(&f, STEP as u64, &[2; 2 * STEP][..if sparse { STEP } else { 2 * STEP }])
+            .expect("written");
+        let failure = bench.publish(&f).expect_err("it was cut");
+        assert!(failure.text.contains("something else cut it"), "{}", failure.text);
+    }
+}
+
+/// Goal: one file under two names is written for no entry that another one counts on, and stays unchanged for both.
+#[test]
+fn files_with_several_names_are_one_entrys() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    // One that this run made has nothing in it to find.
+    let root = dir.path().join("root");
+    fs::create_dir(&root).expect("mkdir");
+    let place = InPlace::new(None, true, Beside::default());
+    let mut bench = Bench::at(dir, root, |config| config.in_place = Some(place));
+    let (one, two) = (bench.root.join("one"), bench.root.join("two"));
+    fs::write(&one, "hello").expect("write");
+    let time = std::time::UNIX_EPOCH + Duration::new(META.mtime.secs as u64, META.mtime.nanos);
+    fs::File::options().write(true).open(&one).expect("open").set_modified(time).expect("mtime");
+    fs::hard_link(&one, &two).expect("link");
+    let (a, b) = (file(1, DirId::ROOT, "one", 5), file(2, DirId::ROOT, "two", 5));
+    for f in [&a, &b, &a] {
+        assert!(matches!(bench.look(f, None).existing, Existing::File { size: 5, .. }));
+    }
+    let failure = bench.write(&a, 0, b"HELLO").expect_err("the other counts on it");
+    assert!(failure.text.contains("another name"), "{}", failure.text);
+    assert_eq!(fs::read_to_string(&two).expect("read"), "hello");
+}
+
+/// Goal: what is half new runs as nobody else, whoever writes it; a part leaves the mode as it is.
+#[test]
+fn nothing_half_new_is_setuid() {
+    for part in [None, Some(1)] {
+        let mut bench = bench(part);
+        let path = bench.root.join("f");
+        fs::write(&path, "stood").expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).expect("mode");
+        bench.write(&file(1, DirId::ROOT, "f", 3), 0, b"abc").expect("written");
+        let mode = fs::metadata(&path).expect("stat").mode() & 0o7777;
+        // Only a privileged writer's write leaves these bits.
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(mode, if part.is_some() && root { 0o6755 } else { 0o755 });
     }
 }
