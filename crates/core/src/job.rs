@@ -30,7 +30,7 @@ use crate::digest::{Cv, DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
 use crate::ids::{DirId, FileId, Generation, Lease, PairId, SessionEpoch, Time};
-use crate::journal::{Log, PathKey, Replayed};
+use crate::journal::{PathKey, Replayed, Resume};
 use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{Extent, Failure};
 
@@ -82,13 +82,6 @@ pub struct Config {
     pub range_max: u64,
     /// A pair that is not heard for so long has no lease any more. `None`: it lives as long as this run.
     pub lease_time: Option<Duration>,
-}
-
-/// What the journal of an earlier run knew, and the log that this run goes on writing.
-pub struct Resume {
-    pub replayed: Replayed,
-    pub log: Log,
-    pub next_slot: u32,
 }
 
 /// The name of a temporary, beside its file's.

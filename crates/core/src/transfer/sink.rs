@@ -15,7 +15,7 @@ use crate::change::Change;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::job::dirs::Dirs;
-use crate::journal::{Log, PathKey, Replayed};
+use crate::journal::{PathKey, Replayed, Resume};
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
@@ -66,13 +66,6 @@ pub struct SinkConfig {
     pub round_trip: Option<Duration>,
     /// The names that may be announced in the destination root; `None`: any.
     pub names: Option<HashSet<Name>>,
-}
-
-/// What the journal of an earlier run knew, and the log that this run goes on writing.
-pub struct Resume {
-    pub replayed: Replayed,
-    pub log: Log,
-    pub next_slot: u32,
 }
 
 /// What the driver must do.

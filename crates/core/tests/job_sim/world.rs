@@ -9,8 +9,8 @@ use haul_core::change::Change;
 use haul_core::digest::DigestKind;
 use haul_core::entry::{Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{DirId, FileId, Generation, Holder, HostId, Lease, PairId, SessionEpoch, Time};
-use haul_core::job::{Action, Config, Coordinator, FileSpec, Proof, Resume};
-use haul_core::journal::{PathKey, Record, Replay, Replayed, RootId, compact};
+use haul_core::job::{Action, Config, Coordinator, FileSpec, Proof};
+use haul_core::journal::{PathKey, Record, Replay, Replayed, Resume, RootId, compact};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{Failure, Stage};
 
