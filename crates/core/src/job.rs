@@ -20,8 +20,8 @@
 //! Left out: sessions, which move what is assigned (`transfer`); how ends are started; the looks at names that an
 //! earlier run may have given late, which belong to the storage that gives names.
 //!
-//! An entry's way: announced (`entry`), assigned whole or in ranges (`assign`), persisted and journaled (`facts`), sealed
-//! and published (`finish`). Pairs and their leases are in `pairs`, directories in `dirs`.
+//! An entry's way: announced (`entry`), assigned whole or in ranges (`assign`), persisted (`said`) and
+//! journaled (`facts`, `kept`), sealed and published (`finish`). Pairs and their leases are in `pairs`, directories in `dirs`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::digest::{Cv, DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
-use crate::ids::{DirId, FileId, Generation, Lease, PairId, SessionEpoch, Time};
+use crate::ids::{DirId, FileId, Generation, Holder, Lease, PairId, SessionEpoch, Time};
 use crate::journal::{PathKey, Replayed, Resume};
 use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{Extent, Failure};
@@ -37,17 +37,19 @@ use crate::wire::{Extent, Failure};
 mod assign;
 pub(crate) mod dirs;
 mod entry;
-mod facts;
+pub(crate) mod facts;
 mod finish;
+pub(crate) mod kept;
 pub(crate) mod ledger;
 mod pairs;
+mod said;
 #[cfg(test)]
 mod tests;
 
 use dirs::Dirs;
 use entry::File;
-use facts::Fact;
-use ledger::Ledger;
+use facts::{Fact, Facts, Known};
+use kept::Kept;
 use pairs::Pair;
 
 /// Ranges begin at multiples of it: the largest page or record that a client of a file system reads, changes and writes back.
@@ -285,11 +287,8 @@ pub struct Coordinator {
     acts: VecDeque<FileId>,
     /// The last number that a temporary was given.
     number: u64,
-    ledger: Ledger,
-    facts: VecDeque<Fact>,
-    /// What they weigh, of [`FACTS_MAX`].
-    facts_len: usize,
-    writing: Option<Vec<Fact>>,
+    /// What pairs said and the journal did not hear; at most [`FACTS_MAX`].
+    facts: Facts<entry::At>,
     /// When it was last looked whether somebody should give something back.
     stolen: Time,
     walked: bool,
@@ -305,7 +304,7 @@ impl Coordinator {
         let number = resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0);
         Coordinator {
             may_be_overtaken: resume.replayed.may_be_overtaken(),
-            ledger: Ledger::new(resume.log, resume.next_slot),
+            facts: Facts::new(Holder::ALONE, resume.log, resume.next_slot),
             resume: resume.replayed,
             config,
             number,
@@ -316,9 +315,6 @@ impl Coordinator {
             files: HashMap::new(),
             queue: VecDeque::new(),
             acts: VecDeque::new(),
-            facts: VecDeque::new(),
-            facts_len: 0,
-            writing: None,
             stolen: Time::default(),
             walked: false,
             stopped: false,
@@ -380,10 +376,10 @@ impl Coordinator {
     }
 
     fn end_if_over(&mut self) {
-        if !self.actions.is_empty() || self.writing.is_some() || !self.facts.is_empty() {
+        if !self.actions.is_empty() || !self.facts.is_empty() {
             return;
         }
-        let end = match self.ledger.broken() {
+        let end = match self.facts.broken() {
             Some(failure) => SessionEnd::Failed(failure.clone()),
             None if self.stopped => SessionEnd::Stopped,
             None if self.walked && self.files.is_empty() && self.dirs.is_empty() => SessionEnd::Complete,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::file::Mark;
 use super::{File, Phase, Sink, SinkAction};
-use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
+use crate::digest::{DigestKind, Root, Subtree};
 use crate::ids::{Class, DirId, FileId, Generation, Time};
 use crate::job::ledger::{Ledger, Named};
 use crate::journal::{DoneMark, Log, Record};
@@ -218,9 +218,8 @@ impl Epochs {
 
     /// The journal shall promise nothing of this path any more. Without a `slot` the promise is of an earlier session.
     pub(super) fn withdraw(&mut self, slot: Option<u32>, named: Named) {
-        // Nothing is kept of it: of what digest, and under which map, is all the same.
-        let nothing = SubtreeSet::new(DigestKind::default(), 0);
-        self.ledger.withdraw(slot, named, &nothing, &mut self.open.withdrawn);
+        // Nothing is kept of it: of what digest is all the same.
+        self.ledger.withdraw(slot, named, DigestKind::default(), &mut self.open.withdrawn);
         self.open.since.get_or_insert(Time::default());
     }
 
@@ -491,7 +490,7 @@ impl Sink {
             }
             let fresh = file.slot.is_none();
             let named = file.named(self.config.tag);
-            let slot = self.epochs.ledger.slot(&mut file.slot, named, &file.durable, &mut records);
+            let slot = self.epochs.ledger.slot(&mut file.slot, named, file.durable.kind(), &mut records);
             file.mark(Mark::Journaled);
             let maximal: Vec<Subtree> = if fresh {
                 let wrong = std::mem::take(&mut file.wrong).into_iter();
