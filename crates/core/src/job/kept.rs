@@ -242,6 +242,13 @@ impl Kept {
         self.olds.iter().find(|old| old.temp == self.temp).map(|old| &old.parts)
     }
 
+    /// Nothing is expected where it is written any more. Returns what was.
+    pub(crate) fn take_expected(&mut self) -> Vec<Subtree> {
+        let temp = self.temp;
+        let here = self.olds.iter().position(|old| old.temp == temp).map(|at| self.olds.remove(at));
+        here.iter().flat_map(|old| old.parts.iter()).collect()
+    }
+
     /// Of this range nothing need be read any more.
     pub(super) fn have(&mut self, offset: u64, len: u64) {
         for old in &mut self.olds {

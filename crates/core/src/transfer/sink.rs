@@ -232,7 +232,7 @@ impl Sink {
             resume: Replayed { done: HashMap::new(), ..resume.replayed },
             widened: HashMap::new(),
             widened_len: 0,
-            epochs: Epochs::new(resume.log, resume.next_slot),
+            epochs: Epochs::new(config.agreed.lease, resume.log, resume.next_slot),
             checks: Checks::default(),
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))

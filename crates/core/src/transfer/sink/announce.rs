@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Made, Mark, Marks, Phase, kept};
+use super::file::{File, Made, Mark, Marks, Phase};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint};
 use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
+use crate::job::Temp;
+use crate::job::kept::Kept;
 use crate::journal::PathKey;
 use crate::transfer::op::{LinkItem, SinkFile, SinkOp};
 use crate::wire::{self, credit_cost};
@@ -88,9 +90,9 @@ impl Sink {
             };
             let path = path.child(&entry.name);
             let known = self.files.get(&entry.id);
-            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.generation < entry.generation);
+            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.kept.generation < entry.generation);
             // The file holds its directory open: it must stay the same one.
-            let moved = again.is_some_and(|f| f.parent != entry.parent || f.name != entry.name);
+            let moved = again.is_some_and(|f| f.kept.parent != entry.parent || f.name != entry.name);
             let again = again.is_some();
             if moved || (again && !matches!(entry.kind, EntryKind::File { .. })) {
                 return self.violation("a file announced again as something else");
@@ -161,37 +163,32 @@ impl Sink {
                         false => self.adoptable(&path, &fingerprint, None),
                     };
                     let mut file = File {
-                        generation,
-                        parent,
+                        kept: Kept::new(
+                            (parent, path, generation),
+                            (fingerprint, object_size),
+                            Temp { tag: self.config.tag, number },
+                            self.config.agreed.digest,
+                        ),
                         name,
-                        number,
-                        path,
                         meta,
-                        fingerprint,
-                        object_size,
                         phase: Phase::Looking,
                         marks: Marks::default()
                             .with(Mark::WaitsJournal, again)
                             .with(Mark::WaitsMap, sparse)
                             .with(Mark::WaitsLayout, striped),
                         digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
-                        durable: kept(self.config.agreed.digest, fingerprint.size),
-                        expected: kept(self.config.agreed.digest, fingerprint.size),
                         check_next: 0,
                         checks: 0,
-                        wrong: Vec::new(),
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         found: None,
                         change: Change::NEW,
-                        claimed: None,
                         // A crash must not leave the new temporary under an old promise.
                         striping: None,
                         map_parts: Vec::new(),
                         writes: 0,
                         pass_max: 0,
                         sealed: None,
-                        slot: None,
                         adopt,
                         made: Made::No,
                         places: None,
