@@ -300,18 +300,18 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator that knows of no pair and no entry.
-    pub fn new(config: Config, resume: Resume) -> Coordinator {
+    pub fn new(config: Config, mut resume: Resume) -> Coordinator {
         let number = resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0);
         Coordinator {
             may_be_overtaken: resume.replayed.may_be_overtaken(),
             facts: Facts::new(Holder::ALONE, resume.log, resume.next_slot),
+            dirs: Dirs::new(std::mem::take(&mut resume.replayed.finished)),
             resume: resume.replayed,
             config,
             number,
             pairs: BTreeMap::new(),
             leases: 0,
             fences: BTreeMap::new(),
-            dirs: Dirs::new(),
             files: HashMap::new(),
             queue: VecDeque::new(),
             acts: VecDeque::new(),
@@ -359,6 +359,11 @@ impl Coordinator {
     pub fn handle_walked(&mut self) {
         self.dirs.end(DirId::ROOT);
         self.walked = true;
+    }
+
+    /// The walk failed to announce something, perhaps in a directory that is open.
+    pub fn handle_trouble(&mut self) {
+        self.dirs.trouble();
     }
 
     /// The next thing to do, or `None` until the next event.

@@ -144,17 +144,22 @@ impl Coordinator {
         }
     }
 
-    /// The walk announces a directory. Ends make it when they need it.
+    /// The walk announces a directory, with what its source's storage says of its version. Ends make it when they need it.
     ///
     /// # Errors
     /// If it cannot be; nothing changed.
-    pub fn handle_dir(&mut self, id: DirId, parent: DirId, name: Name, meta: Meta) -> Result<(), Refused> {
+    pub fn handle_dir(
+        &mut self,
+        id: DirId,
+        parent: DirId,
+        name: Name,
+        about: (Meta, Version),
+    ) -> Result<(), Refused> {
         let path = self.check_new(id.as_file(), parent)?.child(&name);
         if self.dirs.depth(parent) >= DEPTH_MAX {
             return Err(Refused::TooDeep);
         }
-        // No coordinator marks directories as finished yet, which is what a version would be for.
-        self.dirs.add(id, parent, name, path, (meta, Version::default()));
+        self.dirs.add(id, parent, name, path, about);
         self.dirs.made(id, None);
         Ok(())
     }

@@ -3,7 +3,9 @@
 //! In: ranges that are on media, entries that have their names, completions of the journal. Out: records; what is durable; what
 //! holds from then on.
 //! Invariants: facts are journaled in the order in which they came, one write at a time, and have their effect when that
-//! write is over; those of a lease that ended before have none; once a write failed nothing has any effect any more.
+//! write is over; those of a lease that ended before have none; once a write failed nothing has any effect any more. The
+//! first fact of what is made anew in a directory takes back that an earlier run finished it, in the same write; that one is
+//! finished is said behind the marks of what is in it.
 //!
 //! A coordinator of several pairs and the sink of a session, which is the only pair there is, have one each.
 //! Left out: what follows of a fact that holds, which is beside its events.
@@ -15,9 +17,13 @@ use super::dirs::Dirs;
 use super::kept::Kept;
 use super::ledger::{Ledger, Named};
 use crate::digest::{DigestKind, Root, Subtree};
-use crate::ids::{FileId, Generation, Holder};
-use crate::journal::{DoneMark, Log, Record};
+use crate::ids::{DirId, FileId, Generation, Holder};
+use crate::journal::{DirMark, DoneMark, Log, PathKey, Record};
 use crate::wire::Failure;
+
+/// So many finished directories are journaled though nothing else is; and so many wait at most.
+const FINISHED_ALONE: usize = 4096;
+const FINISHED_MAX: usize = 65_536;
 
 /// What somebody said, on its way to the journal. `A` is who: nobody else's end is the end of what it said.
 pub(crate) enum Fact<A> {
@@ -74,12 +80,14 @@ pub(crate) struct Facts<A> {
     /// What they weigh.
     len: usize,
     writing: Option<Vec<Fact<A>>>,
+    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone, but for many.
+    finished: Vec<Record>,
 }
 
 impl<A: Copy + PartialEq> Facts<A> {
     pub(crate) fn new(by: Holder, log: Log, next_slot: u32) -> Facts<A> {
         let ledger = Ledger::new(log, next_slot);
-        Facts { by, ledger, said: VecDeque::new(), len: 0, writing: None }
+        Facts { by, ledger, said: VecDeque::new(), len: 0, writing: None, finished: Vec::new() }
     }
 
     /// What waits weighs so much, in subtrees and ends.
@@ -87,7 +95,7 @@ impl<A: Copy + PartialEq> Facts<A> {
         self.len
     }
 
-    /// Nothing is said that the journal did not hear.
+    /// Nothing is said that the journal did not hear, and that anybody waits for.
     pub(crate) fn is_empty(&self) -> bool {
         self.said.is_empty() && self.writing.is_none()
     }
@@ -124,6 +132,18 @@ impl<A: Copy + PartialEq> Facts<A> {
         self.said.push_back(fact);
     }
 
+    /// All in a directory ended well, and it has its metadata. While the journal hangs, what is over a bound is forgotten.
+    pub(crate) fn finish(&mut self, path: PathKey, mark: DirMark) {
+        if self.finished.len() < FINISHED_MAX {
+            self.finished.push(Record::Finished { path, mark });
+        }
+    }
+
+    /// So many directories are finished that it is worth a write of its own.
+    pub(crate) fn is_worth_a_write(&self) -> bool {
+        self.finished.len() >= FINISHED_ALONE
+    }
+
     /// Facts of a lease that ended and are not in the journal are dropped. Returns the files that they, or those that are being
     /// written, say to be published.
     pub(crate) fn drop_of(&mut self, ended: A) -> BTreeSet<FileId> {
@@ -149,12 +169,12 @@ impl<A: Copy + PartialEq> Facts<A> {
     pub(crate) fn write<F: Known>(
         &mut self,
         files: &mut HashMap<FileId, F>,
-        dirs: &Dirs,
+        dirs: &mut Dirs,
     ) -> Result<Option<Vec<u8>>, Failure> {
-        if self.writing.is_some() || self.said.is_empty() {
+        if self.writing.is_some() || (self.said.is_empty() && !self.is_worth_a_write()) {
             return Ok(None);
         }
-        let mut facts = self.take_said();
+        let (mut facts, mut finished) = (self.take_said(), std::mem::take(&mut self.finished));
         if let Some(failure) = self.ledger.broken() {
             return Err(failure.clone());
         }
@@ -162,6 +182,8 @@ impl<A: Copy + PartialEq> Facts<A> {
         for fact in &mut facts {
             self.record(fact, files, dirs, &mut records);
         }
+        // Behind the marks of what is in them: these are of earlier records, or of this one.
+        records.append(&mut finished);
         let bytes = self.ledger.encode(&records)?;
         self.writing = Some(facts);
         Ok(Some(bytes))
@@ -176,18 +198,20 @@ impl<A: Copy + PartialEq> Facts<A> {
         &mut self,
         fact: &mut Fact<A>,
         files: &mut HashMap<FileId, F>,
-        dirs: &Dirs,
+        dirs: &mut Dirs,
         records: &mut Vec<Record>,
     ) {
         match fact {
             Fact::Persisted { id, generation, temp, subtrees, wrong, .. } => {
                 let here = |file: &&mut F| takes(*file, *generation) && file.kept().temp == *temp;
                 let Some(file) = files.get_mut(id).filter(here) else { return };
+                reopen(dirs, file.kept().parent, records);
                 *wrong = file.kept_mut().say(&mut self.ledger, self.by, subtrees, records);
             }
             Fact::Published { id, generation, root: Some(root), .. } => {
                 let Some(file) = files.get(id).map(Known::kept) else { return };
                 if file.generation == *generation {
+                    reopen(dirs, file.parent, records);
                     let parent = dirs.path(file.parent).expect("a file holds its directory open");
                     let mark = DoneMark::new(parent, &file.fingerprint, *root);
                     records.push(Record::Done { path: file.path, mark });
@@ -229,6 +253,11 @@ impl<A: Copy + PartialEq> Facts<A> {
         facts.retain(|fact| settle(fact, files));
         facts
     }
+}
+
+/// Something in `dir` is made anew, says the next record.
+fn reopen(dirs: &mut Dirs, dir: DirId, records: &mut Vec<Record>) {
+    records.extend(dirs.reopen(dir).into_iter().map(|path| Record::Reopened { path }));
 }
 
 fn takes(file: &impl Known, generation: Generation) -> bool {

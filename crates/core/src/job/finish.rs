@@ -242,6 +242,7 @@ impl Coordinator {
 
     pub(super) fn end_entry(&mut self, id: FileId, end: Ended, root: Option<Root>) {
         let Some(file) = self.files.remove(&id) else { return };
+        self.dirs.handle_end(file.kept.parent, &end);
         self.dirs.release(file.kept.parent);
         self.actions.push_back(Action::Ended { id, generation: file.kept.generation, end, root });
     }
@@ -266,7 +267,10 @@ impl Coordinator {
         if !self.pairs.get_mut(&at.0).is_some_and(|held| held.dirs.remove(&dir)) {
             return self.violates(at, "a directory finished that it was not told to finish");
         }
-        let Some(gone) = self.dirs.remove(dir, false) else { return };
+        let Some(gone) = self.dirs.remove(dir, result.is_ok()) else { return };
+        if let Some(mark) = gone.mark {
+            self.facts.finish(gone.path, mark);
+        }
         let end = match gone.failure.map_or(result, Err) {
             Ok(change) => other_end(change),
             Err(failure) => Ended::Failed(failure),

@@ -119,7 +119,7 @@ impl Coordinator {
 
     /// What was said since goes to the journal, when that is free.
     pub(super) fn journal_facts(&mut self) {
-        while let Ok(Some(bytes)) = self.facts.write(&mut self.files, &self.dirs) {
+        while let Ok(Some(bytes)) = self.facts.write(&mut self.files, &mut self.dirs) {
             match bytes.is_empty() {
                 true => self.handle_facts(Ok(())),
                 false => self.actions.push_back(Action::Journal { bytes }),

@@ -219,7 +219,7 @@ impl Sink {
     /// A machine that waits for announcements and has granted nothing yet.
     pub fn new(config: SinkConfig, resume: Resume) -> Sink {
         Sink {
-            dirs: Dirs::new(),
+            dirs: Dirs::new(resume.replayed.finished),
             files: HashMap::new(),
             links: HashMap::new(),
             drains: HashMap::new(),
@@ -229,7 +229,7 @@ impl Sink {
             number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
             adopting: HashSet::new(),
             // The journal that was begun for this run has the marks of finished files; nobody asks the machine for them.
-            resume: Replayed { done: HashMap::new(), ..resume.replayed },
+            resume: Replayed { done: HashMap::new(), finished: HashMap::new(), ..resume.replayed },
             widened: HashMap::new(),
             widened_len: 0,
             epochs: Epochs::new(config.agreed.lease, resume.log, resume.next_slot),

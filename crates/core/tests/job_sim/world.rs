@@ -455,7 +455,7 @@ impl World {
             let (parent, name) = (self.dir_id(self.entries[entry].parent), name_of(entry));
             let generation = Generation(0);
             match self.entries[entry].kind {
-                Kind::Dir => job.handle_dir(id.as_dir(), parent, name, Meta::default()),
+                Kind::Dir => job.handle_dir(id.as_dir(), parent, name, (Meta::default(), Version::default())),
                 Kind::Link => job.handle_link(id, parent, name),
                 Kind::File(..) => job.handle_file(self.spec(entry, generation)),
             }

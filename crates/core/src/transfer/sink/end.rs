@@ -10,7 +10,6 @@ use super::file::{Mark, Phase};
 use super::{Lack, Sink, SinkAction};
 use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
-use crate::journal::Record;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, link_end, other_end};
 use crate::tune::show_amount;
 use crate::wire::{DoneItem, Failure, Outcome};
@@ -68,10 +67,7 @@ impl Sink {
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }
-        // What was skipped another run may want.
-        if matches!(end, Ended::Failed(_) | Ended::Skipped) {
-            self.dirs.spoil(file.kept.parent);
-        }
+        self.dirs.handle_end(file.kept.parent, &end);
         match self.drains.get_mut(&id) {
             Some(drain) => drain.release = Some(file.kept.parent),
             None => self.dirs.release(file.kept.parent),
@@ -169,9 +165,7 @@ impl Sink {
 
     fn close_link(&mut self, id: FileId, outcome: Outcome, end: Ended) {
         let Some(link) = self.links.remove(&id) else { return };
-        if matches!(end, Ended::Failed(_) | Ended::Skipped) {
-            self.dirs.spoil(link.parent);
-        }
+        self.dirs.handle_end(link.parent, &end);
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
@@ -192,7 +186,7 @@ impl Sink {
     pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<Change, Failure>) {
         let Some(gone) = self.dirs.remove(dir, result.is_ok()) else { return };
         if let Some(mark) = gone.mark {
-            self.epochs.add_finished(Record::Finished { path: gone.path, mark }, self.now);
+            self.epochs.add_finished(gone.path, mark, self.now);
         }
         let result = match gone.failure {
             Some(failure) => Err(failure),

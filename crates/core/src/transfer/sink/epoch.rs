@@ -21,7 +21,7 @@ use crate::digest::{Root, Subtree};
 use crate::ids::{Class, DirId, FileId, Generation, Holder, Time};
 use crate::job::Temp;
 use crate::job::facts::{Fact, Facts};
-use crate::journal::{Log, Record};
+use crate::journal::{DirMark, Log, PathKey, Record};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd};
 use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome, Stage};
@@ -34,10 +34,6 @@ const FILES_MAX: usize = 1024;
 const SYNC_TIME: Duration = Duration::from_millis(500);
 const FILES_MIN: usize = 32;
 const FILES_FIRST: usize = 256;
-
-/// So many finished directories are journaled though nothing else is; and so many wait at most.
-const FINISHED_ALONE: usize = 4096;
-const FINISHED_MAX: usize = 65_536;
 
 /// What is synced apart from the rest; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,8 +128,6 @@ pub(super) struct Epochs {
     synced: Option<Closing>,
     /// Being journaled.
     closing: Option<Closing>,
-    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone, but for many.
-    finished: Vec<Record>,
     /// Sets of which files are being synced or journaled.
     busy: BTreeSet<Set>,
     /// These files: one that is complete waits until its parts are journaled.
@@ -155,7 +149,6 @@ impl Epochs {
             syncing: BTreeMap::new(),
             synced: None,
             closing: None,
-            finished: Vec::new(),
             busy: BTreeSet::new(),
             under_way: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -204,12 +197,10 @@ impl Epochs {
         self.open.since.get_or_insert(now);
     }
 
-    /// All in a directory ended well. While the journal hangs, what is over a bound is forgotten.
-    pub(super) fn add_finished(&mut self, record: Record, now: Time) {
-        if self.finished.len() < FINISHED_MAX {
-            self.finished.push(record);
-        }
-        if self.finished.len() >= FINISHED_ALONE {
+    /// All in a directory ended well.
+    pub(super) fn add_finished(&mut self, path: PathKey, mark: DirMark, now: Time) {
+        self.facts.finish(path, mark);
+        if self.facts.is_worth_a_write() {
             self.open.since.get_or_insert(now);
         }
     }
@@ -340,7 +331,7 @@ impl Sink {
         }
         // Of what was held some may have ended meanwhile, and others can take its place.
         self.epochs.refill();
-        let alone = self.epochs.finished.len() >= FINISHED_ALONE;
+        let alone = self.epochs.facts.is_worth_a_write();
         if alone || !(rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty()) {
             self.epoch_synced(rest);
         }
@@ -480,10 +471,7 @@ impl Sink {
     /// One journal write for the whole epoch.
     fn journal_epoch(&mut self) {
         let mut closing = self.epochs.closing.take().expect("an epoch is closing");
-        let reopened = self.reopened(&closing);
-        let facts = &mut self.epochs.facts;
-        let at = ();
-        reopened.into_iter().for_each(|record| facts.say(Fact::Noted(record)));
+        let (facts, at) = (&mut self.epochs.facts, ());
         closing.withdrawn.drain(..).for_each(|fact| facts.say(fact));
         for (id, generation, temp, subtrees) in closing.dirty.drain(..) {
             facts.say(Fact::Persisted { at, id, generation, temp, subtrees, wrong: Vec::new() });
@@ -494,10 +482,8 @@ impl Sink {
         for id in closing.links.drain(..) {
             facts.say(Fact::Published { at, id, generation: Generation(0), root: None });
         }
-        // Behind the marks of what is in them: these are of earlier records, or of this one.
-        self.epochs.finished.drain(..).for_each(|record| facts.say(Fact::Noted(record)));
         self.epochs.closing = Some(closing);
-        match self.epochs.facts.write(&mut self.files, &self.dirs) {
+        match self.epochs.facts.write(&mut self.files, &mut self.dirs) {
             Ok(Some(bytes)) if !bytes.is_empty() => {
                 let durable = self.config.policy.durable;
                 self.actions.push_back(SinkAction::Submit(SinkOp::Journal { bytes, durable }));
@@ -505,20 +491,6 @@ impl Sink {
             Ok(_) => self.epoch_journaled(Ok(())),
             Err(failure) => self.epoch_journaled(Err(failure)),
         }
-    }
-
-    /// Directories that an earlier run finished, and in which, or below which, something is made anew.
-    fn reopened(&mut self, closing: &Closing) -> Vec<Record> {
-        if self.resume.finished.is_empty() {
-            return Vec::new();
-        }
-        let ids = closing.dirty.iter().map(|(id, ..)| id).chain(closing.published.iter().map(|(id, ..)| id));
-        let parents: BTreeSet<DirId> =
-            ids.filter_map(|id| self.files.get(id)).map(|f| f.kept.parent).collect();
-        let finished = &mut self.resume.finished;
-        let paths = parents.iter().flat_map(|dir| self.dirs.up_from(*dir));
-        let paths = paths.filter(|path| finished.remove(path).is_some());
-        paths.map(|path| Record::Reopened { path }).collect()
     }
 
     /// The epoch is on media and the journal says so: the source hears of it.
