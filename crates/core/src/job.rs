@@ -30,12 +30,13 @@ use crate::digest::{Cv, DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
 use crate::ids::{DirId, FileId, Generation, Holder, Lease, PairId, SessionEpoch, Time};
-use crate::journal::{PathKey, Replayed, Resume};
+use crate::journal::{PathKey, Resume};
 use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{Extent, Failure};
 
 mod assign;
 pub(crate) mod dirs;
+pub(crate) mod earlier;
 mod entry;
 pub(crate) mod facts;
 mod finish;
@@ -47,6 +48,7 @@ mod said;
 mod tests;
 
 use dirs::Dirs;
+use earlier::Earlier;
 use entry::File;
 use facts::{Fact, Facts, Known};
 use kept::Kept;
@@ -273,8 +275,7 @@ pub enum Refused {
 /// See the module. One owner, no locks: feed it events, then drain [`Coordinator::poll_action`].
 pub struct Coordinator {
     config: Config,
-    resume: Replayed,
-    may_be_overtaken: bool,
+    earlier: Earlier,
     pairs: BTreeMap<PairId, Pair>,
     leases: u32,
     /// Leases that ended and may still be acted under, until that is written down; and the files that wait for it.
@@ -285,8 +286,6 @@ pub struct Coordinator {
     queue: VecDeque<FileId>,
     /// Files to be sealed, published or removed by some pair.
     acts: VecDeque<FileId>,
-    /// The last number that a temporary was given.
-    number: u64,
     /// What pairs said and the journal did not hear; at most [`FACTS_MAX`].
     facts: Facts<entry::At>,
     /// When it was last looked whether somebody should give something back.
@@ -301,14 +300,11 @@ pub struct Coordinator {
 impl Coordinator {
     /// A coordinator that knows of no pair and no entry.
     pub fn new(config: Config, mut resume: Resume) -> Coordinator {
-        let number = resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0);
         Coordinator {
-            may_be_overtaken: resume.replayed.may_be_overtaken(),
             facts: Facts::new(Holder::ALONE, resume.log, resume.next_slot),
             dirs: Dirs::new(std::mem::take(&mut resume.replayed.finished)),
-            resume: resume.replayed,
+            earlier: Earlier::new(resume.replayed, config.tag),
             config,
-            number,
             pairs: BTreeMap::new(),
             leases: 0,
             fences: BTreeMap::new(),
@@ -395,7 +391,6 @@ impl Coordinator {
     }
 
     fn take_temp(&mut self) -> Temp {
-        self.number += 1;
-        Temp { tag: self.config.tag, number: self.number }
+        self.earlier.take_temp()
     }
 }

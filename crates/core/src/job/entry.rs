@@ -240,22 +240,19 @@ impl Coordinator {
             copy: None,
             by: None,
         };
-        let fits = |old: &crate::journal::Partial| {
-            old.fingerprint == fingerprint && old.map == digest && old.subtrees.kind() == kind
-        };
-        // A second entry of one name must not write into the temporary of the first: each promise is taken once.
-        if let Some(old) = self.resume.partials.remove(&path) {
+        if let Some(old) = self.earlier.take(&path, &fingerprint, digest, kind) {
             file.kept.promise(None);
-            let temp = Temp { tag: old.tag, number: old.number };
-            let written_late = self.may_be_overtaken && !haul_mutant::removed("written-late-is-left");
-            if written_late || !fits(&old) {
+            // No source is asked to compare another version with what it announced.
+            let fits = old.fits && old.claimed.is_none();
+            let temp = Temp { tag: old.partial.tag, number: old.partial.number };
+            if self.earlier.may_be_written_late() || !fits {
                 file.former.push(temp);
             } else {
                 file.kept.temp = temp;
                 file.touched = true;
             }
-            if fits(&old) {
-                old.subtrees.iter().for_each(|part| file.kept.expect(temp, part));
+            if fits {
+                old.partial.subtrees.iter().for_each(|part| file.kept.expect(temp, part));
             }
         }
         file

@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::entry::Timestamp;
 use crate::extents::DataExtent;
 use crate::ids::{Holder, HostId};
-use crate::journal::{Log, Record, Replay, RootId};
+use crate::journal::{Log, Record, Replay, Replayed, RootId};
 use crate::wire::Stage;
 
 const MIB: u64 = 1 << 20;

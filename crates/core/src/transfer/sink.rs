@@ -15,7 +15,8 @@ use crate::change::Change;
 use crate::entry::Name;
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::job::dirs::Dirs;
-use crate::journal::{PathKey, Replayed, Resume};
+use crate::job::earlier::Earlier;
+use crate::journal::Resume;
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
@@ -166,14 +167,10 @@ pub struct Sink {
     extents: usize,
     /// Bytes of holes in open files: they need no space.
     holes: u64,
-    resume: Replayed,
+    earlier: Earlier,
     /// Directories that were closed to us and are open.
     widened: HashMap<DirId, widened::Open>,
     widened_len: usize,
-    /// The last that was given to a temporary.
-    number: u64,
-    /// Entries that look for the temporary of an earlier run, each path once.
-    adopting: HashSet<PathKey>,
     epochs: Epochs,
     checks: Checks,
     targets: Option<Targets>,
@@ -217,19 +214,16 @@ pub struct Sink {
 
 impl Sink {
     /// A machine that waits for announcements and has granted nothing yet.
-    pub fn new(config: SinkConfig, resume: Resume) -> Sink {
+    pub fn new(config: SinkConfig, mut resume: Resume) -> Sink {
         Sink {
-            dirs: Dirs::new(resume.replayed.finished),
+            dirs: Dirs::new(std::mem::take(&mut resume.replayed.finished)),
             files: HashMap::new(),
             links: HashMap::new(),
             drains: HashMap::new(),
             announced: Announced::new(config.agreed.shards),
             extents: 0,
             holes: 0,
-            number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
-            adopting: HashSet::new(),
-            // The journal that was begun for this run has the marks of finished files; nobody asks the machine for them.
-            resume: Replayed { done: HashMap::new(), finished: HashMap::new(), ..resume.replayed },
+            earlier: Earlier::new(resume.replayed, config.tag),
             widened: HashMap::new(),
             widened_len: 0,
             epochs: Epochs::new(config.agreed.lease, resume.log, resume.next_slot),

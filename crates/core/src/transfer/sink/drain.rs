@@ -65,9 +65,7 @@ impl Sink {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
         file.digest = file.digest.fresh();
-        if self.resume.partials.remove(&file.kept.path).is_some() {
-            file.kept.promise(None);
-        }
+        file.held = None;
         if let Some((slot, named)) = file.kept.forget() {
             self.epochs.say(Fact::Forgotten { slot, named });
         }

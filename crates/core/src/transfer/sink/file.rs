@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use crate::change::Change;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Meta, Name};
-use crate::extents::DataExtent;
+use crate::extents::{DataExtent, ExtentMap};
 use crate::ids::{Class, FileId, Generation, TargetId};
+use crate::job::earlier::{Earlier, Taken};
 use crate::job::facts::Known;
 use crate::job::kept::Kept;
 use crate::layout::{Layout, Striping};
@@ -103,6 +104,8 @@ pub(super) struct File {
     pub(super) writes: u32,
     pub(super) pass_max: u16,
     pub(super) sealed: Option<u16>,
+    /// What the journal promises of it, until its temporary is found.
+    pub(super) held: Option<Box<Taken>>,
     /// Tags under which the temporary of an earlier run may be found; the last is tried next.
     pub(super) adopt: Vec<u32>,
     pub(super) made: Made,
@@ -146,6 +149,19 @@ impl File {
         let map = self.digest.map().cloned();
         let (parent, name, number) = (self.kept.parent, self.name.clone(), self.kept.temp.number);
         SinkFile { id, parent, name, number, size: self.size(), map }
+    }
+    /// Takes up what an earlier run's journal promises of its path. Its map is known.
+    pub(super) fn take_up(&mut self, earlier: &mut Earlier) {
+        let map = self.digest.map().map(ExtentMap::digest);
+        let taken = earlier.take(&self.kept.path, &self.kept.fingerprint, map, self.digest.kind());
+        let Some(mut taken) = taken else { return };
+        self.kept.promise(None);
+        if taken.fits {
+            // The tag is this run's, which the engine gives it.
+            self.kept.temp.number = taken.partial.number;
+            self.adopt = std::mem::take(&mut taken.tags);
+            self.held = Some(Box::new(taken));
+        }
     }
     /// What is asked of its name; the next of its tags to adopt goes with it.
     pub(super) fn lookup(&mut self, id: FileId) -> LookupItem {

@@ -93,11 +93,12 @@ impl Sink {
             return self.end_file(id, end, None);
         }
         if found.adopted {
-            // Two entries of one name, and the other took it.
-            let partial = self.resume.partials.remove(&file.kept.path);
-            let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.kept.fingerprint)
-                && !haul_mutant::removed("other-inodes-are-compared");
-            file.kept.promise(partial.as_ref().filter(|_| verify).map(|partial| partial.fingerprint));
+            let (claimed, partial) = match file.held.take() {
+                Some(held) => (held.claimed, Some(held.partial)),
+                None => (None, None),
+            };
+            let verify = claimed.is_some();
+            file.kept.promise(claimed);
             file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, 0, self.now);
             let subtrees = self.take_held(id, partial, found.len);
@@ -106,7 +107,7 @@ impl Sink {
             file.adopt.push(tag);
             let item = file.lookup(id);
             return self.submit(SinkOp::Lookup { items: vec![item] });
-        } else if self.resume.partials.contains_key(&file.kept.path) {
+        } else if file.kept.is_promised() {
             // The journal promises parts of it that cannot be found. A new temporary would be taken for them
             // by the next run, so the journal takes it back before one is made.
             file.mark(Mark::WaitsJournal);

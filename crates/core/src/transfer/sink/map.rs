@@ -54,13 +54,8 @@ impl Sink {
             file.kept.set_map(Some(map.clone()));
             file.digest = SubtreeSet::with_map(self.config.agreed.digest, map);
         }
-        let (path, fingerprint) = (file.kept.path, file.kept.fingerprint);
-        let digest = file.digest.map().map(ExtentMap::digest);
+        file.take_up(&mut self.earlier);
         let again = file.is(Mark::WaitsJournal);
-        let (adopt, number) = self.adoptable(&path, &fingerprint, digest);
-        if let Some(file) = self.files.get_mut(&id) {
-            (file.adopt, file.kept.temp.number) = (adopt, number);
-        }
         if !again && !self.drains.contains_key(&id) {
             self.look_up_or_open(id);
         }
