@@ -20,8 +20,8 @@
 //! Left out: sessions, which move what is assigned (`transfer`); how ends are started; the looks at names that an
 //! earlier run may have given late, which belong to the storage that gives names.
 //!
-//! An entry's way: announced (`entry`), assigned whole or in ranges (`assign`), persisted and journaled (`facts`), sealed
-//! and published (`finish`). Pairs and their leases are in `pairs`, directories in `dirs`.
+//! An entry's way: announced (`entry`), assigned whole or in ranges (`assign`), persisted (`said`) and
+//! journaled (`facts`, `kept`), sealed and published (`finish`). Pairs and their leases are in `pairs`, directories in `dirs`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -29,25 +29,29 @@ use std::time::Duration;
 use crate::digest::{Cv, DigestKind, Root, Subtree, SubtreeSet};
 use crate::entry::{Fingerprint, Meta, Name};
 use crate::extents::ExtentMap;
-use crate::ids::{DirId, FileId, Generation, Lease, PairId, SessionEpoch, Time};
-use crate::journal::{Log, PathKey, Replayed};
+use crate::ids::{DirId, FileId, Generation, Holder, Lease, PairId, SessionEpoch, Time};
+use crate::journal::{PathKey, Resume};
 use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{Extent, Failure};
 
 mod assign;
 pub(crate) mod dirs;
+pub(crate) mod earlier;
 mod entry;
-mod facts;
+pub(crate) mod facts;
 mod finish;
+pub(crate) mod kept;
 pub(crate) mod ledger;
 mod pairs;
+mod said;
 #[cfg(test)]
 mod tests;
 
 use dirs::Dirs;
+use earlier::Earlier;
 use entry::File;
-use facts::Fact;
-use ledger::Ledger;
+use facts::{Fact, Facts, Known};
+use kept::Kept;
 use pairs::Pair;
 
 /// Ranges begin at multiples of it: the largest page or record that a client of a file system reads, changes and writes back.
@@ -82,13 +86,6 @@ pub struct Config {
     pub range_max: u64,
     /// A pair that is not heard for so long has no lease any more. `None`: it lives as long as this run.
     pub lease_time: Option<Duration>,
-}
-
-/// What the journal of an earlier run knew, and the log that this run goes on writing.
-pub struct Resume {
-    pub replayed: Replayed,
-    pub log: Log,
-    pub next_slot: u32,
 }
 
 /// The name of a temporary, beside its file's.
@@ -278,8 +275,7 @@ pub enum Refused {
 /// See the module. One owner, no locks: feed it events, then drain [`Coordinator::poll_action`].
 pub struct Coordinator {
     config: Config,
-    resume: Replayed,
-    may_be_overtaken: bool,
+    earlier: Earlier,
     pairs: BTreeMap<PairId, Pair>,
     leases: u32,
     /// Leases that ended and may still be acted under, until that is written down; and the files that wait for it.
@@ -290,13 +286,8 @@ pub struct Coordinator {
     queue: VecDeque<FileId>,
     /// Files to be sealed, published or removed by some pair.
     acts: VecDeque<FileId>,
-    /// The last number that a temporary was given.
-    number: u64,
-    ledger: Ledger,
-    facts: VecDeque<Fact>,
-    /// What they weigh, of [`FACTS_MAX`].
-    facts_len: usize,
-    writing: Option<Vec<Fact>>,
+    /// What pairs said and the journal did not hear; at most [`FACTS_MAX`].
+    facts: Facts<entry::At>,
     /// When it was last looked whether somebody should give something back.
     stolen: Time,
     walked: bool,
@@ -308,24 +299,18 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator that knows of no pair and no entry.
-    pub fn new(config: Config, resume: Resume) -> Coordinator {
-        let number = resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0);
+    pub fn new(config: Config, mut resume: Resume) -> Coordinator {
         Coordinator {
-            may_be_overtaken: resume.replayed.may_be_overtaken(),
-            ledger: Ledger::new(resume.log, resume.next_slot),
-            resume: resume.replayed,
+            facts: Facts::new(Holder::ALONE, resume.log, resume.next_slot),
+            dirs: Dirs::new(std::mem::take(&mut resume.replayed.finished)),
+            earlier: Earlier::new(resume.replayed, config.tag),
             config,
-            number,
             pairs: BTreeMap::new(),
             leases: 0,
             fences: BTreeMap::new(),
-            dirs: Dirs::new(),
             files: HashMap::new(),
             queue: VecDeque::new(),
             acts: VecDeque::new(),
-            facts: VecDeque::new(),
-            facts_len: 0,
-            writing: None,
             stolen: Time::default(),
             walked: false,
             stopped: false,
@@ -372,6 +357,11 @@ impl Coordinator {
         self.walked = true;
     }
 
+    /// The walk failed to announce something, perhaps in a directory that is open.
+    pub fn handle_trouble(&mut self) {
+        self.dirs.trouble();
+    }
+
     /// The next thing to do, or `None` until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() && !self.finished {
@@ -387,10 +377,10 @@ impl Coordinator {
     }
 
     fn end_if_over(&mut self) {
-        if !self.actions.is_empty() || self.writing.is_some() || !self.facts.is_empty() {
+        if !self.actions.is_empty() || !self.facts.is_empty() {
             return;
         }
-        let end = match self.ledger.broken() {
+        let end = match self.facts.broken() {
             Some(failure) => SessionEnd::Failed(failure.clone()),
             None if self.stopped => SessionEnd::Stopped,
             None if self.walked && self.files.is_empty() && self.dirs.is_empty() => SessionEnd::Complete,
@@ -401,7 +391,6 @@ impl Coordinator {
     }
 
     fn take_temp(&mut self) -> Temp {
-        self.number += 1;
-        Temp { tag: self.config.tag, number: self.number }
+        self.earlier.take_temp()
     }
 }

@@ -262,6 +262,13 @@ impl Replayed {
     }
 }
 
+/// What the journal of an earlier run knew, and the log that this run goes on writing.
+pub struct Resume {
+    pub replayed: Replayed,
+    pub log: Log,
+    pub next_slot: u32,
+}
+
 /// The earlier runs of a job, and which of them can write nothing any more.
 #[derive(Clone, Debug, Default)]
 pub struct Former {

@@ -2,10 +2,10 @@
 
 use haul_core::entry::{EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Part, Version};
 use haul_core::ids::{DirId, FileId, Generation, Holder, Time};
-use haul_core::journal::{Log, Replayed};
+use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::schedule::Policy as Order;
 use haul_core::transfer::SessionEnd;
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{
     Agreed, Announced, DoneItem, Extent, FileState, Message, MetadataPiece, Outcome, Policy, Stage,

@@ -10,12 +10,12 @@ use haul_core::digest::{DigestKind, subtrees};
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, Holder, StreamId, Time};
 use haul_core::journal::{
-    DirMark, PathKey, Record, Replay, Replayed, RootId, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened,
-    compact,
+    DirMark, PathKey, Record, Replay, Replayed, Resume, RootId, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX,
+    Widened, compact,
 };
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Agreed, Announced, DataEntry, DataHeader, Extent, Failure, Message, Policy, Stage};
 
 const OBJECT: u64 = 4 << 20;

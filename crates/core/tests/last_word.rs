@@ -5,10 +5,10 @@ use std::time::Duration;
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
-use haul_core::journal::{Log, Replayed};
+use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{Agreed, Announced, Failure, Message, Policy as Wishes, Stage, Totals};
 

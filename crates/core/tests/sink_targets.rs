@@ -15,12 +15,12 @@ use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Ve
 use haul_core::ids::{
     BufferId, Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId, TargetId, Time,
 };
-use haul_core::journal::{Log, Replayed};
+use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::table::{Table, Troubles};
 use haul_core::schedule::{Health, Limits, Policy as Choice, Run, Schedule};
 use haul_core::transfer::op::{SinkDone, SinkOp, Took};
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
     Agreed, Announced, DataEntry, DataHeader, FileLayout, Message, Outcome, Policy, TARGET_CLASSES_MAX,

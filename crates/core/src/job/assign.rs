@@ -80,11 +80,11 @@ impl Coordinator {
         }
         let (kind, offset, end, from) = match file.phase {
             Phase::New => {
-                let parts = !file.durable.is_empty() || !file.olds.is_empty();
+                let parts = !file.kept.durable.is_empty() || !file.kept.olds.is_empty();
                 let shared = parts || (file.size() >= shared_min && pairs > 1);
                 match shared && !file.is_link {
-                    true => (WorkKind::Begin, 0, 0, file.temp),
-                    false => (WorkKind::Whole, 0, file.size(), file.temp),
+                    true => (WorkKind::Begin, 0, 0, file.kept.temp),
+                    false => (WorkKind::Whole, 0, file.size(), file.kept.temp),
                 }
             }
             Phase::Shared => {
@@ -99,13 +99,13 @@ impl Coordinator {
             WorkKind::Range | WorkKind::Read => {}
         }
         file.touched = true;
-        let out = Out { from, to: file.temp, end, kind, at, left: end - offset, asked: None };
+        let out = Out { from, to: file.kept.temp, end, kind, at, left: end - offset, asked: None };
         let held = self.pairs.get_mut(&at.0).expect("it was chosen");
         held.works.insert((id, offset));
         held.load(cost(&out), self.now);
         file.out.insert(offset, out);
         let former = if kind == WorkKind::Whole { file.former.clone() } else { Vec::new() };
-        let (generation, temp) = (file.generation, file.temp);
+        let (generation, temp) = (file.kept.generation, file.kept.temp);
         Some(Work { id, generation, kind, offset, len: end - offset, temp, from, former })
     }
 
@@ -122,20 +122,17 @@ impl Coordinator {
         if !self.hears(at.0, at.1) {
             return;
         }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
+            return;
+        };
         let begins = |out: &Out| out.at == at && out.kind == WorkKind::Begin;
         let Some(out) = file.out.get(&0).filter(|out| begins(out)).cloned() else { return };
         file.out.remove(&0);
         file.phase = Phase::Shared;
         if !found {
             // What the journal promises was in another inode.
-            let temp = file.temp;
-            let promised = !file.durable.is_empty() || file.olds.iter().any(|old| old.temp == temp);
-            let (slot, named) = (file.slot.take(), file.named());
-            file.durable = file.durable.fresh();
-            file.olds.retain(|old| old.temp != temp);
-            if promised {
-                self.push_fact(Fact::Forgotten { slot, named, kind: self.config.digest });
+            if let Some((slot, named)) = file.kept.forget_here() {
+                self.facts.say(Fact::Forgotten { slot, named });
             }
         }
         self.unload(id, 0, &out);
@@ -189,8 +186,8 @@ impl Coordinator {
                 break;
             }
             let Some(file) = self.files.get_mut(id) else { continue };
-            let unit = file.unit();
-            let (generation, size) = (file.generation, file.size());
+            let unit = file.kept.unit();
+            let (generation, size) = (file.kept.generation, file.size());
             let Some(out) = file.out.get_mut(offset).filter(|out| out.asked.is_none()) else { continue };
             if matches!(out.kind, WorkKind::Begin | WorkKind::Read) && !stuck {
                 continue;
@@ -224,8 +221,10 @@ impl Coordinator {
         if !self.hears(at.0, at.1) {
             return;
         }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
-        let unit = file.unit();
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
+            return;
+        };
+        let unit = file.kept.unit();
         let asked = |out: &&mut Out| out.at == at && out.asked.is_some();
         let Some(out) = file.out.get_mut(&offset).filter(asked) else { return };
         out.asked = None;
@@ -265,10 +264,10 @@ fn wait(pair: &Pair) -> u128 {
 /// The next range of a file that nobody has and of which something is missing: to be read, if an earlier run wrote it, else to
 /// be moved, about `want` bytes of it.
 fn next_range(file: &File, want: u64, pairs: u64) -> Option<(WorkKind, u64, u64, Temp)> {
-    let (unit, size) = (file.unit(), file.size());
+    let (unit, size) = (file.kept.unit(), file.size());
     let mut from = 0;
     loop {
-        let (start, missing_end) = file.durable.next_missing(from)?;
+        let (start, missing_end) = file.kept.durable.next_missing(from)?;
         let begin = start - start % unit;
         let unit_end = begin.saturating_add(unit).min(size);
         if file.has_old_in(begin, unit_end - begin) {
@@ -291,6 +290,6 @@ fn next_range(file: &File, want: u64, pairs: u64) -> Option<(WorkKind, u64, u64,
         let run = missing_end.next_multiple_of(unit).min(bound);
         let most = want.min((run - begin) / (2 * pairs.max(1))).max(unit);
         let end = begin.saturating_add(most.next_multiple_of(unit)).min(run);
-        return Some((WorkKind::Range, begin, end, file.temp));
+        return Some((WorkKind::Range, begin, end, file.kept.temp));
     }
 }

@@ -1,12 +1,15 @@
 //! Directories that are open: announced, and not yet finished.
 //!
-//! Invariant: a directory is finished (mode and mtime set) once, after everything in it ended.
+//! In: entries that begin and end in them. Out: those whose metadata can be set; what the journal may say of one that has them.
+//! Invariants: a directory is finished (mode and mtime set) once, after everything in it ended; the journal calls it finished only
+//! if all in it, at any depth, ended well, and no longer when something in it is made anew.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::entry::{Meta, Name, Version};
 use crate::ids::DirId;
 use crate::journal::{DirMark, PathKey};
+use crate::transfer::Ended;
 use crate::wire::Failure;
 
 struct Dir {
@@ -28,6 +31,8 @@ struct Dir {
     spoiled: bool,
     /// What the source had failed to announce anywhere before it came.
     troubles: u64,
+    /// Something was made anew in it, so that no earlier run finished it, nor what is above it.
+    reopened: bool,
 }
 
 /// A directory that was removed from the table.
@@ -45,11 +50,13 @@ pub(crate) struct Dirs {
     finished: VecDeque<DirId>,
     /// What the source failed to announce, anywhere.
     troubles: u64,
+    /// What the journal says that an earlier run finished.
+    earlier: HashMap<PathKey, DirMark>,
 }
 
 impl Dirs {
-    /// The destination root, open.
-    pub(crate) fn new() -> Dirs {
+    /// The destination root, open. `earlier`: directories that an earlier run finished.
+    pub(crate) fn new(earlier: HashMap<PathKey, DirMark>) -> Dirs {
         let root = Dir {
             parent: DirId::ROOT,
             name: None,
@@ -63,8 +70,10 @@ impl Dirs {
             failure: None,
             spoiled: false,
             troubles: 0,
+            reopened: false,
         };
-        Dirs { dirs: HashMap::from([(DirId::ROOT, root)]), finished: VecDeque::new(), troubles: 0 }
+        let dirs = HashMap::from([(DirId::ROOT, root)]);
+        Dirs { dirs, finished: VecDeque::new(), troubles: 0, earlier }
     }
 
     /// Open directories without the root.
@@ -123,6 +132,7 @@ impl Dirs {
             failure: None,
             spoiled: false,
             troubles: self.troubles,
+            reopened: false,
         };
         self.dirs.insert(id, dir);
     }
@@ -186,8 +196,16 @@ impl Dirs {
         }
     }
 
+    /// An entry in `dir` ended so, and is released apart from that.
+    pub(crate) fn handle_end(&mut self, dir: DirId, end: &Ended) {
+        // What was skipped another run may want.
+        if matches!(end, Ended::Failed(_) | Ended::Skipped) {
+            self.spoil(dir);
+        }
+    }
+
     /// Something in `dir` did not end well, or not as it would in a later run: no journal may call it finished.
-    pub(crate) fn spoil(&mut self, dir: DirId) {
+    fn spoil(&mut self, dir: DirId) {
         if let Some(entry) = self.dirs.get_mut(&dir) {
             entry.spoiled = true;
         }
@@ -213,10 +231,20 @@ impl Dirs {
         Some(Gone { parent, name: entry.name?, failure, path, mark })
     }
 
-    /// Directories from `dir` up to the root, with their paths.
-    pub(crate) fn up_from(&self, dir: DirId) -> impl Iterator<Item = PathKey> {
-        let above = |at: &DirId| self.dirs.get(at).filter(|_| *at != DirId::ROOT).map(|entry| entry.parent);
-        std::iter::successors(Some(dir), above).filter_map(|at| self.path(at))
+    /// Something is made anew in `dir`. Returns the directories that an earlier run finished and that are not finished any more with
+    /// that: it, and those above it.
+    pub(super) fn reopen(&mut self, dir: DirId) -> Vec<PathKey> {
+        let mut gone = Vec::new();
+        if self.earlier.is_empty() {
+            return gone;
+        }
+        let mut at = dir;
+        while let Some(entry) = self.dirs.get_mut(&at).filter(|entry| !entry.reopened) {
+            entry.reopened = true;
+            gone.extend(self.earlier.remove(&entry.path).map(|_| entry.path));
+            at = entry.parent;
+        }
+        gone
     }
 
     /// `dir` and those above it whose names are not on media yet.

@@ -5,9 +5,9 @@
 //! was withdrawn, under a higher generation; temporaries that somebody might still give its name stay known until it has
 //! its name or they are removed.
 
+use super::kept::Old;
 use super::*;
 use crate::entry::{DEPTH_MAX, Version};
-use crate::journal::SUBTREE_KEPT_MAX;
 use crate::transfer::protocol;
 
 /// A pair that acts, under its lease.
@@ -36,13 +36,6 @@ pub(super) enum Phase {
     Ending(Ended, Option<At>),
 }
 
-/// Parts of a file that were written before, and where.
-#[derive(Clone, Debug)]
-pub(super) struct Old {
-    pub(super) temp: Temp,
-    pub(super) parts: SubtreeSet,
-}
-
 /// A range that a pair has.
 #[derive(Clone, Debug)]
 pub(super) struct Out {
@@ -59,14 +52,9 @@ pub(super) struct Out {
 }
 
 pub(super) struct File {
-    pub(super) generation: Generation,
-    pub(super) parent: DirId,
-    pub(super) path: PathKey,
+    pub(super) kept: Kept,
     pub(super) is_link: bool,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) object_size: u32,
     pub(super) phase: Phase,
-    pub(super) temp: Temp,
     /// Something may stand under the name of its temporary.
     pub(super) touched: bool,
     /// Temporaries of it that somebody might still give its name, or that are left.
@@ -75,12 +63,6 @@ pub(super) struct File {
     pub(super) name_lost: bool,
     /// Leases that ended and are not written down yet.
     pub(super) fences: u32,
-    /// What the journal of this run says, as made in this run.
-    pub(super) durable: SubtreeSet,
-    /// What is expected elsewhere and not read yet: what an earlier run's journal said, and what is durable in temporaries that
-    /// somebody may still write into.
-    pub(super) olds: Vec<Old>,
-    pub(super) slot: Option<u32>,
     /// By where they begin; disjoint.
     pub(super) out: BTreeMap<u64, Out>,
     pub(super) queued: bool,
@@ -95,27 +77,21 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn size(&self) -> u64 {
-        self.fingerprint.size
-    }
-
-    /// Ranges of it begin at multiples of this.
-    pub(super) fn unit(&self) -> u64 {
-        let page = if haul_mutant::removed("ranges-begin-at-pages") { 1 } else { PAGE_LEN };
-        page.max(u64::from(self.object_size))
+        self.kept.size()
     }
 
     /// Every byte is durable, and nobody has a range of it.
     pub(super) fn is_whole(&self) -> bool {
-        self.phase == Phase::Shared && self.out.is_empty() && self.durable.is_complete()
+        self.phase == Phase::Shared && self.out.is_empty() && self.kept.durable.is_complete()
     }
 
     /// The root of what is durable.
     pub(super) fn durable_root(&self) -> Option<Root> {
-        let mut all = match self.durable.map() {
-            Some(map) => SubtreeSet::with_map(self.durable.kind(), map.clone()),
-            None => SubtreeSet::new(self.durable.kind(), self.size()),
+        let mut all = match self.kept.durable.map() {
+            Some(map) => SubtreeSet::with_map(self.kept.durable.kind(), map.clone()),
+            None => SubtreeSet::new(self.kept.durable.kind(), self.size()),
         };
-        for subtree in self.durable.iter() {
+        for subtree in self.kept.durable.iter() {
             all.insert(subtree.offset, subtree.len, subtree.cv).ok()?;
         }
         all.root()
@@ -133,87 +109,24 @@ impl File {
             let free = parts.find(|part| self.out_over(part.offset, part.offset + part.len).is_none());
             free.map(|part| (old.temp, part))
         };
-        self.olds.iter().find_map(within)
+        self.kept.olds.iter().find_map(within)
     }
 
     /// Whether anything in the range was written before.
     pub(super) fn has_old_in(&self, offset: u64, len: u64) -> bool {
-        self.olds.iter().any(|old| old.parts.touching(offset, len).next().is_some())
+        self.kept.olds.iter().any(|old| old.parts.touching(offset, len).next().is_some())
     }
 
     /// Where the next part begins that was written before.
     pub(super) fn next_old(&self, from: u64) -> Option<u64> {
         let next = |old: &Old| old.parts.touching(from, self.size()).next().map(|part| part.offset);
-        self.olds.iter().filter_map(next).min()
+        self.kept.olds.iter().filter_map(next).min()
     }
 
-    /// This is to be taken over from another temporary, if it can be: two ends must not write one page for that.
-    pub(super) fn expect(&mut self, temp: Temp, part: Subtree) {
-        let unit = self.unit();
-        let at_edges = part.offset.is_multiple_of(unit)
-            && (part.len.is_multiple_of(unit) || part.offset + part.len == self.size());
-        if temp != self.temp && !at_edges {
-            return;
-        }
-        if let Some(old) = self.olds.iter_mut().find(|old| old.temp == temp) {
-            let _ = old.parts.insert(part.offset, part.len, part.cv);
-        } else {
-            let mut parts = self.durable.fresh();
-            let _ = parts.insert(part.offset, part.len, part.cv);
-            self.olds.push(Old { temp, parts });
-        }
-    }
-
-    /// The part that begins here was read.
-    pub(super) fn expect_no_more(&mut self, temp: Temp, offset: u64) {
-        for old in self.olds.iter_mut().filter(|old| old.temp == temp) {
-            old.parts.remove(offset);
-        }
-        self.olds.retain(|old| !old.parts.is_empty());
-    }
-
-    /// Of this range nothing need be read any more.
-    pub(super) fn have(&mut self, offset: u64, len: u64) {
-        for old in &mut self.olds {
-            let parts: Vec<Subtree> = old.parts.touching(offset, len).collect();
-            let inside = parts.iter().filter(|p| p.offset >= offset && p.offset + p.len <= offset + len);
-            for part in inside {
-                old.parts.remove(part.offset);
-            }
-        }
-        self.olds.retain(|old| !old.parts.is_empty());
-    }
-
-    /// Somebody may still write into its temporary: it goes on in a new one, into which what is durable is taken over.
+    /// Somebody may still write into its temporary: it goes on in a new one.
     pub(super) fn move_to(&mut self, temp: Temp) {
-        let left = std::mem::replace(&mut self.temp, temp);
+        let left = self.kept.move_to(temp);
         self.former.push(left);
-        self.slot = None;
-        let fresh = self.durable.fresh();
-        let durable = Old { temp: left, parts: std::mem::replace(&mut self.durable, fresh) };
-        // What was only to be read where it lies is to be taken over now.
-        for old in std::mem::take(&mut self.olds).into_iter().chain([durable]) {
-            old.parts.iter().for_each(|part| self.expect(old.temp, part));
-        }
-    }
-
-    pub(super) fn named(&self) -> ledger::Named {
-        ledger::Named {
-            path: self.path,
-            fingerprint: self.fingerprint,
-            object_size: self.object_size,
-            tag: self.temp.tag,
-            number: self.temp.number,
-            map: self.durable.map().map(ExtentMap::digest),
-        }
-    }
-}
-
-/// An empty set as the journal keeps them.
-fn kept(kind: DigestKind, size: u64, map: Option<&ExtentMap>) -> SubtreeSet {
-    match map {
-        Some(map) => SubtreeSet::capped_with_map(kind, map.clone(), SUBTREE_KEPT_MAX),
-        None => SubtreeSet::capped(kind, size, SUBTREE_KEPT_MAX),
     }
 }
 
@@ -231,17 +144,22 @@ impl Coordinator {
         }
     }
 
-    /// The walk announces a directory. Ends make it when they need it.
+    /// The walk announces a directory, with what its source's storage says of its version. Ends make it when they need it.
     ///
     /// # Errors
     /// If it cannot be; nothing changed.
-    pub fn handle_dir(&mut self, id: DirId, parent: DirId, name: Name, meta: Meta) -> Result<(), Refused> {
+    pub fn handle_dir(
+        &mut self,
+        id: DirId,
+        parent: DirId,
+        name: Name,
+        about: (Meta, Version),
+    ) -> Result<(), Refused> {
         let path = self.check_new(id.as_file(), parent)?.child(&name);
         if self.dirs.depth(parent) >= DEPTH_MAX {
             return Err(Refused::TooDeep);
         }
-        // No coordinator marks directories as finished yet, which is what a version would be for.
-        self.dirs.add(id, parent, name, path, (meta, Version::default()));
+        self.dirs.add(id, parent, name, path, about);
         self.dirs.made(id, None);
         Ok(())
     }
@@ -272,7 +190,7 @@ impl Coordinator {
     /// If it cannot be; nothing changed.
     pub fn handle_file(&mut self, spec: FileSpec) -> Result<(), Refused> {
         match self.files.get(&spec.id) {
-            Some(old) if old.phase == Phase::Withdrawn && old.generation < spec.generation => {
+            Some(old) if old.phase == Phase::Withdrawn && old.kept.generation < spec.generation => {
                 let old = self.files.remove(&spec.id).expect("it was just there");
                 // Its directory stays held.
                 let (id, former, restarts) = (spec.id, old.former, old.restarts);
@@ -300,23 +218,21 @@ impl Coordinator {
     fn make_file(&mut self, spec: FileSpec, is_link: bool, former: Vec<Temp>, restarts: u8) -> File {
         let FileSpec { id: _, generation, parent, name, fingerprint, object_size, map } = spec;
         let path = self.dirs.path(parent).expect("its directory is open").child(&name);
-        let (size, kind, map) = (fingerprint.size, self.config.digest, map.filter(|map| !map.is_full()));
+        let (kind, map) = (self.config.digest, map.filter(|map| !map.is_full()));
+        let about = (fingerprint, object_size);
+        let mut kept = Kept::new((parent, path, generation), about, self.take_temp(), kind);
+        let digest = map.as_ref().map(ExtentMap::digest);
+        if map.is_some() {
+            kept.set_map(map);
+        }
         let mut file = File {
-            generation,
-            parent,
-            path,
+            kept,
             is_link,
-            fingerprint,
-            object_size,
             phase: Phase::New,
-            temp: self.take_temp(),
             touched: false,
             former,
             name_lost: false,
             fences: 0,
-            durable: kept(kind, size, map.as_ref()),
-            olds: Vec::new(),
-            slot: None,
             out: BTreeMap::new(),
             queued: false,
             restarts,
@@ -324,22 +240,19 @@ impl Coordinator {
             copy: None,
             by: None,
         };
-        let digest = map.as_ref().map(ExtentMap::digest);
-        let fits = |old: &crate::journal::Partial| {
-            old.fingerprint == fingerprint && old.map == digest && old.subtrees.kind() == kind
-        };
-        // A second entry of one name must not write into the temporary of the first: each promise is taken once.
-        if let Some(old) = self.resume.partials.remove(&path) {
-            let temp = Temp { tag: old.tag, number: old.number };
-            let written_late = self.may_be_overtaken && !haul_mutant::removed("written-late-is-left");
-            if written_late || !fits(&old) {
+        if let Some(old) = self.earlier.take(&path, &fingerprint, digest, kind) {
+            file.kept.promise(None);
+            // No source is asked to compare another version with what it announced.
+            let fits = old.fits && old.claimed.is_none();
+            let temp = Temp { tag: old.partial.tag, number: old.partial.number };
+            if self.earlier.may_be_written_late() || !fits {
                 file.former.push(temp);
             } else {
-                file.temp = temp;
+                file.kept.temp = temp;
                 file.touched = true;
             }
-            if fits(&old) {
-                old.subtrees.iter().for_each(|part| file.expect(temp, part));
+            if fits {
+                old.partial.subtrees.iter().for_each(|part| file.kept.expect(temp, part));
             }
         }
         file
@@ -358,7 +271,9 @@ impl Coordinator {
         if !self.hears(pair, lease) {
             return;
         }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
+            return;
+        };
         // What was looked at after the last read is what it was; that it changed since is another copy's matter.
         if matches!(
             file.phase,
@@ -381,7 +296,7 @@ impl Coordinator {
     /// of its own, so that whoever has not heard of it writes into the old one.
     pub(super) fn revoke(&mut self, id: FileId, but: Option<PairId>) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        let generation = file.generation;
+        let generation = file.kept.generation;
         let out = std::mem::take(&mut file.out);
         let mut holders: Vec<At> = out.values().map(|out| out.at).collect();
         holders.sort_unstable();
@@ -399,17 +314,14 @@ impl Coordinator {
     pub(super) fn forget_parts(&mut self, id: FileId) {
         let temp = self.take_temp();
         let Some(file) = self.files.get_mut(&id) else { return };
-        let promised = file.slot.is_some() || !file.olds.is_empty();
-        let (slot, named) = (file.slot.take(), file.named());
-        let old = std::mem::replace(&mut file.temp, temp);
+        let forgotten = file.kept.forget();
+        let old = std::mem::replace(&mut file.kept.temp, temp);
         if std::mem::take(&mut file.touched) {
             file.former.push(old);
         }
         file.name_lost = false;
-        file.durable = file.durable.fresh();
-        file.olds.clear();
-        if promised {
-            self.push_fact(Fact::Forgotten { slot, named, kind: self.config.digest });
+        if let Some((slot, named)) = forgotten {
+            self.facts.say(Fact::Forgotten { slot, named });
         }
     }
 

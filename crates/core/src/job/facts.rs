@@ -1,49 +1,53 @@
-//! Facts: what pairs say, until the journal says it too.
+//! Facts: what ends say, until the journal says it too.
 //!
-//! In: ranges that are on media, entries that have their names, completions of the journal. Out: records; what is durable;
-//! entries that ended.
+//! In: ranges that are on media, entries that have their names, completions of the journal. Out: records; what is durable; what
+//! holds from then on.
 //! Invariants: facts are journaled in the order in which they came, one write at a time, and have their effect when that
-//! write is over; those of a lease that ended before have none.
+//! write is over; those of a lease that ended before have none; once a write failed nothing has any effect any more. The
+//! first fact of what is made anew in a directory takes back that an earlier run finished it, in the same write; that one is
+//! finished is said behind the marks of what is in it.
+//!
+//! A coordinator of several pairs and the sink of a session, which is the only pair there is, have one each.
+//! Left out: what follows of a fact that holds, which is beside its events.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use super::entry::{At, Phase};
-use super::ledger::Named;
-use super::*;
-use crate::ids::Holder;
-use crate::journal::{DoneMark, Record};
+use super::Temp;
+use super::dirs::Dirs;
+use super::kept::Kept;
+use super::ledger::{Ledger, Named};
+use crate::digest::{DigestKind, Root, Subtree};
+use crate::ids::{DirId, FileId, Generation, Holder};
+use crate::journal::{DirMark, DoneMark, Log, PathKey, Record};
+use crate::wire::Failure;
 
-/// What somebody said, on its way to the journal.
-pub(super) enum Fact {
+/// So many finished directories are journaled though nothing else is; and so many wait at most.
+const FINISHED_ALONE: usize = 4096;
+const FINISHED_MAX: usize = 65_536;
+
+/// What somebody said, on its way to the journal. `A` is who: nobody else's end is the end of what it said.
+pub(crate) enum Fact<A> {
+    /// These parts are on media in `temp`.
     Persisted {
-        at: At,
+        at: A,
         id: FileId,
         generation: Generation,
         temp: Temp,
         subtrees: Vec<Subtree>,
+        /// Ranges that the journal promises no more with it.
+        wrong: Vec<(u64, u64)>,
     },
     /// Nothing more is written of the range that begins here.
-    Over {
-        at: At,
-        id: FileId,
-        generation: Generation,
-        offset: u64,
-    },
-    /// It has its name.
-    Published {
-        at: At,
-        id: FileId,
-        generation: Generation,
-    },
+    Over { at: A, id: FileId, generation: Generation, offset: u64 },
+    /// It has its name. `root`: of its bytes, if it is a file.
+    Published { at: A, id: FileId, generation: Generation, root: Option<Root> },
     /// What the journal promised of a file is worth nothing.
-    Forgotten {
-        slot: Option<u32>,
-        named: Named,
-        kind: DigestKind,
-    },
+    Forgotten { slot: Option<u32>, named: Named },
+    /// This is so, whoever said it.
+    Noted(Record),
 }
 
-impl Fact {
+impl<A: Copy> Fact<A> {
     fn weight(&self) -> usize {
         match self {
             Fact::Persisted { subtrees, .. } => subtrees.len().max(1),
@@ -51,253 +55,218 @@ impl Fact {
         }
     }
 
-    fn at(&self) -> Option<At> {
+    fn at(&self) -> Option<A> {
         match self {
             Fact::Persisted { at, .. } | Fact::Over { at, .. } | Fact::Published { at, .. } => Some(*at),
-            Fact::Forgotten { .. } => None,
+            Fact::Forgotten { .. } | Fact::Noted(_) => None,
         }
     }
 }
 
-impl Coordinator {
-    pub(super) fn push_fact(&mut self, fact: Fact) {
-        self.facts_len += fact.weight();
-        self.facts.push_back(fact);
+/// A file of which facts speak.
+pub(crate) trait Known {
+    /// Of this generation, and parts of it may become durable.
+    fn takes_parts(&self) -> bool;
+    fn kept(&self) -> &Kept;
+    fn kept_mut(&mut self) -> &mut Kept;
+}
+
+/// See the module.
+pub(crate) struct Facts<A> {
+    /// As whom the journal hears of them.
+    by: Holder,
+    ledger: Ledger,
+    said: VecDeque<Fact<A>>,
+    /// What they weigh.
+    len: usize,
+    writing: Option<Vec<Fact<A>>>,
+    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone, but for many.
+    finished: Vec<Record>,
+}
+
+impl<A: Copy + PartialEq> Facts<A> {
+    pub(crate) fn new(by: Holder, log: Log, next_slot: u32) -> Facts<A> {
+        let ledger = Ledger::new(log, next_slot);
+        Facts { by, ledger, said: VecDeque::new(), len: 0, writing: None, finished: Vec::new() }
     }
 
-    /// These parts of a range that the pair was given, at `offset`, are on media here, with these values. `over`: all of the range
-    /// is, nothing more of it is written, and it was said before or now.
-    pub fn handle_persisted(
-        &mut self,
-        at: At,
-        id: FileId,
-        generation: Generation,
-        offset: u64,
-        subtrees: Vec<Subtree>,
-        over: bool,
-    ) {
-        if !self.hears(at.0, at.1) {
-            return;
-        }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
-        if !matches!(file.phase, Phase::Whole | Phase::Shared) {
-            return;
-        }
-        let Some(out) = file.out.get_mut(&offset).filter(|out| out.at == at && out.kind != WorkKind::Read)
-        else {
-            return self.violates(at, "parts persisted that it was not given");
-        };
-        let within = |s: &Subtree| s.offset >= offset && s.offset.saturating_add(s.len) <= out.end;
-        let fits = |s: &Subtree| within(s) && file.durable.would_take(s.offset, s.len, &s.cv).is_ok();
-        if !subtrees.iter().all(fits) || (over && out.kind == WorkKind::Whole) {
-            return self.violates(at, "parts persisted that do not fit their range");
-        }
-        let len = subtrees.iter().fold(0, |sum: u64, s| sum.saturating_add(s.len)).min(out.left);
-        out.left -= len;
-        let temp = out.to;
-        if let Some(held) = self.pairs.get_mut(&at.0) {
-            held.did(len, self.now);
-        }
-        if self.facts_len + subtrees.len() > FACTS_MAX {
-            return self.violates(at, "more parts persisted than anybody can write down");
-        }
-        if !subtrees.is_empty() {
-            self.push_fact(Fact::Persisted { at, id, generation, temp, subtrees });
-        }
-        if over {
-            self.push_fact(Fact::Over { at, id, generation, offset });
-        }
-        if haul_mutant::removed("durable-when-journaled") && self.writing.is_none() {
-            let facts: Vec<Fact> = self.facts.drain(..).collect();
-            self.facts_len = 0;
-            self.apply(facts);
+    /// What waits weighs so much, in subtrees and ends.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Nothing is said that the journal did not hear, and that anybody waits for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.said.is_empty() && self.writing.is_none()
+    }
+
+    /// A write of the journal is under way.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Why nothing is written any more.
+    pub(crate) fn broken(&self) -> Option<&Failure> {
+        self.ledger.broken()
+    }
+
+    /// The journal refused a record: those behind it would not be read.
+    pub(crate) fn break_off(&mut self, failure: &Failure) {
+        self.ledger.break_off(failure);
+    }
+
+    pub(crate) fn take_slot(&mut self) -> u32 {
+        self.ledger.take_slot()
+    }
+
+    /// The bytes of a record that goes to the journal by itself, in its turn.
+    ///
+    /// # Errors
+    /// Why the journal takes none.
+    pub(crate) fn note(&mut self, record: &Record) -> Result<Vec<u8>, Failure> {
+        self.ledger.encode(std::slice::from_ref(record))
+    }
+
+    pub(crate) fn say(&mut self, fact: Fact<A>) {
+        self.len += fact.weight();
+        self.said.push_back(fact);
+    }
+
+    /// All in a directory ended well, and it has its metadata. While the journal hangs, what is over a bound is forgotten.
+    pub(crate) fn finish(&mut self, path: PathKey, mark: DirMark) {
+        if self.finished.len() < FINISHED_MAX {
+            self.finished.push(Record::Finished { path, mark });
         }
     }
 
-    /// A range that an earlier run wrote was read, and has this value; `None`: it could not be.
-    pub fn handle_read(
-        &mut self,
-        at: At,
-        id: FileId,
-        generation: Generation,
-        offset: u64,
-        value: Option<Cv>,
-    ) {
-        if !self.hears(at.0, at.1) {
-            return;
-        }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
-        let reads = |out: &entry::Out| out.at == at && out.kind == WorkKind::Read;
-        let Some(out) = file.out.get(&offset).filter(|out| reads(out)).cloned() else { return };
-        let (temp, here) = (file.temp, out.from == file.temp);
-        let old = file.olds.iter_mut().find(|old| old.temp == out.from);
-        let part = old.and_then(|old| old.parts.covering(offset)).filter(|part| part.offset == offset);
-        let right = part.filter(|part| value == Some(part.cv));
-        if let Some(part) = right.filter(|_| !here && out.to == temp) {
-            // It was taken over: the journal hears of it as of what was moved.
-            self.push_fact(Fact::Persisted { at, id, generation, temp, subtrees: vec![part] });
-            return self.push_fact(Fact::Over { at, id, generation, offset });
-        }
-        // Where it was taken over into what was left since, it is read once more.
-        if here || right.is_none() {
-            file.expect_no_more(out.from, offset);
-        }
-        match right {
-            // The journal says the same.
-            Some(part) if here => drop(file.durable.insert(part.offset, part.len, part.cv)),
-            // What is left is said anew.
-            None if here => file.slot = None,
-            _ => {}
-        }
-        file.out.remove(&offset);
-        if let Some(held) = self.pairs.get_mut(&at.0) {
-            held.works.remove(&(id, offset));
-            held.did(entry_cost(&out), self.now);
-        }
-        self.advance(id);
+    /// So many directories are finished that it is worth a write of its own.
+    pub(crate) fn is_worth_a_write(&self) -> bool {
+        self.finished.len() >= FINISHED_ALONE
     }
 
     /// Facts of a lease that ended and are not in the journal are dropped. Returns the files that they, or those that are being
     /// written, say to be published.
-    pub(super) fn drop_facts(&mut self, ended: At) -> BTreeSet<FileId> {
-        let of = |fact: &&Fact| fact.at() == Some(ended);
-        let published = |fact: &Fact| match fact {
+    pub(crate) fn drop_of(&mut self, ended: A) -> BTreeSet<FileId> {
+        let of = |fact: &&Fact<A>| fact.at() == Some(ended);
+        let published = |fact: &Fact<A>| match fact {
             Fact::Published { id, .. } => Some(*id),
             _ => None,
         };
-        let all = self.facts.iter().chain(self.writing.iter().flatten());
+        let all = self.said.iter().chain(self.writing.iter().flatten());
         let files = all.filter(of).filter_map(published).collect();
         if !haul_mutant::removed("ended-leases-have-no-effect") {
-            self.facts.retain(|fact| fact.at() != Some(ended));
-            self.facts_len = self.facts.iter().map(Fact::weight).sum();
+            self.said.retain(|fact| fact.at() != Some(ended));
+            self.len = self.said.iter().map(Fact::weight).sum();
         }
         files
     }
 
-    /// What was said since goes to the journal, when that is free.
-    pub(super) fn journal_facts(&mut self) {
-        while self.writing.is_none() && !self.facts.is_empty() {
-            let facts: Vec<Fact> = self.facts.drain(..).collect();
-            self.facts_len = 0;
-            let mut records = Vec::new();
-            for fact in &facts {
-                self.record(fact, &mut records);
-            }
-            match self.ledger.encode(&records) {
-                Err(_) => return,
-                Ok(bytes) if bytes.is_empty() => self.apply(facts),
-                Ok(bytes) => {
-                    self.writing = Some(facts);
-                    self.actions.push_back(Action::Journal { bytes });
-                }
-            }
+    /// What was said since, for the journal, if that is free: bytes to append, none if nothing of it need be written down.
+    /// [`Facts::handle_journaled`] must follow.
+    ///
+    /// # Errors
+    /// Why the journal takes none any more.
+    pub(crate) fn write<F: Known>(
+        &mut self,
+        files: &mut HashMap<FileId, F>,
+        dirs: &mut Dirs,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        if self.writing.is_some() || (self.said.is_empty() && !self.is_worth_a_write()) {
+            return Ok(None);
         }
+        let (mut facts, mut finished) = (self.take_said(), std::mem::take(&mut self.finished));
+        if let Some(failure) = self.ledger.broken() {
+            return Err(failure.clone());
+        }
+        let mut records = Vec::new();
+        for fact in &mut facts {
+            self.record(fact, files, dirs, &mut records);
+        }
+        // Behind the marks of what is in them: these are of earlier records, or of this one.
+        records.append(&mut finished);
+        let bytes = self.ledger.encode(&records)?;
+        self.writing = Some(facts);
+        Ok(Some(bytes))
     }
 
-    fn record(&mut self, fact: &Fact, records: &mut Vec<Record>) {
-        let of = |file: &&mut File, generation: Generation| file.generation == generation;
+    fn take_said(&mut self) -> Vec<Fact<A>> {
+        self.len = 0;
+        self.said.drain(..).collect()
+    }
+
+    fn record<F: Known>(
+        &mut self,
+        fact: &mut Fact<A>,
+        files: &mut HashMap<FileId, F>,
+        dirs: &mut Dirs,
+        records: &mut Vec<Record>,
+    ) {
         match fact {
-            Fact::Persisted { id, generation, temp, subtrees, .. } => {
-                let here = |file: &&mut File| of(file, *generation) && file.temp == *temp;
-                let Some(file) = self.files.get_mut(id).filter(here) else { return };
-                let (fresh, named) = (file.slot.is_none(), file.named());
-                let slot = self.ledger.slot(&mut file.slot, named, &file.durable, records);
-                if fresh {
-                    // What was not read yet is where the next run has to look, too.
-                    let olds = file.olds.iter().filter(|old| old.temp == *temp);
-                    let olds = olds.flat_map(|old| old.parts.iter());
-                    let all: Vec<Subtree> = file.durable.iter().chain(olds).collect();
-                    Ledger::say_durable(slot, Holder::ALONE, &all, records);
-                }
-                Ledger::say_durable(slot, Holder::ALONE, subtrees, records);
+            Fact::Persisted { id, generation, temp, subtrees, wrong, .. } => {
+                let here = |file: &&mut F| takes(*file, *generation) && file.kept().temp == *temp;
+                let Some(file) = files.get_mut(id).filter(here) else { return };
+                reopen(dirs, file.kept().parent, records);
+                *wrong = file.kept_mut().say(&mut self.ledger, self.by, subtrees, records);
             }
-            Fact::Published { id, generation, .. } => {
-                let Some(file) = self.files.get_mut(id).filter(|file| of(file, *generation)) else { return };
-                let parent = self.dirs.path(file.parent).expect("a file holds its directory open");
-                if let Some(root) = file.root.filter(|_| !file.is_link) {
-                    let mark = DoneMark::new(parent, &file.fingerprint, root);
+            Fact::Published { id, generation, root: Some(root), .. } => {
+                let Some(file) = files.get(id).map(Known::kept) else { return };
+                if file.generation == *generation {
+                    reopen(dirs, file.parent, records);
+                    let parent = dirs.path(file.parent).expect("a file holds its directory open");
+                    let mark = DoneMark::new(parent, &file.fingerprint, *root);
                     records.push(Record::Done { path: file.path, mark });
                 }
             }
-            Fact::Forgotten { slot, named, kind } => {
-                let empty = SubtreeSet::new(*kind, 0);
-                self.ledger.withdraw(*slot, *named, &empty, records);
+            Fact::Forgotten { slot, named } => {
+                // Nothing is kept of it: of what digest is all the same.
+                self.ledger.withdraw(*slot, *named, DigestKind::default(), records);
             }
-            Fact::Over { .. } => {}
+            Fact::Noted(record) => records.push(record.clone()),
+            Fact::Over { .. } | Fact::Published { .. } => {}
         }
     }
 
-    /// What was to be appended is on media, or could not be written.
-    pub fn handle_journaled(&mut self, result: Result<(), Failure>, now: Time) {
-        self.now = self.now.max(now);
-        let Some(facts) = self.writing.take() else { return };
-        match result {
-            Ok(()) => self.apply(facts),
-            Err(failure) => {
-                self.ledger.break_off(&failure);
-                self.stopped = true;
-                self.facts.clear();
-                self.facts_len = 0;
-            }
+    /// What was to be appended is on media, or could not be written. Returns what holds now, in order: what is persisted is durable
+    /// in its file, unless that goes on in another temporary.
+    ///
+    /// # Errors
+    /// If it could not be written.
+    pub(crate) fn handle_journaled<F: Known>(
+        &mut self,
+        result: Result<(), Failure>,
+        files: &mut HashMap<FileId, F>,
+        is_live: impl Fn(A) -> bool,
+    ) -> Result<Vec<Fact<A>>, Failure> {
+        let mut facts = self.writing.take().unwrap_or_default();
+        if let Err(failure) = result {
+            self.ledger.break_off(&failure);
+            drop(self.take_said());
+            return Err(failure);
         }
+        facts.retain(|fact| fact.at().is_none_or(&is_live) && settle(fact, files));
+        Ok(facts)
     }
 
-    /// The journal says so.
-    fn apply(&mut self, facts: Vec<Fact>) {
-        let mut told: BTreeMap<At, Vec<Extent>> = BTreeMap::new();
-        for fact in facts {
-            if fact.at().is_some_and(|at| !self.is_live(at)) {
-                continue;
-            }
-            match fact {
-                Fact::Persisted { at, id, generation, temp, subtrees } => {
-                    let parts = |file: &&mut File| {
-                        file.generation == generation && matches!(file.phase, Phase::Whole | Phase::Shared)
-                    };
-                    let Some(file) = self.files.get_mut(&id).filter(parts) else { continue };
-                    if file.temp != temp {
-                        // It lies in a temporary that was left since.
-                        subtrees.into_iter().for_each(|part| file.expect(temp, part));
-                        continue;
-                    }
-                    for Subtree { offset, len, cv } in subtrees {
-                        file.have(offset, len);
-                        let _ = file.durable.insert(offset, len, cv);
-                        told.entry(at).or_default().push(Extent { id, generation, offset, len });
-                    }
-                }
-                Fact::Over { at, id, generation, offset } => {
-                    let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation)
-                    else {
-                        continue;
-                    };
-                    let Some(out) = file.out.remove(&offset) else { continue };
-                    if out.at != at {
-                        file.out.insert(offset, out);
-                        continue;
-                    }
-                    self.unload(id, offset, &out);
-                    self.advance(id);
-                }
-                Fact::Published { at, id, generation } => {
-                    let of = |file: &&File| {
-                        file.generation == generation && file.phase == Phase::Published && file.by == Some(at)
-                    };
-                    if let Some(root) = self.files.get(&id).filter(of).map(|file| file.root) {
-                        self.end_entry(id, Ended::Copied, root);
-                    }
-                }
-                Fact::Forgotten { .. } => {}
-            }
-        }
-        for ((pair, lease), extents) in told {
-            for part in extents.chunks(ITEMS_MAX) {
-                self.actions.push_back(Action::Durable { pair, lease, extents: part.to_vec() });
-            }
-        }
+    /// As if the journal had said everything.
+    pub(crate) fn believe<F: Known>(&mut self, files: &mut HashMap<FileId, F>) -> Vec<Fact<A>> {
+        let mut facts = self.take_said();
+        facts.retain(|fact| settle(fact, files));
+        facts
     }
 }
 
-fn entry_cost(out: &entry::Out) -> u64 {
-    pairs::cost(out)
+/// Something in `dir` is made anew, says the next record.
+fn reopen(dirs: &mut Dirs, dir: DirId, records: &mut Vec<Record>) {
+    records.extend(dirs.reopen(dir).into_iter().map(|path| Record::Reopened { path }));
+}
+
+fn takes(file: &impl Known, generation: Generation) -> bool {
+    file.kept().generation == generation && file.takes_parts()
+}
+
+/// The journal says so. False if nothing follows of it.
+fn settle<A, F: Known>(fact: &Fact<A>, files: &mut HashMap<FileId, F>) -> bool {
+    let Fact::Persisted { id, generation, temp, subtrees, .. } = fact else { return true };
+    let file = files.get_mut(id).filter(|file| takes(*file, *generation));
+    file.is_some_and(|file| file.kept_mut().handle_said(*temp, subtrees))
 }

@@ -35,7 +35,7 @@ impl Coordinator {
             self.acts.pop_front();
             let spare = self.take_temp();
             let Some(file) = self.files.get_mut(&id).filter(|file| file.fences == 0) else { continue };
-            let generation = file.generation;
+            let generation = file.kept.generation;
             let action = match &mut file.phase {
                 Phase::Sealing(act @ None) => {
                     *act = Some((pair, lease));
@@ -49,12 +49,12 @@ impl Coordinator {
                         false => Way::Rename,
                     };
                     file.copy = file.name_lost.then_some(spare);
-                    let (temp, former) = (file.temp, file.former.clone());
+                    let (temp, former) = (file.kept.temp, file.former.clone());
                     let publication = Publication { id, generation, temp, root, way, former };
                     Action::Publish { pair, lease, publication }
                 }
                 Phase::Ending(end, act @ None) => {
-                    let own = Some(file.temp).filter(|_| file.touched);
+                    let own = Some(file.kept.temp).filter(|_| file.touched);
                     let temps: Vec<Temp> = file.former.iter().copied().chain(own).collect();
                     if temps.is_empty() {
                         let end = end.clone();
@@ -92,7 +92,8 @@ impl Coordinator {
         if !self.hears(at.0, at.1) {
             return;
         }
-        let seals = |file: &&File| file.generation == generation && file.phase == Phase::Sealing(Some(at));
+        let seals =
+            |file: &&File| file.kept.generation == generation && file.phase == Phase::Sealing(Some(at));
         if self.files.get(&id).filter(seals).is_none() {
             return;
         }
@@ -120,7 +121,9 @@ impl Coordinator {
         if !self.hears(at.0, at.1) {
             return;
         }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.generation == generation) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
+            return;
+        };
         let whole = |out: &entry::Out| out.at == at && out.kind == WorkKind::Whole;
         let had_all = file.phase == Phase::Whole && file.out.get(&0).is_some_and(whole);
         if !had_all && file.phase != Phase::Publishing(Some(at)) {
@@ -149,10 +152,10 @@ impl Coordinator {
             held.works.remove(&(id, 0));
             held.did(pairs::cost(&out), self.now);
         }
-        if self.facts_len >= FACTS_MAX {
+        if self.facts.len() >= FACTS_MAX {
             return self.violates(at, "more names given than anybody can write down");
         }
-        self.push_fact(Fact::Published { at, id, generation });
+        self.facts.say(Fact::Published { at, id, generation, root });
     }
 
     /// An entry need not be moved, says a pair that was to begin with it: it is there, or may not be touched.
@@ -180,7 +183,7 @@ impl Coordinator {
                 file.phase,
                 Phase::Sealing(Some(act)) | Phase::Publishing(Some(act)) if act == at
             );
-            file.generation == generation && (acts || file.out.values().any(|out| out.at == at))
+            file.kept.generation == generation && (acts || file.out.values().any(|out| out.at == at))
         })
     }
 
@@ -215,7 +218,7 @@ impl Coordinator {
     /// An entry is over when nothing is left of it.
     pub(super) fn begin_end(&mut self, id: FileId, end: Ended) {
         let Some(file) = self.files.get(&id) else { return };
-        if file.slot.is_some() || !file.olds.is_empty() || file.touched {
+        if file.kept.is_promised() || !file.kept.olds.is_empty() || file.touched {
             self.forget_parts(id);
         }
         self.set_phase(id, Phase::Ending(end, None));
@@ -239,8 +242,9 @@ impl Coordinator {
 
     pub(super) fn end_entry(&mut self, id: FileId, end: Ended, root: Option<Root>) {
         let Some(file) = self.files.remove(&id) else { return };
-        self.dirs.release(file.parent);
-        self.actions.push_back(Action::Ended { id, generation: file.generation, end, root });
+        self.dirs.handle_end(file.kept.parent, &end);
+        self.dirs.release(file.kept.parent);
+        self.actions.push_back(Action::Ended { id, generation: file.kept.generation, end, root });
     }
 
     /// Directories in which everything ended are finished, each by one pair.
@@ -263,7 +267,10 @@ impl Coordinator {
         if !self.pairs.get_mut(&at.0).is_some_and(|held| held.dirs.remove(&dir)) {
             return self.violates(at, "a directory finished that it was not told to finish");
         }
-        let Some(gone) = self.dirs.remove(dir, false) else { return };
+        let Some(gone) = self.dirs.remove(dir, result.is_ok()) else { return };
+        if let Some(mark) = gone.mark {
+            self.facts.finish(gone.path, mark);
+        }
         let end = match gone.failure.map_or(result, Err) {
             Ok(change) => other_end(change),
             Err(failure) => Ended::Failed(failure),

@@ -4,7 +4,7 @@
 //! Invariant: once the journal refused a record nothing is made for it any more, for the next ones would hang in a chain
 //! that is not there.
 
-use crate::digest::{Subtree, SubtreeSet};
+use crate::digest::{DigestKind, Subtree};
 use crate::entry::Fingerprint;
 use crate::ids::Holder;
 use crate::journal::{Log, PathKey, Record, SUBTREES_PER_RECORD};
@@ -69,13 +69,12 @@ impl Ledger {
         &mut self,
         slot: &mut Option<u32>,
         named: Named,
-        kept: &SubtreeSet,
+        digest: DigestKind,
         records: &mut Vec<Record>,
     ) -> u32 {
         *slot.get_or_insert_with(|| {
             let slot = self.take_slot();
             let Named { path, fingerprint, object_size, tag, number, map } = named;
-            let digest = kept.kind();
             records.push(Record::Partial { slot, path, fingerprint, object_size, tag, number, map, digest });
             slot
         })
@@ -94,10 +93,10 @@ impl Ledger {
         &mut self,
         mut slot: Option<u32>,
         named: Named,
-        kept: &SubtreeSet,
+        digest: DigestKind,
         records: &mut Vec<Record>,
     ) {
-        let slot = self.slot(&mut slot, named, kept, records);
+        let slot = self.slot(&mut slot, named, digest, records);
         records.push(Record::Withdrawn { slot });
     }
 }

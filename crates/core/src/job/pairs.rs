@@ -87,6 +87,12 @@ impl Pair {
     }
 }
 
+/// As [`Coordinator::is_live`].
+pub(super) fn is_live(pairs: &BTreeMap<PairId, Pair>, (pair, lease): At) -> bool {
+    let live = pairs.get(&pair).is_some_and(|held| held.lease == lease);
+    live || haul_mutant::removed("ended-leases-have-no-effect")
+}
+
 /// What a range costs, as far as it is not persisted.
 pub(super) fn cost(out: &Out) -> u64 {
     out.left.saturating_add(if out.kind == WorkKind::Whole { ENTRY_COST } else { 0 })
@@ -143,9 +149,8 @@ impl Coordinator {
     }
 
     /// Whether this lease is the pair's: else nothing that comes under it has any effect.
-    pub(super) fn is_live(&self, (pair, lease): At) -> bool {
-        let live = self.pairs.get(&pair).is_some_and(|held| held.lease == lease);
-        live || haul_mutant::removed("ended-leases-have-no-effect")
+    pub(super) fn is_live(&self, at: At) -> bool {
+        is_live(&self.pairs, at)
     }
 
     /// As [`Coordinator::is_live`], and that it lives.
@@ -179,7 +184,7 @@ impl Coordinator {
         let Some(held) = self.pairs.remove(&pair) else { return };
         self.actions.push_back(Action::End { pair, lease, text });
         // What it said and the journal did not hear yet is not believed.
-        let mut files = self.drop_facts(at);
+        let mut files = self.facts.drop_of(at);
         for dir in held.dirs {
             self.dirs.again(dir);
         }
@@ -207,7 +212,7 @@ impl Coordinator {
     fn take_back(&mut self, id: FileId, at: At, proof: Proof) -> bool {
         let spare = self.take_temp();
         let Some(file) = self.files.get_mut(&id) else { return false };
-        let (temp, before) = (file.temp, file.out.len());
+        let (temp, before) = (file.kept.temp, file.out.len());
         let mut wrote = false;
         file.out.retain(|_, out| {
             let writes = match out.kind {
@@ -237,19 +242,19 @@ impl Coordinator {
             Phase::Published if file.by == Some(at) => {
                 names = true;
                 // Where it went in ranges all of it is durable.
-                let ranges = file.durable.is_complete() && !file.is_link;
+                let ranges = file.kept.durable.is_complete() && !file.is_link;
                 file.phase = if ranges { Phase::Shared } else { Phase::New };
                 file.name_lost = file.phase == Phase::Shared;
                 // That it is done is perhaps in the journal, and voids what was said of its parts.
-                file.slot = None;
+                file.kept.say_anew();
                 file.by = None;
             }
             _ => {}
         }
         file.former.extend(file.copy.take());
-        if names && file.phase == Phase::New && file.durable.is_empty() {
+        if names && file.phase == Phase::New && file.kept.durable.is_empty() {
             // Another end begins with a temporary of its own.
-            file.former.push(std::mem::replace(&mut file.temp, spare));
+            file.former.push(std::mem::replace(&mut file.kept.temp, spare));
             file.touched = false;
         } else if unknown && wrote && !haul_mutant::removed("written-late-is-left") {
             file.move_to(spare);

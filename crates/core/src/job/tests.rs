@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::entry::Timestamp;
 use crate::extents::DataExtent;
 use crate::ids::{Holder, HostId};
-use crate::journal::{Record, Replay, RootId};
+use crate::journal::{Log, Record, Replay, Replayed, RootId};
 use crate::wire::Stage;
 
 const MIB: u64 = 1 << 20;
@@ -81,8 +81,8 @@ fn one_pair_is_the_whole_flow() {
     let at = (pair(0, 0), job.handle_joined(pair(0, 0), Time(0)).unwrap());
     let (upper, lower) = (DirId(1), DirId(2));
     let name = |text: &str| Name::new(text.as_bytes()).unwrap();
-    job.handle_dir(upper, DirId::ROOT, name("a"), Meta::default()).unwrap();
-    job.handle_dir(lower, upper, name("b"), Meta::default()).unwrap();
+    job.handle_dir(upper, DirId::ROOT, name("a"), Default::default()).unwrap();
+    job.handle_dir(lower, upper, name("b"), Default::default()).unwrap();
     job.handle_file(FileSpec { parent: lower, ..spec(3, 9 * MIB) }).unwrap();
     for dir in [lower, upper] {
         job.handle_dir_ended(dir).unwrap();

@@ -15,7 +15,8 @@ use crate::change::Change;
 use crate::entry::{Name, Part};
 use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
 use crate::job::dirs::Dirs;
-use crate::journal::{Log, PathKey, Replayed};
+use crate::job::earlier::Earlier;
+use crate::journal::Resume;
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
@@ -68,13 +69,6 @@ pub struct SinkConfig {
     pub names: Option<HashSet<Name>>,
     /// The part of one file that comes, if not files as a whole.
     pub part: Option<Part>,
-}
-
-/// What the journal of an earlier run knew, and the log that this run goes on writing.
-pub struct Resume {
-    pub replayed: Replayed,
-    pub log: Log,
-    pub next_slot: u32,
 }
 
 /// What the driver must do.
@@ -175,14 +169,10 @@ pub struct Sink {
     extents: usize,
     /// Bytes of holes in open files: they need no space.
     holes: u64,
-    resume: Replayed,
+    earlier: Earlier,
     /// Directories that were closed to us and are open.
     widened: HashMap<DirId, widened::Open>,
     widened_len: usize,
-    /// The last that was given to a temporary.
-    number: u64,
-    /// Entries that look for the temporary of an earlier run, each path once.
-    adopting: HashSet<PathKey>,
     epochs: Epochs,
     checks: Checks,
     targets: Option<Targets>,
@@ -226,22 +216,19 @@ pub struct Sink {
 
 impl Sink {
     /// A machine that waits for announcements and has granted nothing yet.
-    pub fn new(config: SinkConfig, resume: Resume) -> Sink {
+    pub fn new(config: SinkConfig, mut resume: Resume) -> Sink {
         Sink {
-            dirs: Dirs::new(),
+            dirs: Dirs::new(std::mem::take(&mut resume.replayed.finished)),
             files: HashMap::new(),
             links: HashMap::new(),
             drains: HashMap::new(),
             announced: Announced::new(config.agreed.shards),
             extents: 0,
             holes: 0,
-            number: resume.replayed.partials.values().map(|partial| partial.number).max().unwrap_or(0),
-            adopting: HashSet::new(),
-            // The journal that was begun for this run has the marks of finished files; nobody asks the machine for them.
-            resume: Replayed { done: HashMap::new(), ..resume.replayed },
+            earlier: Earlier::new(resume.replayed, config.tag),
             widened: HashMap::new(),
             widened_len: 0,
-            epochs: Epochs::new(resume.log, resume.next_slot),
+            epochs: Epochs::new(config.agreed.lease, resume.log, resume.next_slot),
             checks: Checks::default(),
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))

@@ -155,6 +155,13 @@ impl Judge {
                 && p.subtrees.total() == total
                 && p.subtrees.covers(offset, len)
         };
+        let above = std::iter::successors(world.entries[entry].parent, |at| world.entries[*at].parent);
+        for dir in above.map(|at| world.path_of(at)) {
+            assert!(
+                !known.finished.contains_key(&dir),
+                "{id} is made anew in what the journal calls finished"
+            );
+        }
         let done = known.done.contains_key(&path);
         assert!(done || partial.is_some_and(covers), "{id}: the journal does not know {offset}+{len}");
     }

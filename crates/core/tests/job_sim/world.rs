@@ -9,8 +9,8 @@ use haul_core::change::Change;
 use haul_core::digest::DigestKind;
 use haul_core::entry::{Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{DirId, FileId, Generation, Holder, HostId, Lease, PairId, SessionEpoch, Time};
-use haul_core::job::{Action, Config, Coordinator, FileSpec, Proof, Resume};
-use haul_core::journal::{PathKey, Record, Replay, Replayed, RootId, compact};
+use haul_core::job::{Action, Config, Coordinator, FileSpec, Proof};
+use haul_core::journal::{PathKey, Record, Replay, Replayed, Resume, RootId, compact};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{Failure, Stage};
 
@@ -455,7 +455,7 @@ impl World {
             let (parent, name) = (self.dir_id(self.entries[entry].parent), name_of(entry));
             let generation = Generation(0);
             match self.entries[entry].kind {
-                Kind::Dir => job.handle_dir(id.as_dir(), parent, name, Meta::default()),
+                Kind::Dir => job.handle_dir(id.as_dir(), parent, name, (Meta::default(), Version::default())),
                 Kind::Link => job.handle_link(id, parent, name),
                 Kind::File(..) => job.handle_file(self.spec(entry, generation)),
             }

@@ -8,14 +8,14 @@ use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::Timestamp;
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, DirId, FileId, Holder, TargetId, Time};
-use haul_core::journal::{Former, Record, Replay, RootId, compact};
+use haul_core::journal::{Former, Record, Replay, Resume, RootId, compact};
 use haul_core::layout::{Component, Layout};
 use haul_core::schedule::Limits;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{
     CommitItem, Existing, Found, Inode, LookupItem, Publish, Rights, Seen, SinkDone, SinkFile, SinkOp, Took,
 };
-use haul_core::transfer::sink::{Resume, Sink, SinkAction, SinkConfig};
+use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::wire::{Agreed, Failure, Message, Policy, Stage, credit_cost};
 
 use super::disk::{DirKey, Node};

@@ -14,12 +14,11 @@ use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Part, Timestamp, Version};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, TargetId};
-use haul_core::journal::{DoneMark, PathKey, Record};
+use haul_core::journal::{DoneMark, PathKey, Record, Resume};
 use haul_core::transfer::op::{
     AmendItem, BundleFile, BundleWrite, CommitItem, Existing, Inode, LinkItem, Look, LookupItem, Publish,
     Seen, SinkDone, SinkFile, SinkOp, SourceDone, SourceOp,
 };
-use haul_core::transfer::sink::Resume;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 

@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name, Part};
 use haul_core::ids::{DirId, FileId, Holder};
-use haul_core::journal::{Record, Replayed, RootId, compact};
+use haul_core::journal::{Record, Replayed, Resume, RootId, compact};
 use haul_core::transfer::op::Existing;
-use haul_core::transfer::sink::Resume;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 

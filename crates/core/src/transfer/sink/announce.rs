@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Made, Mark, Marks, Phase, kept};
+use super::file::{File, Made, Mark, Marks, Phase};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
-use crate::entry::{DEPTH_MAX, EntryKind, Fingerprint, Part};
+use crate::entry::{DEPTH_MAX, EntryKind, Part};
 use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
-use crate::journal::PathKey;
+use crate::job::kept::Kept;
 use crate::transfer::op::{LinkItem, SinkFile, SinkOp};
 use crate::wire::{self, credit_cost};
 
@@ -93,9 +93,9 @@ impl Sink {
             };
             let path = path.child(&entry.name);
             let known = self.files.get(&entry.id);
-            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.generation < entry.generation);
+            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.kept.generation < entry.generation);
             // The file holds its directory open: it must stay the same one.
-            let moved = again.is_some_and(|f| f.parent != entry.parent || f.name != entry.name);
+            let moved = again.is_some_and(|f| f.kept.parent != entry.parent || f.name != entry.name);
             let again = again.is_some();
             if moved || (again && !matches!(entry.kind, EntryKind::File { .. })) {
                 return self.violation("a file announced again as something else");
@@ -131,7 +131,7 @@ impl Sink {
                 }
                 EntryKind::Symlink { target } => {
                     self.dirs.hold(parent);
-                    let number = self.take_number();
+                    let number = self.earlier.take_temp().number;
                     let file = SinkFile { id, parent, name: name.clone(), number, size: 0, map: None };
                     let policy = self.config.policy;
                     let (owner, no_replace, force) = (policy.owner, policy.no_clobber, policy.force);
@@ -160,49 +160,44 @@ impl Sink {
                     }
                     // A peer's numbers: their sum may be anything.
                     self.counts.bytes = self.counts.bytes.saturating_add(fingerprint.size);
-                    // Of a sparse file that is known with its map.
-                    let (adopt, number) = match sparse {
-                        true => (Vec::new(), self.take_number()),
-                        false => self.adoptable(&path, &fingerprint, None),
-                    };
                     let mut file = File {
-                        generation,
-                        parent,
+                        kept: Kept::new(
+                            (parent, path, generation),
+                            (fingerprint, object_size),
+                            self.earlier.take_temp(),
+                            self.config.agreed.digest,
+                        ),
                         name,
-                        number,
-                        path,
                         meta,
-                        fingerprint,
-                        object_size,
                         phase: Phase::Looking,
                         marks: Marks::default()
                             .with(Mark::WaitsJournal, again)
                             .with(Mark::WaitsMap, sparse)
                             .with(Mark::WaitsLayout, striped),
                         digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
-                        durable: kept(self.config.agreed.digest, fingerprint.size),
-                        expected: kept(self.config.agreed.digest, fingerprint.size),
                         check_next: 0,
                         checks: 0,
-                        wrong: Vec::new(),
                         writing: BTreeMap::new(),
                         written: Vec::new(),
                         found: None,
                         change: Change::NEW,
-                        claimed: None,
                         // A crash must not leave the new temporary under an old promise.
                         striping: None,
                         map_parts: Vec::new(),
                         writes: 0,
                         pass_max: 0,
                         sealed: None,
-                        slot: None,
-                        adopt,
+                        held: None,
+                        adopt: Vec::new(),
                         made: Made::No,
                         places: None,
                         set: None,
                         damaged: 0,
                     };
+                    // Of a sparse file that is known with its map.
+                    if !sparse {
+                        file.take_up(&mut self.earlier);
+                    }
                     if again {
                         self.files.insert(id, file);
                         self.epochs.begin_after(id, generation);
@@ -233,39 +228,6 @@ impl Sink {
         }
         if !links.is_empty() {
             self.submit(SinkOp::MakeLinks { items: links });
-        }
-    }
-
-    /// A number that no file of this session has, nor one that the journal speaks of.
-    pub(super) fn take_number(&mut self) -> u64 {
-        self.number += 1;
-        self.number
-    }
-
-    /// The tags under which a temporary with parts of this version may be found, the likeliest last; and the number of it,
-    /// or of a new one.
-    pub(super) fn adoptable(
-        &mut self,
-        path: &PathKey,
-        fingerprint: &Fingerprint,
-        map: Option<[u8; 32]>,
-    ) -> (Vec<u32>, u64) {
-        match self.resume.partials.get(path) {
-            Some(partial)
-                if partial.fingerprint.same_content(fingerprint)
-                    && partial.map == map
-                    && partial.subtrees.kind() == self.config.agreed.digest
-                    // A second entry of one name must not write into the temporary of the first.
-                    && self.adopting.insert(*path) =>
-            {
-                // Only a later run can have taken the temporary over; what an earlier one left under this name
-                // is not what the journal speaks of.
-                let tags = &self.resume.tags;
-                let own = tags.iter().position(|tag| *tag == partial.tag);
-                let later = own.map_or(&[][..], |own| &tags[own + 1..]);
-                (later.iter().copied().chain([partial.tag]).collect(), partial.number)
-            }
-            _ => (Vec::new(), self.take_number()),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::file::{File, Mark, Phase};
 use super::{Sink, SinkAction};
-use crate::digest::{Cv, Subtree};
+use crate::digest::{Cv, Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation, Time};
 use crate::journal::{Partial, SUBTREE_KEPT_MAX};
 use crate::transfer::op::SinkOp;
@@ -71,9 +71,10 @@ impl Sink {
 
     /// Bytes of unfinished files that the journal promises: where a resume begins.
     pub fn kept(&self) -> u64 {
-        let promised = self.files.values().filter(|file| file.is(Mark::Journaled));
+        let promised = self.files.values().filter(|file| file.kept.is_promised());
         promised.fold(0, |sum, file| {
-            sum.saturating_add(file.durable.covered()).saturating_add(file.expected.covered())
+            let expected = file.kept.expected().map_or(0, SubtreeSet::covered);
+            sum.saturating_add(file.kept.durable.covered()).saturating_add(expected)
         })
     }
 
@@ -81,6 +82,7 @@ impl Sink {
     pub(super) fn take_held(&mut self, id: FileId, partial: Option<Partial>, len: u64) -> Vec<Subtree> {
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
         let (trust, now) = (self.config.policy.trust, self.now);
+        let temp = file.kept.temp;
         let mut told = file.digest.fresh();
         for subtree in partial.iter().flat_map(|partial| partial.subtrees.iter()) {
             if subtree.offset.saturating_add(subtree.len) > len {
@@ -88,28 +90,27 @@ impl Sink {
                 add(&mut self.checks.counts.checked, subtree.len);
                 add(&mut self.checks.counts.wrong, subtree.len);
             } else if told.insert(subtree.offset, subtree.len, subtree.cv).is_ok() {
-                let _ = file.expected.insert(subtree.offset, subtree.len, subtree.cv);
+                file.kept.expect(temp, subtree);
             }
         }
         let told: Vec<Subtree> = told.iter().take(SUBTREES_MAX).collect();
         // The source sends what it was not told of.
         let end = told.last().map_or(0, |last| last.offset + last.len);
-        let untold: Vec<u64> =
-            file.expected.iter().map(|s| s.offset).filter(|offset| *offset >= end).collect();
+        let expected = file.kept.expected().into_iter().flat_map(SubtreeSet::iter);
+        let untold: Vec<u64> = expected.map(|s| s.offset).filter(|offset| *offset >= end).collect();
         for offset in untold {
-            file.expected.remove(offset);
+            file.kept.expect_no_more(temp, offset);
         }
         if trust || haul_mutant::removed("held-is-read") {
-            let held = std::mem::replace(&mut file.expected, file.durable.fresh());
-            add(&mut self.checks.counts.trusted, held.covered());
-            add(&mut self.counts.written, held.covered());
-            for subtree in held.iter() {
+            for subtree in file.kept.take_expected() {
+                add(&mut self.checks.counts.trusted, subtree.len);
+                add(&mut self.counts.written, subtree.len);
                 let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
-                let _ = file.durable.insert(subtree.offset, subtree.len, subtree.cv);
+                file.kept.handle_read(subtree);
                 tell(file, subtree);
             }
-        } else if !file.expected.is_empty() {
-            self.checks.expect(file.expected.covered(), now);
+        } else if let Some(expected) = file.kept.expected() {
+            self.checks.expect(expected.covered(), now);
             self.checks.queue.push_back(id);
         }
         told
@@ -154,7 +155,6 @@ impl Sink {
             Err(failure) => return self.fail_file(id, failure),
         };
         let now = self.now;
-        let mut again = false;
         for ((offset, len), value) in ranges.into_iter().zip(values) {
             // An object may be written over it meanwhile: then this says nothing of the file, and the journal hears the same.
             let Some(expected) = take_expected(file, offset, len) else { continue };
@@ -166,19 +166,15 @@ impl Sink {
                         add(&mut self.counts.written, len);
                     }
                     // The journal goes on to promise it.
-                    let _ = file.durable.insert(offset, len, cv);
+                    file.kept.handle_read(Subtree { offset, len, cv });
                     tell(file, Subtree { offset, len, cv });
                 }
                 _ => {
                     add(&mut self.checks.counts.wrong, len);
-                    file.wrong.push((offset, len));
-                    again = true;
+                    // The journal hears of what is left under a new slot.
+                    file.kept.found_wrong(offset, len);
                 }
             }
-        }
-        if again {
-            // The journal hears of what is left under a new slot.
-            file.slot = None;
         }
         file.mark(Mark::InEpoch);
         self.epochs.add_dirty(id, 0, now);
@@ -189,11 +185,8 @@ impl Sink {
     pub(super) fn expect_nothing(&mut self, id: FileId) {
         let now = self.now;
         let Some(file) = self.files.get_mut(&id) else { return };
-        let left = file.expected.covered();
-        file.expected = file.expected.fresh();
-        file.wrong.clear();
-        if left > 0 {
-            self.checks.settle(left, now);
+        for expected in file.kept.take_expected() {
+            self.checks.settle(expected.len, now);
         }
     }
 
@@ -221,7 +214,8 @@ fn add(total: &mut u64, more: u64) {
 fn next_ranges(file: &mut File) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut bytes = 0;
-    for s in file.expected.touching(file.check_next, u64::MAX) {
+    let expected = file.kept.expected();
+    for s in expected.into_iter().flat_map(|expected| expected.touching(file.check_next, u64::MAX)) {
         if s.offset < file.check_next {
             continue;
         }
@@ -239,12 +233,14 @@ fn next_ranges(file: &mut File) -> Vec<(u64, u64)> {
 
 /// The source hears of it with the next epoch, or when it confirmed that this is still its file.
 fn tell(file: &mut File, subtree: Subtree) {
-    if file.claimed.is_none() {
+    if !file.kept.is_claimed() {
         file.written.push(subtree);
     }
 }
 
 fn take_expected(file: &mut File, offset: u64, len: u64) -> Option<Subtree> {
-    file.expected.covering(offset).filter(|s| s.offset == offset && s.len == len)?;
-    file.expected.remove(offset)
+    let expected = file.kept.expected()?.covering(offset);
+    let expected = expected.filter(|s| s.offset == offset && s.len == len)?;
+    file.kept.expect_no_more(file.kept.temp, offset);
+    Some(expected)
 }

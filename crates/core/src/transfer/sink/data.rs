@@ -177,7 +177,7 @@ impl Sink {
             let early = match self.files.get(&entry.id) {
                 None => !self.announced.is_past(entry.id) && self.announced.has_shard(entry.id),
                 Some(file) => {
-                    file.generation < entry.generation
+                    file.kept.generation < entry.generation
                         || file.phase == Phase::Looking
                         || file.is(Mark::WaitsLayout)
                 }
@@ -200,7 +200,7 @@ impl Sink {
             let at = start;
             start += entry.len;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
-            if file.generation != entry.generation || file.phase != Phase::Open {
+            if file.kept.generation != entry.generation || file.phase != Phase::Open {
                 continue;
             }
             let len = u64::from(entry.len);
@@ -213,7 +213,7 @@ impl Sink {
             }
             if !good {
                 file.damaged += 1;
-                if file.damaged > resends_max(file.size(), file.digest.map(), file.object_size) {
+                if file.damaged > resends_max(file.size(), file.digest.map(), file.kept.object_size) {
                     let text =
                         "too much of it arrived damaged; look for bad memory or a broken network device";
                     self.fail_file(entry.id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
@@ -340,10 +340,10 @@ fn fits(file: &File, entry: &DataEntry) -> bool {
     }
     if entry.root {
         // Of several objects nobody sends it whole, so that none is ever written over parts of it.
-        let one = size <= u64::from(file.object_size) || haul_mutant::removed("whole-is-one-object");
+        let one = size <= u64::from(file.kept.object_size) || haul_mutant::removed("whole-is-one-object");
         return entry.offset == 0 && len == size && one && file.digest.map().is_none();
     }
-    piece_at(size, file.digest.map(), file.object_size, entry.offset) == Some((entry.offset, len))
+    piece_at(size, file.digest.map(), file.kept.object_size, entry.offset) == Some((entry.offset, len))
         && entry.tail == (entry.offset + len == size)
 }
 

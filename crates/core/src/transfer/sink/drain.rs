@@ -8,7 +8,7 @@
 use super::Sink;
 use super::file::{File, Mark, Phase};
 use crate::ids::{DirId, FileId, Generation};
-use crate::job::ledger::Named;
+use crate::job::facts::Fact;
 use crate::transfer::op::SinkOp;
 use crate::transfer::{Ended, protocol};
 use crate::wire::Failure;
@@ -33,7 +33,7 @@ impl Sink {
     ) {
         // A file that was withdrawn before may be given up under a generation that was never announced.
         let names = |f: &&mut File| {
-            f.generation == generation || (f.phase == Phase::Withdrawn && f.generation < generation)
+            f.kept.generation == generation || (f.phase == Phase::Withdrawn && f.kept.generation < generation)
         };
         let Some(file) = self.files.get_mut(&id).filter(names) else { return };
         if file.phase == Phase::Committing {
@@ -65,17 +65,10 @@ impl Sink {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
         file.digest = file.digest.fresh();
-        file.durable = file.durable.fresh();
-        let promised = self.resume.partials.remove(&file.path).is_some() || file.is(Mark::Journaled);
-        file.claimed = None;
-        file.unmark(Mark::Journaled);
-        let slot = file.slot.take();
-        if promised {
-            // Whatever it was a part of: without its map it is nobody's.
-            let named = Named { map: None, fingerprint: file.fingerprint, ..file.named(self.config.tag) };
-            self.epochs.withdraw(slot, named);
+        file.held = None;
+        if let Some((slot, named)) = file.kept.forget() {
+            self.epochs.say(Fact::Forgotten { slot, named });
         }
-        let Some(file) = self.files.get_mut(&id) else { return };
         file.writing.clear();
         if file.is(Mark::HasTemp) {
             file.unmark(Mark::HasTemp);
@@ -108,7 +101,11 @@ impl Sink {
 
     /// Before a stop: removes temporaries of which nothing is durable; a resume could not use them.
     pub(super) fn sweep(&mut self) {
-        let holds_nothing = |f: &File| f.durable.is_empty() && f.expected.is_empty();
+        // What the journal did not take whole it may have in part.
+        let broken = self.epochs.is_broken();
+        let holds_nothing = |f: &File| {
+            f.kept.durable.is_empty() && f.kept.expected().is_none() && !(broken && f.kept.is_promised())
+        };
         let useless = self.files.iter().filter(|(_, f)| f.is(Mark::HasTemp) && holds_nothing(f));
         let mut useless: Vec<FileId> = useless.map(|(id, _)| *id).collect();
         // The order of a hash map differs from run to run, and a simulation must not.

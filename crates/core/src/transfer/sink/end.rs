@@ -10,14 +10,13 @@ use super::file::{Mark, Phase};
 use super::{Lack, Sink, SinkAction};
 use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
-use crate::journal::Record;
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, link_end, other_end};
 use crate::tune::show_amount;
 use crate::wire::{DoneItem, Failure, Outcome};
 
 impl Sink {
     pub(super) fn seal(&mut self, id: FileId, generation: Generation, pass: u16) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.kept.generation == generation) else { return };
         file.sealed = file.sealed.max(Some(pass));
         self.confirm(id);
         self.try_complete(id);
@@ -26,12 +25,11 @@ impl Sink {
     /// The source goes on with a file: what is held of it, it has compared.
     pub(super) fn confirm(&mut self, id: FileId) {
         let now = self.now;
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.claimed.is_some()) else { return };
-        file.claimed = None;
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.kept.is_claimed()) else { return };
         // The journal hears of it under a new slot, and the source of what was found until now.
-        let held = !file.durable.is_empty();
-        file.written.extend(file.durable.iter());
-        if file.slot.take().is_some() || held {
+        let anew = file.kept.confirm();
+        file.written.extend(file.kept.durable.iter());
+        if anew {
             file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, 0, now);
         }
@@ -69,19 +67,16 @@ impl Sink {
         if end == Ended::Unchanged {
             self.counts.unchanged += 1;
         }
-        // What was skipped another run may want.
-        if matches!(end, Ended::Failed(_) | Ended::Skipped) {
-            self.dirs.spoil(file.parent);
-        }
+        self.dirs.handle_end(file.kept.parent, &end);
         match self.drains.get_mut(&id) {
-            Some(drain) => drain.release = Some(file.parent),
-            None => self.dirs.release(file.parent),
+            Some(drain) => drain.release = Some(file.kept.parent),
+            None => self.dirs.release(file.kept.parent),
         }
         let bytes = file.size();
         // Of what is unchanged, mode and owner may have been set.
         let changes = matches!(end, Ended::Copied | Ended::Unchanged);
         let change = if changes { file.change } else { Change::NONE };
-        let (parent, name, is_link) = (file.parent, file.name, false);
+        let (parent, name, is_link) = (file.kept.parent, file.name, false);
         self.actions.push_back(SinkAction::EntryEnded {
             id,
             parent,
@@ -104,7 +99,7 @@ impl Sink {
             return;
         }
         let Some(file) = self.files.get(&id) else { return };
-        let generation = file.generation;
+        let generation = file.kept.generation;
         self.discard(id);
         self.done.push(DoneItem { id, generation, outcome: Outcome::Failed(failure.clone()) });
         self.end_file(id, Ended::Failed(failure), None);
@@ -170,9 +165,7 @@ impl Sink {
 
     fn close_link(&mut self, id: FileId, outcome: Outcome, end: Ended) {
         let Some(link) = self.links.remove(&id) else { return };
-        if matches!(end, Ended::Failed(_) | Ended::Skipped) {
-            self.dirs.spoil(link.parent);
-        }
+        self.dirs.handle_end(link.parent, &end);
         self.dirs.release(link.parent);
         self.done.push(DoneItem { id, generation: link.generation, outcome });
         let (parent, name) = (link.parent, link.name);
@@ -193,7 +186,7 @@ impl Sink {
     pub(super) fn finish_dir(&mut self, dir: DirId, result: Result<Change, Failure>) {
         let Some(gone) = self.dirs.remove(dir, result.is_ok()) else { return };
         if let Some(mark) = gone.mark {
-            self.epochs.add_finished(Record::Finished { path: gone.path, mark }, self.now);
+            self.epochs.add_finished(gone.path, mark, self.now);
         }
         let result = match gone.failure {
             Some(failure) => Err(failure),

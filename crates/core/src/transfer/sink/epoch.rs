@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use super::file::Mark;
 use super::{File, Phase, Sink, SinkAction};
-use crate::digest::{DigestKind, Root, Subtree, SubtreeSet};
-use crate::ids::{Class, DirId, FileId, Generation, Time};
-use crate::job::ledger::{Ledger, Named};
-use crate::journal::{DoneMark, Log, Record};
+use crate::digest::{Root, Subtree};
+use crate::ids::{Class, DirId, FileId, Generation, Holder, Time};
+use crate::job::Temp;
+use crate::job::facts::{Fact, Facts};
+use crate::journal::{DirMark, Log, PathKey, Record};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd};
 use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome, Stage};
@@ -33,10 +34,6 @@ const FILES_MAX: usize = 1024;
 const SYNC_TIME: Duration = Duration::from_millis(500);
 const FILES_MIN: usize = 32;
 const FILES_FIRST: usize = 256;
-
-/// So many finished directories are journaled though nothing else is; and so many wait at most.
-const FINISHED_ALONE: usize = 4096;
-const FINISHED_MAX: usize = 65_536;
 
 /// What is synced apart from the rest; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +85,7 @@ struct Open {
     complete: BTreeSet<FileId>,
     links: Vec<FileId>,
     /// What the journal takes back; written before anything else.
-    withdrawn: Vec<Record>,
+    withdrawn: Vec<Fact<()>>,
     /// Files that begin when that is written.
     begin: Vec<(FileId, Generation)>,
     bytes: u64,
@@ -97,14 +94,12 @@ struct Open {
 
 #[derive(Default)]
 struct Closing {
-    dirty: Vec<(FileId, Generation, Vec<Subtree>)>,
+    dirty: Vec<(FileId, Generation, Temp, Vec<Subtree>)>,
     complete: Vec<(FileId, Generation)>,
-    published: Vec<(FileId, Root)>,
+    published: Vec<(FileId, Generation, Root)>,
     links: Vec<FileId>,
-    withdrawn: Vec<Record>,
+    withdrawn: Vec<Fact<()>>,
     begin: Vec<(FileId, Generation)>,
-    /// Ranges that the journal promises no more with it.
-    wrong: Vec<(FileId, Generation, u64, u64)>,
     /// Sets of which it has files, and these.
     sets: Vec<Set>,
     files: Vec<FileId>,
@@ -120,7 +115,6 @@ impl Closing {
         self.links.extend(other.links);
         self.withdrawn.extend(other.withdrawn);
         self.begin.extend(other.begin);
-        self.wrong.extend(other.wrong);
         self.sets.extend(other.sets);
         self.files.extend(other.files);
     }
@@ -134,8 +128,6 @@ pub(super) struct Epochs {
     synced: Option<Closing>,
     /// Being journaled.
     closing: Option<Closing>,
-    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone, but for many.
-    finished: Vec<Record>,
     /// Sets of which files are being synced or journaled.
     busy: BTreeSet<Set>,
     /// These files: one that is complete waits until its parts are journaled.
@@ -144,25 +136,24 @@ pub(super) struct Epochs {
     held: BTreeMap<Set, BTreeMap<FileId, bool>>,
     /// By lane.
     paces: BTreeMap<Lane, Pace>,
-    /// Once it is broken nothing is acknowledged any more.
-    ledger: Ledger,
+    /// Once its journal is broken nothing is acknowledged any more.
+    facts: Facts<()>,
     /// Records that were made.
     journaled: u64,
 }
 
 impl Epochs {
-    pub(super) fn new(log: Log, next_slot: u32) -> Epochs {
+    pub(super) fn new(by: Holder, log: Log, next_slot: u32) -> Epochs {
         Epochs {
             open: Open::default(),
             syncing: BTreeMap::new(),
             synced: None,
             closing: None,
-            finished: Vec::new(),
             busy: BTreeSet::new(),
             under_way: BTreeSet::new(),
             held: BTreeMap::new(),
             paces: BTreeMap::new(),
-            ledger: Ledger::new(log, next_slot),
+            facts: Facts::new(by, log, next_slot),
             journaled: 0,
         }
     }
@@ -206,21 +197,17 @@ impl Epochs {
         self.open.since.get_or_insert(now);
     }
 
-    /// All in a directory ended well. While the journal hangs, what is over a bound is forgotten.
-    pub(super) fn add_finished(&mut self, record: Record, now: Time) {
-        if self.finished.len() < FINISHED_MAX {
-            self.finished.push(record);
-        }
-        if self.finished.len() >= FINISHED_ALONE {
+    /// All in a directory ended well.
+    pub(super) fn add_finished(&mut self, path: PathKey, mark: DirMark, now: Time) {
+        self.facts.finish(path, mark);
+        if self.facts.is_worth_a_write() {
             self.open.since.get_or_insert(now);
         }
     }
 
-    /// The journal shall promise nothing of this path any more. Without a `slot` the promise is of an earlier session.
-    pub(super) fn withdraw(&mut self, slot: Option<u32>, named: Named) {
-        // Nothing is kept of it: of what digest, and under which map, is all the same.
-        let nothing = SubtreeSet::new(DigestKind::default(), 0);
-        self.ledger.withdraw(slot, named, &nothing, &mut self.open.withdrawn);
+    /// A fact for the next write of the journal, which need not wait for anything.
+    pub(super) fn say(&mut self, fact: Fact<()>) {
+        self.open.withdrawn.push(fact);
         self.open.since.get_or_insert(Time::default());
     }
 
@@ -257,22 +244,21 @@ impl Epochs {
 
     /// Encodes a record that goes to the journal by itself, in its turn.
     pub(super) fn note(&mut self, record: &Record) -> Result<Vec<u8>, Failure> {
-        self.ledger.encode(std::slice::from_ref(record))
+        self.facts.note(record)
     }
 
     /// The journal refused a record: those behind it would not be read.
     pub(super) fn break_off(&mut self, failure: &Failure) {
-        self.ledger.break_off(failure);
+        self.facts.break_off(failure);
     }
 
-    /// A record for the next write of the journal, which need not wait for anything.
-    pub(super) fn settle(&mut self, record: Record) {
-        self.open.withdrawn.push(record);
-        self.open.since.get_or_insert(Time::default());
+    /// The journal refused a record, and takes none any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.facts.broken().is_some()
     }
 
     pub(super) fn take_slot(&mut self) -> u32 {
-        self.ledger.take_slot()
+        self.facts.take_slot()
     }
 
     fn is_due(&self, now: Time) -> bool {
@@ -320,7 +306,7 @@ impl Sink {
             let (closing, items) = parts.entry(set).or_default();
             file.mark(Mark::InCommit);
             if complete {
-                closing.complete.push((id, file.generation));
+                closing.complete.push((id, file.kept.generation));
                 let (meta, owner, no_replace) = (file.meta, policy.owner, policy.no_clobber);
                 let verify =
                     file.digest.root().filter(|_| policy.verify).map(|root| (file.digest.kind(), root));
@@ -329,7 +315,8 @@ impl Sink {
                 items.push(CommitItem { id, publish: Some(publish) });
             } else {
                 file.unmark(Mark::InEpoch);
-                closing.dirty.push((id, file.generation, std::mem::take(&mut file.written)));
+                let written = std::mem::take(&mut file.written);
+                closing.dirty.push((id, file.kept.generation, file.kept.temp, written));
                 items.push(CommitItem { id, publish: None });
             }
         }
@@ -344,7 +331,7 @@ impl Sink {
         }
         // Of what was held some may have ended meanwhile, and others can take its place.
         self.epochs.refill();
-        let alone = self.epochs.finished.len() >= FINISHED_ALONE;
+        let alone = self.epochs.facts.is_worth_a_write();
         if alone || !(rest.links.is_empty() && rest.withdrawn.is_empty() && rest.begin.is_empty()) {
             self.epoch_synced(rest);
         }
@@ -396,11 +383,12 @@ impl Sink {
                 false => self.fail_file(id, failure),
             }
         }
-        closing.dirty.retain(|(id, _, _)| !failed.contains(id));
+        closing.dirty.retain(|(id, ..)| !failed.contains(id));
         for (id, generation) in &closing.complete {
-            let file = self.files.get(id).filter(|f| f.generation == *generation && !failed.contains(id));
+            let file =
+                self.files.get(id).filter(|f| f.kept.generation == *generation && !failed.contains(id));
             if let Some(root) = file.and_then(|f| f.digest.root()) {
-                closing.published.push((*id, root));
+                closing.published.push((*id, *generation, root));
             }
         }
         self.epoch_synced(closing);
@@ -410,7 +398,7 @@ impl Sink {
     /// generation.
     fn send_back(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        let generation = file.generation;
+        let generation = file.kept.generation;
         file.phase = Phase::Withdrawn;
         self.discard(id);
         self.drop_map(id);
@@ -420,12 +408,13 @@ impl Sink {
 
     fn sync_epoch_dirs(&mut self) {
         let closing = self.epochs.closing.as_ref().expect("an epoch is closing");
-        let parents = closing.published.iter().filter_map(|(id, _)| self.files.get(id).map(|f| f.parent));
+        let parents =
+            closing.published.iter().filter_map(|(id, ..)| self.files.get(id).map(|f| f.kept.parent));
         let parents =
             parents.chain(closing.links.iter().filter_map(|id| self.links.get(id).map(|l| l.parent)));
         // The journal will name this temporary for the first time, so its name must be on media too.
-        let fresh = closing.dirty.iter().filter_map(|(id, generation, _)| {
-            self.files.get(id).filter(|f| f.slot.is_none() && f.is_of(*generation)).map(|f| f.parent)
+        let fresh = closing.dirty.iter().filter_map(|(id, generation, ..)| {
+            self.files.get(id).filter(|f| f.kept.is_unnamed() && f.is_of(*generation)).map(|f| f.kept.parent)
         });
         let parents = parents.chain(fresh);
         let dirs: BTreeSet<DirId> = parents.collect();
@@ -449,7 +438,7 @@ impl Sink {
         let mut closing = self.epochs.closing.take().expect("a sync belongs to a closing epoch");
         let mut failed = Vec::new();
         let parent_of = |sink: &Sink, id: &FileId| {
-            sink.files.get(id).map(|f| f.parent).or_else(|| sink.links.get(id).map(|l| l.parent))
+            sink.files.get(id).map(|f| f.kept.parent).or_else(|| sink.links.get(id).map(|l| l.parent))
         };
         let mut keep = |sink: &mut Sink, id: &FileId| {
             let Some(parent) = parent_of(sink, id) else { return false };
@@ -460,9 +449,9 @@ impl Sink {
             sink.dirs.mark_linked(parent);
             true
         };
-        closing.published.retain(|(id, _)| keep(self, id));
-        closing.dirty.retain(|(id, generation, _)| {
-            let fresh = self.files.get(id).is_some_and(|f| f.slot.is_none() && f.is_of(*generation));
+        closing.published.retain(|(id, ..)| keep(self, id));
+        closing.dirty.retain(|(id, generation, ..)| {
+            let fresh = self.files.get(id).is_some_and(|f| f.kept.is_unnamed() && f.is_of(*generation));
             !fresh || keep(self, id)
         });
         closing.links.retain(|id| keep(self, id));
@@ -482,99 +471,76 @@ impl Sink {
     /// One journal write for the whole epoch.
     fn journal_epoch(&mut self) {
         let mut closing = self.epochs.closing.take().expect("an epoch is closing");
-        let mut records = self.reopened(&closing);
-        records.extend(closing.withdrawn.iter().cloned());
-        for (id, generation, subtrees) in &closing.dirty {
-            let Some(file) = self.files.get_mut(id).filter(|f| f.is_of(*generation)) else { continue };
-            for s in subtrees {
-                let _ = file.durable.insert(s.offset, s.len, s.cv);
-            }
-            let fresh = file.slot.is_none();
-            let named = file.named(self.config.tag);
-            let slot = self.epochs.ledger.slot(&mut file.slot, named, &file.durable, &mut records);
-            file.mark(Mark::Journaled);
-            let maximal: Vec<Subtree> = if fresh {
-                let wrong = std::mem::take(&mut file.wrong).into_iter();
-                closing.wrong.extend(wrong.map(|(offset, len)| (*id, *generation, offset, len)));
-                // What was not read yet is where the next run has to look, too.
-                file.durable.iter().chain(file.expected.iter()).collect()
-            } else {
-                let mut maximal: Vec<Subtree> =
-                    subtrees.iter().filter_map(|s| file.durable.covering(s.offset)).collect();
-                maximal.sort_by_key(|s| s.offset);
-                maximal.dedup();
-                maximal
-            };
-            Ledger::say_durable(slot, self.config.agreed.lease, &maximal, &mut records);
+        let (facts, at) = (&mut self.epochs.facts, ());
+        closing.withdrawn.drain(..).for_each(|fact| facts.say(fact));
+        for (id, generation, temp, subtrees) in closing.dirty.drain(..) {
+            facts.say(Fact::Persisted { at, id, generation, temp, subtrees, wrong: Vec::new() });
         }
-        for (id, root) in &closing.published {
-            if let Some(file) = self.files.get(id) {
-                let parent = self.dirs.path(file.parent).expect("a file holds its directory open");
-                let mark = DoneMark::new(parent, &file.fingerprint, *root);
-                records.push(Record::Done { path: file.path, mark });
-            }
+        for (id, generation, root) in closing.published.drain(..) {
+            facts.say(Fact::Published { at, id, generation, root: Some(root) });
         }
-        // Behind the marks of what is in them: these are of earlier records, or of this one.
-        records.append(&mut self.epochs.finished);
+        for id in closing.links.drain(..) {
+            facts.say(Fact::Published { at, id, generation: Generation(0), root: None });
+        }
         self.epochs.closing = Some(closing);
-        let bytes = match self.epochs.ledger.encode(&records) {
-            Ok(bytes) => bytes,
-            Err(failure) => return self.epoch_journaled(Err(failure)),
-        };
-        if bytes.is_empty() {
-            self.epoch_journaled(Ok(()));
-        } else {
-            let durable = self.config.policy.durable;
-            self.actions.push_back(SinkAction::Submit(SinkOp::Journal { bytes, durable }));
+        match self.epochs.facts.write(&mut self.files, &mut self.dirs) {
+            Ok(Some(bytes)) if !bytes.is_empty() => {
+                let durable = self.config.policy.durable;
+                self.actions.push_back(SinkAction::Submit(SinkOp::Journal { bytes, durable }));
+            }
+            Ok(_) => self.epoch_journaled(Ok(())),
+            Err(failure) => self.epoch_journaled(Err(failure)),
         }
-    }
-
-    /// Directories that an earlier run finished, and in which, or below which, something is made anew.
-    fn reopened(&mut self, closing: &Closing) -> Vec<Record> {
-        if self.resume.finished.is_empty() {
-            return Vec::new();
-        }
-        let ids = closing.dirty.iter().map(|(id, ..)| id).chain(closing.published.iter().map(|(id, _)| id));
-        let parents: BTreeSet<DirId> = ids.filter_map(|id| self.files.get(id)).map(|f| f.parent).collect();
-        let finished = &mut self.resume.finished;
-        let paths = parents.iter().flat_map(|dir| self.dirs.up_from(*dir));
-        let paths = paths.filter(|path| finished.remove(path).is_some());
-        paths.map(|path| Record::Reopened { path }).collect()
     }
 
     /// The epoch is on media and the journal says so: the source hears of it.
     pub(super) fn epoch_journaled(&mut self, result: Result<(), Failure>) {
         let closing = self.epochs.closing.take().expect("a journal write belongs to a closing epoch");
-        if let Err(failure) = result {
-            self.epochs.break_off(&failure);
-            if !self.is_fatal(&failure) {
-                self.begin_stop(SessionEnd::Failed(failure));
+        let facts = match self.epochs.facts.handle_journaled(result, &mut self.files, |()| true) {
+            Ok(facts) => facts,
+            Err(failure) => {
+                if !self.is_fatal(&failure) {
+                    self.begin_stop(SessionEnd::Failed(failure));
+                }
+                return self.free_sets(&closing.sets, &closing.files);
             }
-            return self.free_sets(&closing.sets, &closing.files);
-        }
+        };
         self.epochs.journaled += 1;
-        let extents: Vec<Extent> = closing
-            .dirty
-            .iter()
-            .filter(|(id, generation, _)| self.files.get(id).is_some_and(|f| f.is_of(*generation)))
-            .flat_map(|(id, generation, subtrees)| {
-                let (id, generation) = (*id, *generation);
-                subtrees.iter().map(move |s| Extent { id, generation, offset: s.offset, len: s.len })
-            })
-            .collect();
+        self.follow(facts, closing.begin);
+        self.free_sets(&closing.sets, &closing.files);
+    }
+
+    /// The journal says so. `begin`: files that waited for that.
+    fn follow(&mut self, facts: Vec<Fact<()>>, begin: Vec<(FileId, Generation)>) {
+        let (mut extents, mut wrong, mut published) = (Vec::new(), Vec::new(), Vec::new());
+        for fact in facts {
+            match fact {
+                Fact::Persisted { id, generation, subtrees, wrong: ranges, .. } => {
+                    let extent = |s: Subtree| Extent { id, generation, offset: s.offset, len: s.len };
+                    extents.extend(subtrees.into_iter().map(extent));
+                    wrong.extend(ranges.into_iter().map(|(offset, len)| (id, generation, offset, len)));
+                }
+                Fact::Published { id, generation, root, .. } => published.push((id, generation, root)),
+                Fact::Over { .. } | Fact::Forgotten { .. } | Fact::Noted(_) => {}
+            }
+        }
         for chunk in extents.chunks(ITEMS_MAX) {
             self.actions.push_back(SinkAction::Send(Message::Durable {
                 by: self.config.agreed.lease,
                 extents: chunk.to_vec(),
             }));
         }
-        for (id, generation) in closing.begin {
+        for (id, generation) in begin {
             self.begin(id, generation);
         }
-        self.ask_again(closing.wrong);
-        for (id, root) in closing.published {
-            let Some(file) = self.files.get_mut(&id) else { continue };
-            let generation = file.generation;
+        self.ask_again(wrong);
+        for (id, generation, root) in published {
+            let Some(root) = root else {
+                self.end_link(id, Ok(()));
+                continue;
+            };
+            let of = |file: &&mut File| file.kept.generation == generation;
+            let Some(file) = self.files.get_mut(&id).filter(of) else { continue };
             // The engine closed it when it renamed it.
             file.unmark(Mark::HasTemp);
             self.files_open -= 1;
@@ -582,10 +548,6 @@ impl Sink {
             self.done.push(DoneItem { id, generation, outcome });
             self.end_file(id, Ended::Copied, Some(root));
         }
-        for id in closing.links {
-            self.end_link(id, Ok(()));
-        }
-        self.free_sets(&closing.sets, &closing.files);
     }
 
     /// The next files of these sets may be synced; and what was synced meanwhile is journaled.

@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 
 use crate::change::Change;
-use crate::digest::{DigestKind, Subtree, SubtreeSet};
-use crate::entry::{Fingerprint, Meta, Name};
+use crate::digest::{Subtree, SubtreeSet};
+use crate::entry::{Meta, Name};
 use crate::extents::{DataExtent, ExtentMap};
-use crate::ids::{Class, DirId, FileId, Generation, TargetId};
-use crate::job::ledger::Named;
-use crate::journal::{PathKey, SUBTREE_KEPT_MAX};
+use crate::ids::{Class, FileId, Generation, TargetId};
+use crate::job::earlier::{Earlier, Taken};
+use crate::job::facts::Known;
+use crate::job::kept::Kept;
 use crate::layout::{Layout, Striping};
 use crate::transfer::op::{LookupItem, Seen, SinkFile};
 
@@ -55,8 +56,6 @@ pub(super) enum Mark {
     InCommit,
     /// A temporary exists: something was written or taken over.
     HasTemp,
-    /// The journal may promise parts of it.
-    Journaled,
     /// The source knows where it lies.
     Told,
     /// A write failed for want of space: it cannot be completed in this run.
@@ -78,29 +77,18 @@ impl Marks {
 }
 
 pub(super) struct File {
-    pub(super) generation: Generation,
-    pub(super) parent: DirId,
+    /// What the job knows of it.
+    pub(super) kept: Kept,
     pub(super) name: Name,
-    /// Of its temporary.
-    pub(super) number: u64,
-    pub(super) path: PathKey,
     pub(super) meta: Meta,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) object_size: u32,
     pub(super) phase: Phase,
     pub(super) marks: Marks,
     /// Everything that arrived whole, or was read of what an earlier run left.
     pub(super) digest: SubtreeSet,
-    /// What is on media, in subtrees as the journal keeps them.
-    pub(super) durable: SubtreeSet,
-    /// What an earlier run left as the journal says, and this one did not read yet.
-    pub(super) expected: SubtreeSet,
     /// Up to here it was read, or is being read.
     pub(super) check_next: u64,
     /// Reads of it that are under way.
     pub(super) checks: u32,
-    /// Ranges that were not what the journal says, while it still says so.
-    pub(super) wrong: Vec<(u64, u64)>,
     /// Chaining values of objects that are being written, by the object's offset.
     pub(super) writing: BTreeMap<u64, Vec<Subtree>>,
     /// Written in the open epoch.
@@ -109,17 +97,15 @@ pub(super) struct File {
     pub(super) found: Option<Seen>,
     /// What its publication changes at the destination.
     pub(super) change: Change,
-    /// Parts are held under another version in the fingerprint, and the source did not confirm
-    /// them yet: until then the journal must not say that they are of the announced version.
-    pub(super) claimed: Option<Fingerprint>,
-    /// That, as far as it was told.
+    /// How it is cut at the source, as far as it was told.
     pub(super) striping: Option<Striping>,
     /// The parts of the map that came.
     pub(super) map_parts: Vec<DataExtent>,
     pub(super) writes: u32,
     pub(super) pass_max: u16,
     pub(super) sealed: Option<u16>,
-    pub(super) slot: Option<u32>,
+    /// What the journal promises of it, until its temporary is found.
+    pub(super) held: Option<Box<Taken>>,
     /// Tags under which the temporary of an earlier run may be found; the last is tried next.
     pub(super) adopt: Vec<u32>,
     pub(super) made: Made,
@@ -131,9 +117,16 @@ pub(super) struct File {
     pub(super) damaged: u64,
 }
 
-/// A set of subtrees as the journal keeps them; holes need no place in it.
-pub(super) fn kept(kind: DigestKind, size: u64) -> SubtreeSet {
-    SubtreeSet::capped(kind, size, SUBTREE_KEPT_MAX)
+impl Known for File {
+    fn takes_parts(&self) -> bool {
+        self.phase != Phase::Withdrawn
+    }
+    fn kept(&self) -> &Kept {
+        &self.kept
+    }
+    fn kept_mut(&mut self) -> &mut Kept {
+        &mut self.kept
+    }
 }
 
 impl File {
@@ -150,24 +143,30 @@ impl File {
         was
     }
     pub(super) fn size(&self) -> u64 {
-        self.fingerprint.size
+        self.kept.size()
     }
     pub(super) fn sink_file(&self, id: FileId) -> SinkFile {
         let map = self.digest.map().cloned();
-        let (parent, name, number) = (self.parent, self.name.clone(), self.number);
+        let (parent, name, number) = (self.kept.parent, self.name.clone(), self.kept.temp.number);
         SinkFile { id, parent, name, number, size: self.size(), map }
     }
-    /// As the journal knows it, under the tag of this session.
-    pub(super) fn named(&self, tag: u32) -> Named {
-        let fingerprint = self.claimed.unwrap_or(self.fingerprint);
+    /// Takes up what an earlier run's journal promises of its path. Its map is known.
+    pub(super) fn take_up(&mut self, earlier: &mut Earlier) {
         let map = self.digest.map().map(ExtentMap::digest);
-        let (path, object_size, number) = (self.path, self.object_size, self.number);
-        Named { path, fingerprint, object_size, tag, number, map }
+        let taken = earlier.take(&self.kept.path, &self.kept.fingerprint, map, self.digest.kind());
+        let Some(mut taken) = taken else { return };
+        self.kept.promise(None);
+        if taken.fits {
+            // The tag is this run's, which the engine gives it.
+            self.kept.temp.number = taken.partial.number;
+            self.adopt = std::mem::take(&mut taken.tags);
+            self.held = Some(Box::new(taken));
+        }
     }
     /// What is asked of its name; the next of its tags to adopt goes with it.
     pub(super) fn lookup(&mut self, id: FileId) -> LookupItem {
         let adopt = self.adopt.pop();
-        LookupItem { file: self.sink_file(id), mtime: self.fingerprint.mtime, adopt }
+        LookupItem { file: self.sink_file(id), mtime: self.kept.fingerprint.mtime, adopt }
     }
     /// All of it is one hole, so that nothing of it is ever written.
     pub(super) fn is_hole(&self) -> bool {
@@ -175,9 +174,10 @@ impl File {
     }
     /// Every byte of the range is there, or expected.
     pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
+        let expected = self.kept.expected();
         let mut at = offset;
         while at < offset + len {
-            match self.digest.covering(at).or_else(|| self.expected.covering(at)) {
+            match self.digest.covering(at).or_else(|| expected?.covering(at)) {
                 Some(held) => at = held.offset + held.len,
                 None => return false,
             }
@@ -186,7 +186,7 @@ impl File {
     }
     /// It is of this generation, and the source did not withdraw it.
     pub(super) fn is_of(&self, generation: Generation) -> bool {
-        self.generation == generation && self.phase != Phase::Withdrawn
+        self.kept.generation == generation && self.phase != Phase::Withdrawn
     }
     pub(super) fn is_complete(&self) -> bool {
         self.phase == Phase::Open

@@ -64,7 +64,7 @@ impl Sink {
             }
             Existing::Link | Existing::Special => policy.no_clobber.then_some(Ended::Skipped),
             Existing::File { size, mtime, grain, rights } => {
-                let fits = size == file.size() && same_time(file.fingerprint.mtime, mtime, grain);
+                let fits = size == file.size() && same_time(file.kept.fingerprint.mtime, mtime, grain);
                 // With `--no-clobber` other rights are as they should be.
                 let differ = file.change.has(Change::RIGHTS) && !policy.no_clobber;
                 if differ && fits && !file.change.may_be_set(rights, &file.meta, policy.owner) {
@@ -75,14 +75,14 @@ impl Sink {
                 {
                     amend = found.seen.filter(|_| differ);
                     Some(Ended::Unchanged)
-                } else if policy.no_clobber || (policy.update && mtime > file.fingerprint.mtime) {
+                } else if policy.no_clobber || (policy.update && mtime > file.kept.fingerprint.mtime) {
                     Some(Ended::Skipped)
                 } else {
                     None
                 }
             }
         };
-        let generation = file.generation;
+        let generation = file.kept.generation;
         if let Some(end) = verdict {
             file.change = Change::NONE;
             if found.adopted {
@@ -96,12 +96,12 @@ impl Sink {
             return self.end_file(id, end, None);
         }
         if found.adopted {
-            // Two entries of one name, and the other took it.
-            let partial = self.resume.partials.remove(&file.path);
-            let verify = partial.as_ref().is_none_or(|partial| partial.fingerprint != file.fingerprint)
-                && !haul_mutant::removed("other-inodes-are-compared");
-            file.claimed = partial.as_ref().filter(|_| verify).map(|partial| partial.fingerprint);
-            file.mark(Mark::Journaled);
+            let (claimed, partial) = match file.held.take() {
+                Some(held) => (held.claimed, Some(held.partial)),
+                None => (None, None),
+            };
+            let verify = claimed.is_some();
+            file.kept.promise(claimed);
             file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, 0, self.now);
             let subtrees = self.take_held(id, partial, found.len);
@@ -110,7 +110,7 @@ impl Sink {
             file.adopt.push(tag);
             let item = file.lookup(id);
             return self.submit(SinkOp::Lookup { items: vec![item] });
-        } else if self.resume.partials.contains_key(&file.path) {
+        } else if file.kept.is_promised() {
             // The journal promises parts of it that cannot be found. A new temporary would be taken for them
             // by the next run, so the journal takes it back before one is made.
             file.mark(Mark::WaitsJournal);
@@ -133,7 +133,7 @@ impl Sink {
 
     pub(super) fn handle_amended(&mut self, id: FileId, result: Result<Change, Failure>) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Amending) else { return };
-        let generation = file.generation;
+        let generation = file.kept.generation;
         match result {
             Ok(change) => {
                 file.change = change;
@@ -149,7 +149,7 @@ impl Sink {
 
     /// The journal promises nothing of this file any more: it begins afresh.
     pub(super) fn begin(&mut self, id: FileId, generation: Generation) {
-        let waits = |f: &&mut File| f.generation == generation && f.phase == Phase::Looking;
+        let waits = |f: &&mut File| f.kept.generation == generation && f.phase == Phase::Looking;
         let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
         file.unmark(Mark::WaitsJournal);
         if self.stop.is_none() && !self.drains.contains_key(&id) {

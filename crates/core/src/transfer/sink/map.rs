@@ -29,7 +29,8 @@ impl Sink {
             // Else it failed here, and the source had not heard of that yet.
             return;
         };
-        let waits = file.is(Mark::WaitsMap) && file.phase == Phase::Looking && file.generation == generation;
+        let waits =
+            file.is(Mark::WaitsMap) && file.phase == Phase::Looking && file.kept.generation == generation;
         if !waits || (extents.is_empty() && !last) {
             return self
                 .violation("a map that was not announced, came twice or late, or an empty part of one");
@@ -50,15 +51,11 @@ impl Sink {
             self.extents -= map.extents().len();
         } else {
             self.holes = self.holes.saturating_add(map.size() - map.data_len());
+            file.kept.set_map(Some(map.clone()));
             file.digest = SubtreeSet::with_map(self.config.agreed.digest, map);
         }
-        let (path, fingerprint) = (file.path, file.fingerprint);
-        let digest = file.digest.map().map(ExtentMap::digest);
+        file.take_up(&mut self.earlier);
         let again = file.is(Mark::WaitsJournal);
-        let (adopt, number) = self.adoptable(&path, &fingerprint, digest);
-        if let Some(file) = self.files.get_mut(&id) {
-            (file.adopt, file.number) = (adopt, number);
-        }
         if !again && !self.drains.contains_key(&id) {
             self.look_up_or_open(id);
         }
@@ -74,7 +71,7 @@ impl Sink {
             self.extents -= map.extents().len();
             self.holes = self.holes.saturating_sub(map.size() - map.data_len());
             file.digest = SubtreeSet::new(self.config.agreed.digest, file.size());
-            file.durable = file.durable.fresh();
+            file.kept.set_map(None);
         }
     }
 }

@@ -233,12 +233,12 @@ impl Sink {
                 // Else it is over here, and the source had not heard of that yet.
                 continue;
             };
-            let told = file.generation == generation;
-            if !told || !file.is(Mark::WaitsLayout) || object_size > file.object_size {
+            let told = file.kept.generation == generation;
+            if !told || !file.is(Mark::WaitsLayout) || object_size > file.kept.object_size {
                 return self.violation("how a file is cut, twice, late, or in longer objects than announced");
             }
             file.unmark(Mark::WaitsLayout);
-            (file.object_size, file.striping) = (object_size, striping);
+            (file.kept.object_size, file.striping) = (object_size, striping);
             if file.phase == Phase::Open {
                 self.wish(id);
             }
@@ -337,7 +337,7 @@ impl Sink {
         };
         file.mark(Mark::Told);
         file.classes().into_iter().for_each(|class| targets.shares.handle_wanted(class));
-        let generation = file.generation;
+        let generation = file.kept.generation;
         let layout = file.places.as_ref().map_or_else(|| Layout::flat(Class::ANY), told_of);
         self.actions.push_back(SinkAction::Send(Message::FileTargets { id, generation, layout }));
     }

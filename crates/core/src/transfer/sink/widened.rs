@@ -7,6 +7,7 @@
 
 use super::{Sink, SinkAction};
 use crate::ids::DirId;
+use crate::job::facts::Fact;
 use crate::journal::{Record, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened};
 use crate::transfer::SessionEnd;
 use crate::transfer::op::SinkOp;
@@ -64,7 +65,7 @@ impl Sink {
     pub(super) fn settle_dir(&mut self, id: DirId) {
         if let Some(Open { slot, cost }) = self.widened.remove(&id) {
             self.widened_len -= cost;
-            self.epochs.settle(Record::Narrowed { slot });
+            self.epochs.say(Fact::Noted(Record::Narrowed { slot }));
         }
     }
 }
