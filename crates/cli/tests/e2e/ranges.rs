@@ -518,6 +518,35 @@ fn the_manifest_of_a_part_says_which() {
     }
 }
 
+/// Goal: two runs that write one file in place are not both complete; the later one leaves it alone. Parts go side by side.
+/// Method: a slow run, and one of another job onto the same name; then two slow runs of parts.
+#[test]
+fn one_run_at_a_time_writes_a_file_in_place() {
+    let pair = Pair::new();
+    let sink = pair.stands(false);
+    fs::write(&sink, "old").expect("write");
+    let tree = pair.room.dir("tree");
+    fs::write(tree.join("file"), bytes(4, LEN)).expect("write");
+    let contents = crate::support::way::contents(&tree);
+    // Longer than the other one waits for it.
+    let mut first = Way::Here.cp(&["--in-place", "--rate=4MiB/s"], &[&pair.source], &sink).start();
+    // It was opened, for it looks unfinished.
+    assert!(first.until(|_| fs::metadata(&sink).expect("stat").len() > LEN as u64));
+    let second = Way::Here.plain(&["-r", "--in-place"], &[&contents], &pair.sink).run().sane().exits(3);
+    second.says("another program has it locked");
+    first.wait().sane().exits(0);
+    assert!(read(&sink) == pair.new);
+    let old = pair.stands(true);
+    let part = |range: &str, to: &str| {
+        Way::Here.cp(&["--range", range, "--to", to, SLOW], &[&pair.source], &old).start()
+    };
+    let (one, two) = (part("0:8000000", "0"), part("9000000:8000000", "8000000"));
+    one.wait().sane().exits(0);
+    two.wait().sane().exits(0);
+    let first = pair.patched(&pair.old, (0, 8_000_000), 0);
+    assert!(read(&old) == pair.patched(&first, (9_000_000, 8_000_000), 8_000_000));
+}
+
 /// Goal: a file that is cut while it is written is not called complete.
 /// Method: the destination is emptied half-way, with a source that is full and with one that ends in a hole.
 #[test]

@@ -7,19 +7,21 @@
 //! file that holds more than the part that comes keeps that, and its mode, owner and size.
 //! What an earlier run wrote is gone on with only where that file still stands at the name: a second name of it, formed like a
 //! temporary, is made before the journal speaks of its parts, and says which inode they are in. No two entries write into one inode,
-//! nor into one that another entry counts on.
-//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; other programs that write; runs that were not proven dead, which the claim of the job keeps off (`store`).
+//! nor into one that another entry counts on; nor do two runs: the file is locked while it is open.
+//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; other programs that write, and
+//! know no locks; runs that were not proven dead, which the claim of the job keeps off (`store`).
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Inode, Publish, SinkFile};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{FileType, FlockOperation, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
 use super::beside::Beside;
@@ -39,6 +41,9 @@ const ALIASES_MAX: usize = 1 << 20;
 const PAD_MAX: u64 = 1 << 20;
 /// Setuid and setgid.
 const SETID: u32 = 0o6000;
+/// How long another writer's lock is waited for. What this run had open itself a moment ago is free by then.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_TICK: Duration = Duration::from_millis(50);
 /// Bytes of zeros that are written at a time, where a file system makes no holes.
 const ZEROS_LEN: u64 = 1 << 20;
 
@@ -109,6 +114,27 @@ impl InPlace {
         true
     }
 
+    /// Keeps other runs that write in place away from an open file, for as long as its descriptor is open: a whole file is
+    /// nobody else's, parts of one go side by side. False: another has it.
+    fn keep(&self, fd: &OwnedFd) -> bool {
+        if haul_mutant::removed("in-place-one-run-per-file") {
+            return true;
+        }
+        let how = match self.is_part() {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        let start = Instant::now();
+        loop {
+            match retry_on_intr(|| rustix::fs::flock(fd, how)) {
+                Err(Errno::AGAIN) if start.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_TICK),
+                Err(Errno::AGAIN) => return false,
+                // Some file systems have no locks.
+                Ok(()) | Err(_) => return true,
+            }
+        }
+    }
+
     /// Makes a file that is about to be written look like no version of the source. `before`: as it stood.
     fn spoil(&self, fd: BorrowedFd<'_>, before: &Stat, len: u64, is_new: bool) -> OsResult<()> {
         let (size, synced) = (before.st_size as u64, self.durable && !is_new);
@@ -176,6 +202,9 @@ impl Files {
         }
         if place.sources.has(&stat, 0) {
             return Err(self.is_a_source(open.parent, &open.name));
+        }
+        if !place.keep(&fd) {
+            return Err(self.has_other_writer(open.parent, &open.name));
         }
         self.is_live(open, &stat);
         self.prepare(place, open, &fd, is_new)?;
@@ -249,6 +278,14 @@ impl Files {
         fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
     }
 
+    fn has_other_writer(&self, parent: DirId, name: &Name) -> Failure {
+        let text = format!(
+            "{}: another program has it locked, as one that writes it in place does; it was left as it is",
+            self.tree.path_of(parent, name)
+        );
+        fault::failure(Stage::Create, Errno::BUSY.raw_os_error(), text)
+    }
+
     /// What the run with `tag` wrote in place, under our tag and open. `None`: what stands at the name is not what it wrote.
     pub(super) fn take_over_in_place(
         &self,
@@ -285,6 +322,9 @@ impl Files {
         }
         if place.sources.has(&stat, 1) {
             return Err(self.is_a_source(file.parent, &file.name));
+        }
+        if !place.keep(&fd) {
+            return Err(self.has_other_writer(file.parent, &file.name));
         }
         match jail.rename_new(dir, &old, &new) {
             Err(Errno::NOENT | Errno::EXIST) => return Ok(None),

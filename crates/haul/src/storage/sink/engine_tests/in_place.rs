@@ -208,6 +208,29 @@ fn files_with_several_names_are_one_entrys() {
     assert_eq!(fs::read_to_string(&two).expect("read"), "hello");
 }
 
+/// Goal: a whole file has one writer, parts go side by side.
+/// Method: another descriptor with a lock, as another run has it.
+#[test]
+fn a_file_has_one_writer() {
+    for (part, other, fits) in [
+        (None, rustix::fs::FlockOperation::LockExclusive, false),
+        (None, rustix::fs::FlockOperation::LockShared, false),
+        (Some(1), rustix::fs::FlockOperation::LockExclusive, false),
+        (Some(1), rustix::fs::FlockOperation::LockShared, true),
+    ] {
+        let mut bench = bench(part);
+        let path = bench.root.join("f");
+        fs::write(&path, "stood").expect("write");
+        let held = fs::File::open(&path).expect("open");
+        rustix::fs::flock(&held, other).expect("locked");
+        let result = bench.write(&file(1, DirId::ROOT, "f", 3), 0, b"abc");
+        assert_eq!(result.is_ok(), fits, "{part:?} {other:?}");
+        if !fits {
+            assert_eq!(fs::read_to_string(&path).expect("read"), "stood");
+        }
+    }
+}
+
 /// Goal: what is half new runs as nobody else, whoever writes it; a part leaves the mode as it is.
 #[test]
 fn nothing_half_new_is_setuid() {
