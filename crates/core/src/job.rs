@@ -17,11 +17,15 @@
 //! - a directory is finished after everything in it ended, from the deepest up;
 //! - two ends never write one page: ranges begin at multiples of [`PAGE_LEN`] and of the object size.
 //!
+//! The sink of a session, which is all that a job of one pair needs, has no coordinator but decides by the same parts of it: `facts`,
+//! `kept`, `earlier`, `naming`, `dirs`.
+//!
 //! Left out: sessions, which move what is assigned (`transfer`); how ends are started; the looks at names that an
 //! earlier run may have given late, which belong to the storage that gives names.
 //!
 //! An entry's way: announced (`entry`), assigned whole or in ranges (`assign`), persisted (`said`) and
-//! journaled (`facts`, `kept`), sealed and published (`finish`). Pairs and their leases are in `pairs`, directories in `dirs`.
+//! journaled (`facts`, `kept`), sealed and published (`finish`, `naming`). Pairs and their leases are in `pairs`, directories in
+//! `dirs`, what earlier runs left in `earlier`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -42,6 +46,7 @@ pub(crate) mod facts;
 mod finish;
 pub(crate) mod kept;
 pub(crate) mod ledger;
+pub(crate) mod naming;
 mod pairs;
 mod said;
 #[cfg(test)]
@@ -52,6 +57,7 @@ use earlier::Earlier;
 use entry::File;
 use facts::{Fact, Facts, Known};
 use kept::Kept;
+use naming::Naming;
 use pairs::Pair;
 
 /// Ranges begin at multiples of it: the largest page or record that a client of a file system reads, changes and writes back.

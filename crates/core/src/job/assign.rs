@@ -94,7 +94,11 @@ impl Coordinator {
             _ => return None,
         };
         match kind {
-            WorkKind::Whole => file.phase = Phase::Whole,
+            WorkKind::Whole => {
+                file.phase = Phase::Whole;
+                // It looks at the source itself.
+                file.naming.entrust(at);
+            }
             WorkKind::Begin => file.phase = Phase::Beginning,
             WorkKind::Range | WorkKind::Read => {}
         }
@@ -236,6 +240,7 @@ impl Coordinator {
         let before = cost(out);
         if from == offset {
             let out = file.out.remove(&offset).expect("it was just there");
+            file.naming.take_back(at);
             if matches!(file.phase, Phase::Whole | Phase::Beginning) {
                 file.phase = Phase::New;
             }
@@ -247,6 +252,7 @@ impl Coordinator {
             let less = before.saturating_sub(cost(out));
             if file.phase == Phase::Whole {
                 file.phase = Phase::Shared;
+                file.naming.take_back(at);
             }
             if let Some(held) = self.pairs.get_mut(&at.0) {
                 held.unload(less);

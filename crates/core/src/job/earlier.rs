@@ -79,3 +79,42 @@ impl Earlier {
         Some(Taken { fits, claimed: compare.then_some(partial.fingerprint), tags, partial })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::SubtreeSet;
+    use crate::entry::{Name, Timestamp, Version};
+
+    fn print(secs: i64, version: &[u8]) -> Fingerprint {
+        let version = Version::new(version).expect("short");
+        Fingerprint { size: 4096, mtime: Timestamp { secs, nanos: 0 }, version }
+    }
+
+    /// Goal: a promise is taken up once, counts only for the same content, and is compared if the version is another.
+    #[test]
+    fn promises_are_taken_up_once() {
+        let kind = DigestKind::Blake3;
+        let path = |name: &[u8]| PathKey::ROOT.child(&Name::new(name).expect("a name"));
+        let names: [&[u8]; 3] = [b"same", b"other", b"touched"];
+        let partial = |number| Partial {
+            fingerprint: print(1, b"a"),
+            object_size: 4096,
+            tag: 7,
+            number,
+            map: None,
+            subtrees: SubtreeSet::new(kind, 4096),
+        };
+        let partials = (0..).zip(names).map(|(number, name)| (path(name), partial(number))).collect();
+        let replayed = Replayed { partials, tags: vec![5, 7, 8], ..Replayed::default() };
+        let mut earlier = Earlier::new(replayed, 9);
+        assert_eq!(earlier.take_temp(), Temp { tag: 9, number: 3 }, "no number of the journal's");
+        let same = earlier.take(&path(b"same"), &print(1, b"a"), None, kind).expect("it is promised");
+        assert_eq!((same.fits, same.claimed, same.tags), (true, None, vec![8, 7]));
+        assert!(earlier.take(&path(b"same"), &print(1, b"a"), None, kind).is_none());
+        let other = earlier.take(&path(b"other"), &print(2, b"a"), None, kind).expect("it is promised");
+        assert!(!other.fits && other.tags.is_empty());
+        let touched = earlier.take(&path(b"touched"), &print(1, b"b"), None, kind).expect("it is promised");
+        assert_eq!((touched.fits, touched.claimed), (true, Some(print(1, b"a"))));
+    }
+}

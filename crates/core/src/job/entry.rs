@@ -26,8 +26,8 @@ pub(super) enum Phase {
     Shared,
     /// All of it is durable: the source is looked at.
     Sealing(Option<At>),
-    /// Some end gives it its name.
-    Publishing(Option<At>),
+    /// Some end gives it its name, as soon as one has the right.
+    Publishing,
     /// It has its name, and the journal is told.
     Published,
     /// The source took this generation back; another comes.
@@ -59,8 +59,7 @@ pub(super) struct File {
     pub(super) touched: bool,
     /// Temporaries of it that somebody might still give its name, or that are left.
     pub(super) former: Vec<Temp>,
-    /// An end that was to give it its name is gone: it may have it already, or get it.
-    pub(super) name_lost: bool,
+    pub(super) naming: Naming<At>,
     /// Leases that ended and are not written down yet.
     pub(super) fences: u32,
     /// By where they begin; disjoint.
@@ -71,8 +70,6 @@ pub(super) struct File {
     pub(super) root: Option<Root>,
     /// The new temporary that it is published from, if it is copied for that.
     pub(super) copy: Option<Temp>,
-    /// Who gave it its name.
-    pub(super) by: Option<At>,
 }
 
 impl File {
@@ -121,6 +118,15 @@ impl File {
     pub(super) fn next_old(&self, from: u64) -> Option<u64> {
         let next = |old: &Old| old.parts.touching(from, self.size()).next().map(|part| part.offset);
         self.kept.olds.iter().filter_map(next).min()
+    }
+
+    /// Who seals, publishes or removes it, apart from its ranges.
+    pub(super) fn acts(&self) -> Option<At> {
+        match self.phase {
+            Phase::Sealing(act) | Phase::Ending(_, act) => act,
+            Phase::Publishing => self.naming.holder(),
+            _ => None,
+        }
     }
 
     /// Somebody may still write into its temporary: it goes on in a new one.
@@ -231,14 +237,13 @@ impl Coordinator {
             phase: Phase::New,
             touched: false,
             former,
-            name_lost: false,
+            naming: Naming::new(),
             fences: 0,
             out: BTreeMap::new(),
             queued: false,
             restarts,
             root: None,
             copy: None,
-            by: None,
         };
         if let Some(old) = self.earlier.take(&path, &fingerprint, digest, kind) {
             file.kept.promise(None);
@@ -275,10 +280,7 @@ impl Coordinator {
             return;
         };
         // What was looked at after the last read is what it was; that it changed since is another copy's matter.
-        if matches!(
-            file.phase,
-            Phase::Publishing(_) | Phase::Published | Phase::Withdrawn | Phase::Ending(..)
-        ) {
+        if matches!(file.phase, Phase::Publishing | Phase::Published | Phase::Withdrawn | Phase::Ending(..)) {
             return;
         }
         self.revoke(id, Some(pair));
@@ -305,6 +307,9 @@ impl Coordinator {
             self.unload(id, *offset, out);
         }
         self.leave_act(id);
+        if let Some(file) = self.files.get_mut(&id) {
+            file.naming.revoke();
+        }
         for (pair, lease) in holders.into_iter().filter(|(pair, _)| Some(*pair) != but) {
             self.actions.push_back(Action::Revoke { pair, lease, id, generation });
         }
@@ -319,7 +324,7 @@ impl Coordinator {
         if std::mem::take(&mut file.touched) {
             file.former.push(old);
         }
-        file.name_lost = false;
+        file.naming = Naming::new();
         if let Some((slot, named)) = forgotten {
             self.facts.say(Fact::Forgotten { slot, named });
         }

@@ -17,12 +17,11 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.fences == 0) else { return };
         if file.is_whole() {
             file.phase = Phase::Sealing(None);
+            file.naming.begin_seal();
         }
         match file.phase {
             Phase::New | Phase::Shared => self.enqueue(id),
-            Phase::Sealing(None) | Phase::Publishing(None) | Phase::Ending(_, None) => {
-                self.acts.push_back(id);
-            }
+            Phase::Sealing(None) | Phase::Ending(_, None) => self.acts.push_back(id),
             _ => {}
         }
     }
@@ -41,14 +40,15 @@ impl Coordinator {
                     *act = Some((pair, lease));
                     Action::Seal { pair, lease, id, generation }
                 }
-                Phase::Publishing(act @ None) => {
-                    *act = Some((pair, lease));
+                Phase::Publishing => {
+                    let whole = file.out.is_empty() && file.kept.durable.is_complete();
+                    if !file.naming.give((pair, lease), whole) {
+                        continue;
+                    }
                     let root = file.root.expect("it was sealed");
-                    let way = match file.name_lost {
-                        true => Way::Copy { to: spare },
-                        false => Way::Rename,
-                    };
-                    file.copy = file.name_lost.then_some(spare);
+                    let doubtful = file.naming.is_doubtful();
+                    let way = if doubtful { Way::Copy { to: spare } } else { Way::Rename };
+                    file.copy = doubtful.then_some(spare);
                     let (temp, former) = (file.kept.temp, file.former.clone());
                     let publication = Publication { id, generation, temp, root, way, former };
                     Action::Publish { pair, lease, publication }
@@ -74,13 +74,7 @@ impl Coordinator {
 
     /// The pair that seals, publishes or removes a file has nothing more to do with it.
     pub(super) fn leave_act(&mut self, id: FileId) {
-        let Some(file) = self.files.get(&id) else { return };
-        let (Phase::Sealing(Some((pair, lease)))
-        | Phase::Publishing(Some((pair, lease)))
-        | Phase::Ending(_, Some((pair, lease)))) = file.phase
-        else {
-            return;
-        };
+        let Some((pair, lease)) = self.files.get(&id).and_then(File::acts) else { return };
         if let Some(held) = self.pairs.get_mut(&pair).filter(|held| held.lease == lease) {
             held.acts.remove(&id);
         }
@@ -102,7 +96,8 @@ impl Coordinator {
         file.root = file.durable_root();
         match file.root {
             Some(own) if root.is_none_or(|root| root == own) => {
-                file.phase = Phase::Publishing(None);
+                file.naming.seal();
+                file.phase = Phase::Publishing;
                 self.acts.push_back(id);
             }
             _ => self.restart(id),
@@ -124,9 +119,8 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
             return;
         };
-        let whole = |out: &entry::Out| out.at == at && out.kind == WorkKind::Whole;
-        let had_all = file.phase == Phase::Whole && file.out.get(&0).is_some_and(whole);
-        if !had_all && file.phase != Phase::Publishing(Some(at)) {
+        let had_all = file.phase == Phase::Whole;
+        if file.naming.holder() != Some(at) {
             return self.violates(at, "a name given that it was not told to give");
         }
         let root = match result {
@@ -144,7 +138,7 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.root = root;
         file.phase = Phase::Published;
-        file.by = Some(at);
+        file.naming.handle_given(at);
         let out = if had_all { file.out.remove(&0) } else { None };
         if let Some(out) = out
             && let Some(held) = self.pairs.get_mut(&at.0)
@@ -179,10 +173,7 @@ impl Coordinator {
     /// Whether a pair has something to do with a file.
     fn has(&self, at: At, id: FileId, generation: Generation) -> bool {
         self.files.get(&id).is_some_and(|file| {
-            let acts = matches!(
-                file.phase,
-                Phase::Sealing(Some(act)) | Phase::Publishing(Some(act)) if act == at
-            );
+            let acts = file.acts() == Some(at) && !matches!(file.phase, Phase::Ending(..));
             file.kept.generation == generation && (acts || file.out.values().any(|out| out.at == at))
         })
     }

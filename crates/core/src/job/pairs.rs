@@ -226,28 +226,30 @@ impl Coordinator {
         let had = file.out.len() < before;
         let unknown = proof == Proof::Unknown;
         let mut names = false;
+        let had_right = file.naming.take_back(at);
         match &mut file.phase {
             Phase::Beginning if had => file.phase = Phase::New,
             Phase::Sealing(act) if *act == Some(at) => file.phase = Phase::Shared,
             Phase::Ending(_, act) if *act == Some(at) => *act = None,
-            Phase::Publishing(act) if *act == Some(at) => {
+            Phase::Publishing if had_right => {
                 names = true;
                 file.phase = Phase::Shared;
-                file.name_lost = true;
+                file.naming.doubt();
             }
-            Phase::Whole if had => {
+            Phase::Whole if had_right => {
                 names = true;
                 file.phase = Phase::New;
             }
-            Phase::Published if file.by == Some(at) => {
+            Phase::Published if had_right => {
                 names = true;
                 // Where it went in ranges all of it is durable.
                 let ranges = file.kept.durable.is_complete() && !file.is_link;
                 file.phase = if ranges { Phase::Shared } else { Phase::New };
-                file.name_lost = file.phase == Phase::Shared;
+                if ranges {
+                    file.naming.doubt();
+                }
                 // That it is done is perhaps in the journal, and voids what was said of its parts.
                 file.kept.say_anew();
-                file.by = None;
             }
             _ => {}
         }

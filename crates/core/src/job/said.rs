@@ -171,7 +171,7 @@ impl Coordinator {
                     let of = |file: &&File| {
                         file.kept.generation == generation
                             && file.phase == Phase::Published
-                            && file.by == Some(at)
+                            && file.naming.was_given_by(at)
                     };
                     if self.files.get(&id).is_some_and(|file| of(&file)) {
                         self.end_entry(id, Ended::Copied, root);

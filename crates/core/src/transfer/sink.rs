@@ -5,6 +5,8 @@
 //! Invariants: a file is published only when every object is written, its digest tree is whole and a seal
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
+//! What is durable, who may give a name, when a directory is finished and what an earlier run left are decided as for several
+//! pairs, in `job`.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`, `data`, `epoch`,
 //! `end`, `drain`; directories that were closed to us (`widened`); a destination of several storage targets (`targets`); how much is granted (`window`).
 

@@ -14,6 +14,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::{DEPTH_MAX, EntryKind, Part};
 use crate::ids::{DirId, FileId, Generation, SHARDS_MAX};
 use crate::job::kept::Kept;
+use crate::job::naming::Naming;
 use crate::transfer::op::{LinkItem, SinkFile, SinkOp};
 use crate::wire::{self, credit_cost};
 
@@ -185,8 +186,7 @@ impl Sink {
                         striping: None,
                         map_parts: Vec::new(),
                         writes: 0,
-                        pass_max: 0,
-                        sealed: None,
+                        naming: Naming::new(),
                         held: None,
                         adopt: Vec::new(),
                         made: Made::No,

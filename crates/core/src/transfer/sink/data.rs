@@ -223,7 +223,7 @@ impl Sink {
                 resend.push(Extent { id: entry.id, generation: entry.generation, offset: entry.offset, len });
                 continue;
             }
-            file.pass_max = file.pass_max.max(entry.pass);
+            file.naming.handle_read(entry.pass);
             self.confirm(entry.id);
             let full = self.files_open >= open_max;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
@@ -232,7 +232,7 @@ impl Sink {
                 break;
             }
             if entry.sealed {
-                file.sealed = file.sealed.max(Some(entry.pass));
+                file.naming.handle_seal(entry.pass);
             }
             let duplicate =
                 if file.size() == 0 { file.is(Mark::HasTemp) } else { file.holds(entry.offset, len) };
@@ -317,8 +317,7 @@ impl Sink {
         self.counts.written = self.counts.written.saturating_add(len);
         // A whole file whose seal is still to come (its ctime is young, say) is made durable with its epoch
         // like a part of one, so that an end before the seal does not cost it.
-        let unsealed = file.sealed.is_none_or(|pass| pass < file.pass_max);
-        let whole = unsealed && len > 0 && len == file.size();
+        let whole = !file.naming.is_sealed() && len > 0 && len == file.size();
         if let Some(root) = Some(&file.digest).filter(|_| whole).and_then(SubtreeSet::root) {
             subtrees = Some(vec![Subtree { offset: 0, len, cv: root }]);
         }

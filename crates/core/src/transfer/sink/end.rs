@@ -4,7 +4,7 @@
 //! source is told of them.
 //! Invariants: an entry ends once; its directory is released with it, or with its temporary if that is still to be
 //! removed; a full or read-only file system ends the run and not the file.
-//! Left out: publication (`epoch`).
+//! Left out: publication (`epoch`); who may publish, and when (`job::naming`).
 
 use super::file::{Mark, Phase};
 use super::{Lack, Sink, SinkAction};
@@ -17,7 +17,7 @@ use crate::wire::{DoneItem, Failure, Outcome};
 impl Sink {
     pub(super) fn seal(&mut self, id: FileId, generation: Generation, pass: u16) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.kept.generation == generation) else { return };
-        file.sealed = file.sealed.max(Some(pass));
+        file.naming.handle_seal(pass);
         self.confirm(id);
         self.try_complete(id);
     }
@@ -36,7 +36,9 @@ impl Sink {
     }
 
     pub(super) fn try_complete(&mut self, id: FileId) {
-        if let Some(file) = self.files.get_mut(&id).filter(|f| f.is_complete()) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let whole = file.is_whole();
+        if file.naming.give((), whole) {
             if !file.is(Mark::HasTemp) {
                 // All of it is one hole: its publication makes the temporary.
                 file.mark(Mark::HasTemp);

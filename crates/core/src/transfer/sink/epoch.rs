@@ -10,6 +10,8 @@
 //! becoming durable. What is synced meanwhile is journaled together, one record at a time. While a set is being synced, its
 //! next files are held; a file is in one set at a time.
 //!
+//! What the record says, and what holds when it is on media, is decided by `job::facts`, to which an epoch is told.
+//!
 //! A set has as many files as were synced in [`SYNC_TIME`] before, so that what is in one is soon durable, on any storage.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -385,9 +387,11 @@ impl Sink {
         }
         closing.dirty.retain(|(id, ..)| !failed.contains(id));
         for (id, generation) in &closing.complete {
-            let file =
-                self.files.get(id).filter(|f| f.kept.generation == *generation && !failed.contains(id));
-            if let Some(root) = file.and_then(|f| f.digest.root()) {
+            let of = |f: &&mut File| f.kept.generation == *generation && !failed.contains(id);
+            if let Some(file) = self.files.get_mut(id).filter(of)
+                && file.naming.handle_given(())
+                && let Some(root) = file.digest.root()
+            {
                 closing.published.push((*id, *generation, root));
             }
         }
@@ -483,6 +487,10 @@ impl Sink {
             facts.say(Fact::Published { at, id, generation: Generation(0), root: None });
         }
         self.epochs.closing = Some(closing);
+        if haul_mutant::removed("durable-when-journaled") {
+            let facts = self.epochs.facts.believe(&mut self.files);
+            self.follow(facts, Vec::new());
+        }
         match self.epochs.facts.write(&mut self.files, &mut self.dirs) {
             Ok(Some(bytes)) if !bytes.is_empty() => {
                 let durable = self.config.policy.durable;
@@ -539,7 +547,7 @@ impl Sink {
                 self.end_link(id, Ok(()));
                 continue;
             };
-            let of = |file: &&mut File| file.kept.generation == generation;
+            let of = |f: &&mut File| f.kept.generation == generation && f.naming.was_given_by(());
             let Some(file) = self.files.get_mut(&id).filter(of) else { continue };
             // The engine closed it when it renamed it.
             file.unmark(Mark::HasTemp);

@@ -1,9 +1,9 @@
 //! A file that was announced to the sink: where it stands between its announcement and its end.
 //!
-//! In: nothing; the other parts of the machine write its fields. Out: whether it is complete.
-//! Invariants: it is complete only when every object is written, its digest tree is whole and a seal came after the
-//! last read.
-//! Left out: the steps from phase to phase, which are beside their events.
+//! In: nothing; the other parts of the machine write its fields. Out: whether it is whole.
+//! Invariant: it is whole only when every object is written and its digest tree is.
+//! Left out: the steps from phase to phase, which are beside their events; what is durable of it (`job::kept`), and whether it
+//! may have its name (`job::naming`).
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use crate::ids::{Class, FileId, Generation, TargetId};
 use crate::job::earlier::{Earlier, Taken};
 use crate::job::facts::Known;
 use crate::job::kept::Kept;
+use crate::job::naming::Naming;
 use crate::layout::{Layout, Striping};
 use crate::transfer::op::{LookupItem, Seen, SinkFile};
 
@@ -102,8 +103,7 @@ pub(super) struct File {
     /// The parts of the map that came.
     pub(super) map_parts: Vec<DataExtent>,
     pub(super) writes: u32,
-    pub(super) pass_max: u16,
-    pub(super) sealed: Option<u16>,
+    pub(super) naming: Naming<()>,
     /// What the journal promises of it, until its temporary is found.
     pub(super) held: Option<Box<Taken>>,
     /// Tags under which the temporary of an earlier run may be found; the last is tried next.
@@ -188,13 +188,13 @@ impl File {
     pub(super) fn is_of(&self, generation: Generation) -> bool {
         self.kept.generation == generation && self.phase != Phase::Withdrawn
     }
-    pub(super) fn is_complete(&self) -> bool {
+    /// Every byte is there, and nobody writes or reads any.
+    pub(super) fn is_whole(&self) -> bool {
         self.phase == Phase::Open
             && !self.is(Mark::Broken)
             && self.digest.is_complete()
             && self.writes == 0
             && self.checks == 0
             && (self.is(Mark::HasTemp) || self.is_hole())
-            && self.sealed.is_some_and(|pass| pass >= self.pass_max)
     }
 }
