@@ -3,12 +3,20 @@
 //! In: the text of an option, or of a place's size. Out: bytes.
 //! Left out: fractions, for 1.5G means two things.
 
-/// Bytes from `4M`, `64MiB`, `1GB` or a plain number. K, M, G, T and KiB.. are binary, KB.. are decimal.
+/// Bytes from `4M`, `64MiB`, `1GB` or a plain number, at least one. K, M, G, T and KiB.. are binary, KB.. are decimal.
 pub fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("zero bytes are too few".into()),
+        size => Ok(size),
+    }
+}
+
+/// The same, and zero: bytes from the start of a file, say.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        return Err("a size is a whole number and a unit, as 64MiB, 4M or 1GB".into());
+        return Err("a size is a whole number, of bytes or with a unit, as 64MiB, 4M or 1GB".into());
     }
     let scale = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -29,7 +37,6 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let size = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
     match size {
-        Some(0) => Err("zero bytes are too few".into()),
         Some(size) => Ok(size),
         None => Err("more than 2^64 bytes".into()),
     }

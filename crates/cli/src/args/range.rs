@@ -1,7 +1,7 @@
 //! Parts of files, as they are typed: `OFFSET:LEN`, with units as sizes have them.
 
 use haul::job::Range;
-use haul::size::parse_size;
+use haul::size::{parse_bytes, parse_size};
 
 /// A part: `1GiB:64MiB`, `0:512`; `4096:` goes to the end of the file.
 pub(super) fn parse_range(text: &str) -> Result<Range, String> {
@@ -11,17 +11,14 @@ pub(super) fn parse_range(text: &str) -> Result<Range, String> {
     let offset = parse_offset(offset)?;
     let len = match len.trim() {
         "" => None,
-        len => Some(parse_size(len)?),
+        len => Some(parse_size(len).map_err(|e| format!("{e}, for a part"))?),
     };
     Ok(Range { offset, len })
 }
 
 /// Bytes from the start of a file: a size, or zero.
 pub(super) fn parse_offset(text: &str) -> Result<u64, String> {
-    match text.trim() {
-        "0" => Ok(0),
-        text => parse_size(text),
-    }
+    parse_bytes(text.trim())
 }
 
 #[cfg(test)]
@@ -36,6 +33,8 @@ mod tests {
             ("1GiB:64MiB", 1 << 30, Some(64 << 20)),
             ("4096:", 4096, None),
             ("0:", 0, None),
+            ("0MiB:16MiB", 0, Some(16 << 20)),
+            ("00:5", 0, Some(5)),
             ("5 : 7", 5, Some(7)),
         ] {
             assert_eq!(parse_range(text), Ok(Range { offset, len }), "{text}");

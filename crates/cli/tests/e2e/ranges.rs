@@ -457,6 +457,28 @@ fn a_half_written_file_is_no_copy() {
     assert_no_debris(&pair.sink);
 }
 
+/// Goal: what an interrupted run wrote in place is no file to leave alone: no run of the job calls itself complete with it.
+/// Method: a killed run, then the same copy with each option that leaves files alone; the file stood before, or did not.
+#[test]
+fn a_half_written_file_is_not_skipped() {
+    let pair = Pair::new();
+    for option in ["--no-clobber", "--update"] {
+        for old in [false, true] {
+            let sink = pair.stands(old);
+            let first = Way::Here.cp(&["--in-place", SLOW], &[&pair.source], &sink);
+            assert!(killed(first, &Way::Here, &pair.sink, 6 << 20), "it was over too early");
+            if option == "--no-clobber" {
+                Way::Here.plain(&[option], &[&pair.source], &sink).run().sane().exits(3).says("half new");
+                Way::Here.cp(&[], &[&pair.source], &sink).run().sane().exits(0);
+            } else {
+                Way::Here.cp(&[option], &[&pair.source], &sink).run().sane().exits(0);
+            }
+            assert!(read(&sink) == pair.new, "{option}: what was half written was left alone");
+            assert_no_debris(&pair.sink);
+        }
+    }
+}
+
 /// Goal: a run goes on only with the file that the one before it wrote into.
 /// Method: a killed run's file is replaced by a copy of itself; the next run finds nothing of its own, and completes that one.
 #[test]

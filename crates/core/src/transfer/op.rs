@@ -296,6 +296,8 @@ pub struct Found {
     pub adopted: bool,
     /// Its length, if so.
     pub len: u64,
+    /// What stands there is what an earlier run began to write in place and did not end.
+    pub begun: bool,
 }
 
 /// A small file to write.

@@ -520,7 +520,7 @@ impl World {
         if snk.confirm && !haul_mutant::removed("found-names-are-confirmed") {
             snk.given.extend(self.disk.at(dir, (entry, None)).map(|node| ((dir, entry), node)));
         }
-        Found { existing, seen, adopted, len }
+        Found { existing, seen, adopted, len, begun: false }
     }
 
     /// The value of what lies in a range of a temporary now.

@@ -424,7 +424,7 @@ impl ShelfWriter {
         if let Some(left) = left {
             state.temps.insert((self.tag, file.number), left);
         }
-        Found { existing, seen, adopted, len }
+        Found { existing, seen, adopted, len, begun: false }
     }
 
     fn check(&self, file: &SinkFile, kind: DigestKind, (offset, len): (u64, u64)) -> Option<Root> {

@@ -352,7 +352,8 @@ impl SinkEngine for NullSink {
                 SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() }
             }
             SinkOp::Lookup { items } => {
-                let found = Found { existing: Existing::Nothing, seen: None, adopted: false, len: 0 };
+                let (existing, seen) = (Existing::Nothing, None);
+                let found = Found { existing, seen, adopted: false, len: 0, begun: false };
                 SinkDone::Lookup {
                     results: items.into_iter().map(|item| (item.file.id, Ok(found))).collect(),
                 }

@@ -61,6 +61,8 @@ pub(super) enum Mark {
     Told,
     /// A write failed for want of space: it cannot be completed in this run.
     Broken,
+    /// What stands at its name an earlier run began to write in place, and did not end.
+    Begun,
 }
 
 /// A set of them.

@@ -49,6 +49,9 @@ impl Sink {
             file.mark(Mark::HasTemp);
             self.files_open += 1;
         }
+        if found.begun {
+            file.mark(Mark::Begun);
+        }
         let mut amend = None;
         let verdict = match found.existing {
             Existing::Dir => {
@@ -75,6 +78,14 @@ impl Sink {
                 {
                     amend = found.seen.filter(|_| differ);
                     Some(Ended::Unchanged)
+                } else if file.is(Mark::Begun) && policy.no_clobber {
+                    let text = "an interrupted run began to write it in place, and it is half new: the same command without \
+                                --no-clobber completes it";
+                    let failure = Failure { stage: Stage::Create, errno: EEXIST, text: text.into() };
+                    return self.fail_file(id, failure);
+                } else if file.is(Mark::Begun) {
+                    // Half of it is ours: that is nothing to leave alone.
+                    None
                 } else if policy.no_clobber || (policy.update && mtime > file.kept.fingerprint.mtime) {
                     Some(Ended::Skipped)
                 } else {
@@ -83,6 +94,11 @@ impl Sink {
             }
         };
         let generation = file.kept.generation;
+        if verdict == Some(Ended::Skipped) && !found.adopted && !file.adopt.is_empty() {
+            // Another of the earlier runs may have begun it in place.
+            let item = file.lookup(id);
+            return self.submit(SinkOp::Lookup { items: vec![item] });
+        }
         if let Some(end) = verdict {
             file.change = Change::NONE;
             if found.adopted {

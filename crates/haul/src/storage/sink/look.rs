@@ -37,12 +37,13 @@ impl Files {
         };
         let len = if adopted { self.look_at_adopted(file) } else { None };
         let (adopted, len) = (len.is_some(), len.unwrap_or(0));
+        let nothing = Found { existing: Existing::Nothing, seen: None, adopted, len, begun: false };
         // Nothing can stand in a directory that this run made; that spares a request per new file.
         if self.tree.was_created(file.parent) {
-            return Ok(Found { existing: Existing::Nothing, seen: None, adopted, len });
+            return Ok(nothing);
         }
         let stat = match self.tree.jail().stat(&dir, &file.name) {
-            Err(Errno::NOENT) => return Ok(Found { existing: Existing::Nothing, seen: None, adopted, len }),
+            Err(Errno::NOENT) => return Ok(nothing),
             Err(errno) => {
                 let path = self.tree.path_of(file.parent, &file.name);
                 return Err(fault::os(Stage::Open, "stat", &path, errno));
@@ -76,7 +77,12 @@ impl Files {
                 return Err(self.has_other_entry(file.parent, &file.name));
             }
         }
-        Ok(Found { existing, seen: Some(seen), adopted, len })
+        let begun = item.adopt.filter(|_| !adopted && stat.st_nlink > 1).is_some_and(|tag| {
+            let marked = self.tree.jail().stat(&dir, &temp_name(&file.name, tag, file.number));
+            let same = marked.is_ok_and(|marked| seen_of(&marked).inode == seen.inode);
+            same && !haul_mutant::removed("half-written-is-not-left-alone")
+        });
+        Ok(Found { existing, seen: Some(seen), adopted, len, begun })
     }
 
     /// To whom files belong that we make here, if that says anything.

@@ -56,7 +56,10 @@ fn lookup_tells_and_adopts() {
     assert_eq!(bench.look(&file(2, old, "d", 0), None).existing, Existing::Dir);
     assert_eq!(bench.look(&file(3, old, "l", 0), None).existing, Existing::Link);
     let missing = bench.look(&file(4, old, "m", 0), Some(5));
-    assert_eq!(missing, Found { existing: Existing::Nothing, seen: None, adopted: false, len: 0 });
+    assert_eq!(
+        missing,
+        Found { existing: Existing::Nothing, seen: None, adopted: false, len: 0, begun: false }
+    );
 
     fs::write(bench.temp("good", 5), "half").expect("write");
     assert!(bench.look(&file(5, DirId::ROOT, "good", 8), Some(5)).adopted);
