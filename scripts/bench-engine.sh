@@ -21,7 +21,7 @@ ENGINES=${BENCH_ENGINES:-uring pread}
 for tool in fio jq; do
     command -v $tool >/dev/null || { echo "bench-engine: $tool is needed" >&2; exit 1; }
 done
-cargo build --release --locked -p haul --example engine_rate
+cargo build --release --locked -p haul-storage --example engine_rate
 mkdir -p target
 DIR=$(mktemp -d -p "${BENCH_DIR:-target}" bench-engine-XXXXXX)
 trap 'rm -rf "$DIR"' EXIT

@@ -9,7 +9,7 @@ gib=${2:-10}
 runs=${3:-3}
 writers=16
 # Unoptimised is enough: what takes time is in the kernel.
-cargo build --quiet -p haul --example frag
+cargo build --quiet -p haul-storage --example frag
 mkdir -p "$dir"
 free=$(df --output=avail -B1 "$dir" | tail -1)
 if [ "$free" -lt $(((gib + 15) << 30)) ]; then

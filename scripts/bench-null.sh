@@ -16,7 +16,7 @@ STREAMS="1 2 4 8"
 
 need_root bench
 cargo build --release --locked
-cargo build --release --locked -p haul --example stream_rate
+cargo build --release --locked -p haul-transport --example stream_rate
 HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
 
 loopback_up /dev/shm

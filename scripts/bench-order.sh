@@ -20,7 +20,7 @@ IO=${IO:-direct}
 ENGINE=${ENGINE:-auto}
 ORDERS="strict serial loose none"
 
-cargo build --quiet --release --locked -p haul --example lane_rate
+cargo build --quiet --release --locked -p haul-storage --example lane_rate
 RATE=target/release/examples/lane_rate
 mkdir -p "$DIR"
 free=$(df --output=avail -B1 "$DIR" | tail -n 1)

@@ -15,7 +15,7 @@ MIB=${BENCH_MIB:-4096}
 
 need_root bench
 cargo build --release --locked
-cargo build --release --locked -p haul --example stream_rate
+cargo build --release --locked -p haul-transport --example stream_rate
 HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
 
 loopback_up /dev/shm

@@ -23,6 +23,6 @@ fi
 # The clock and the seed of maps are the host's; a leak at exit of what a test keeps on purpose is none.
 export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks"
 for model in "" "-Zmiri-tree-borrows"; do
-    MIRIFLAGS="$MIRIFLAGS $model" cargo +nightly miri test --locked -p haul --lib buffer::
-    MIRIFLAGS="$MIRIFLAGS $model" cargo +nightly miri test --locked -p haul --lib storage::owed::
+    MIRIFLAGS="$MIRIFLAGS $model" cargo +nightly miri test --locked -p haul-base --lib buffer::
+    MIRIFLAGS="$MIRIFLAGS $model" cargo +nightly miri test --locked -p haul-storage --lib owed::
 done

@@ -13,8 +13,9 @@ trap 'rm -f "$built"' EXIT
 echo "mutants.sh: building the tests with the feature mutants"
 # A target folder of its own, so that no other build is ever taken for this one, nor this one for a release.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
-cargo test --locked --no-run --features haul-core/mutants,haul/mutants,haul-cli/mutants \
-    -p haul-core -p haul -p haul-cli --message-format=json-render-diagnostics >"$built"
+cargo test --locked --no-run --features haul-core/mutants,haul-base/mutants,haul-storage/mutants,haul-transport/mutants \
+    --features haul-launch/mutants,haul/mutants,haul-cli/mutants \
+    -p haul-core -p haul-base -p haul-storage -p haul-transport -p haul-launch -p haul -p haul-cli --message-format=json-render-diagnostics >"$built"
 # Tests on storage targets run the lab's program, which lies beside.
 cargo build --locked -p haul-lab
 
@@ -29,7 +30,7 @@ for line in open(sys.argv[1]):
     package = note["manifest_path"].split("/")[-2]
     kind = note["target"]["kind"][0]
     target = note["target"]["name"] if kind == "test" else ""
-    named = {"core": "haul-core", "haul": "haul", "cli": "haul-cli"}[package]
+    named = package if package == "haul" else f"haul-{package}"
     if named == sys.argv[2] and target == sys.argv[3]:
         print(note["executable"])
         break

@@ -1,6 +1,6 @@
 //! What the two ends say over ssh before there is a session, behind whatever a shell says: no panic; what is shown can be shown.
 #![no_main]
-use haul::transport::bootstrap::{escape, read_any, split_command};
+use haul_launch::{escape, read_any, split_command};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,6 +1,6 @@
 //! Names as they lie in a directory: what is taken for haul's own was given by haul.
 #![no_main]
-use haul::storage::sink::names::{JobKey, tag_bits, tag_of};
+use haul_storage::sink::names::{JobKey, tag_bits, tag_of};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

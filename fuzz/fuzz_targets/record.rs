@@ -1,9 +1,9 @@
 //! TLS records: no bytes make the opener panic or pass for a record; what is sealed opens, and not when a bit of it changed.
 #![no_main]
 use aws_lc_rs::aead::{AES_128_GCM, CHACHA20_POLY1305};
-use haul::transport::tls::open::Opener;
-use haul::transport::tls::record::{HEADER_LEN, Key, Kind, PLAIN_LEN_MAX, TRAILER_LEN, meaning, record_len};
-use haul::transport::tls::seal::Sealer;
+use haul_transport::tls::open::Opener;
+use haul_transport::tls::record::{HEADER_LEN, Key, Kind, PLAIN_LEN_MAX, TRAILER_LEN, meaning, record_len};
+use haul_transport::tls::seal::Sealer;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -7,6 +7,8 @@
 //!
 //! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`], [`job`]; [`io`], [`layout`],
 //! [`resend`], [`schedule`] and [`tune`] stand alone.
+//!
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 // For `Arc`, which shares lists that never change; what else `sync` has is not for this crate.

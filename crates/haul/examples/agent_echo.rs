@@ -10,10 +10,11 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
-use haul::job::Protect;
-use haul::transport::Link;
-use haul::transport::bootstrap::{AgentEnv, AgentHooks, agent, channel, protocol_line};
-use haul::transport::rejoin::{JoinEvent, Joins};
+use haul::job::AgentRequest;
+use haul_launch::{AgentEnv, AgentHooks, agent, channel, protocol_line};
+use haul_transport::Link;
+use haul_transport::Protect;
+use haul_transport::rejoin::{JoinEvent, Joins};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -41,7 +42,8 @@ fn serve() -> ExitCode {
         no_dial: var("AGENT_ECHO_NO_DIAL").is_some(),
     };
     let least_protect = var("AGENT_ECHO_BARE").map_or(Protect::Tls, |_| Protect::Integrity);
-    let env = AgentEnv { ssh_connection: var("SSH_CONNECTION"), least_protect, hooks, ..AgentEnv::default() };
+    let env: AgentEnv<AgentRequest> =
+        AgentEnv { ssh_connection: var("SSH_CONNECTION"), least_protect, hooks, ..AgentEnv::default() };
     let bare = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
     let (Ok(input), Ok(output)) = (bare(std::io::stdin().as_fd()), bare(std::io::stdout().as_fd())) else {
         return ExitCode::FAILURE;

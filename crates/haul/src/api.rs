@@ -17,11 +17,12 @@ pub use haul_core::tune::rate::RATE_MIN;
 pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
-pub use crate::storage::sink::OTHERS_DIRS;
-pub use crate::storage::sink::clean::age_in_words;
-pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
+pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
+pub use haul_storage::sink::OTHERS_DIRS;
+pub use haul_storage::sink::clean::age_in_words;
 
-use crate::job::{Changed, Digest, Durability, Options, Resume, Role, Verify};
+use crate::job::{Changed, Digest, Durability, Options, Resume, Verify};
+use haul_base::role::Role;
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -355,7 +356,7 @@ pub fn agent(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
 /// stdin, and waits until that has done with it. Returns the exit code.
 pub fn agent_channel() -> i32 {
     use std::os::fd::AsFd;
-    let handed = crate::transport::bootstrap::channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());
+    let handed = haul_launch::channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());
     i32::from(handed.is_err())
 }
 
@@ -419,6 +420,6 @@ pub fn layout(path: &Path) -> Result<FileLayout, String> {
         return Err(format!("{} is no regular file; only these have a layout", path.display()));
     }
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let found = crate::storage::layout::layout_of(&file, size);
+    let found = haul_storage::layout::layout_of(&file, size);
     Ok(FileLayout { size, provider: found.provider.name(), layout: found.layout, why_flat: found.why_flat })
 }

@@ -14,7 +14,7 @@ use haul_core::schedule::Health;
 use haul_core::schedule::table::Table;
 use serde::{Deserialize, Serialize};
 
-use crate::job::Role;
+use haul_base::role::Role;
 
 /// Weight of the newest measurement in a rate.
 const NEWEST: f64 = 0.4;

@@ -12,13 +12,13 @@ use std::time::Duration;
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
 use crate::api::{CleanJob, CleanReport};
-use crate::storage::jail::Jail;
-use crate::storage::sink::claim::{Claim, Debris};
-use crate::storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
-use crate::storage::sink::owner::{Life, boot_id};
-use crate::storage::sink::{JobDir, Patience};
-use crate::storage::volume::is_of;
-use crate::users::name_of;
+use haul_base::users::name_of;
+use haul_storage::jail::Jail;
+use haul_storage::sink::claim::{Claim, Debris};
+use haul_storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
+use haul_storage::sink::owner::{Life, boot_id};
+use haul_storage::sink::{JobDir, Patience};
+use haul_storage::volume::is_of;
 
 /// What a job has to do with a destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -197,7 +197,7 @@ mod tests {
     /// Method: one of zeros and one of a good head with zeros behind it; what this thread reads is the kernel's count.
     #[test]
     fn endless_journals_are_left_unread() {
-        use crate::storage::sink::names::JobKey;
+        use haul_storage::sink::names::JobKey;
         const LONG: u64 = 1 << 30;
         let bytes_read = || -> Option<u64> {
             let io = std::fs::read_to_string("/proc/thread-self/io").ok()?;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Progress;
 use crate::board::{Board, Sides, TargetTable};
-use crate::job::Role;
+use haul_base::role::Role;
 
 /// Why a knob cannot be turned that only the far end could turn.
 pub(crate) const FAR_IS_FIXED: &str = "the other end cannot change this live: its haul is too old for it";

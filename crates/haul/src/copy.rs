@@ -23,15 +23,16 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
-use crate::job::{AgentRequest, Options, Role};
+use crate::job::{AgentRequest, Options};
 use crate::probe::path as path_probe;
-use crate::storage::descriptors::raise_nofile;
-use crate::storage::source::roots::{SourceError, is_inside, resolve_sources};
-use crate::transport::bootstrap::{self, AgentEnv, RemoteSpec};
-use crate::transport::pace::Pacer;
-use crate::transport::path::{self, EndFacts};
-use crate::transport::rejoin::Joins;
-use crate::transport::{memory, tcp};
+use haul_base::role::Role;
+use haul_launch::{AgentEnv, RemoteSpec};
+use haul_storage::descriptors::raise_nofile;
+use haul_storage::source::roots::{SourceError, is_inside, resolve_sources};
+use haul_transport::pace::Pacer;
+use haul_transport::path::{self, EndFacts};
+use haul_transport::rejoin::Joins;
+use haul_transport::{memory, tcp};
 
 mod ends;
 pub(crate) mod lists;
@@ -158,7 +159,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
 
 /// What is left of a connection when its links are in use.
 struct Remote {
-    guard: bootstrap::SshGuard,
+    guard: haul_launch::SshGuard,
     protect: String,
     path: String,
     paths: Option<String>,
@@ -169,7 +170,7 @@ struct Remote {
     /// The far end's address, if it was dialled, and what it says of itself.
     address: Option<IpAddr>,
     far: Option<EndFacts>,
-    /// See [`bootstrap::Connected::took`].
+    /// See [`haul_launch::Connected::took`].
     took: Duration,
 }
 
@@ -195,7 +196,7 @@ fn connect(
     connect_and_hear(request, host, ask, observer, &mut |_| false)
 }
 
-/// `hear`: see [`bootstrap::connect_and_hear`].
+/// `hear`: see [`haul_launch::connect_and_hear`].
 fn connect_and_hear(
     request: &CopyRequest,
     host: &str,
@@ -220,7 +221,7 @@ fn connect_and_hear(
         sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected = bootstrap::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
+    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
     let paths = show_paths(&connected.paths());
     let path::Plan { streams, advice, .. } = connected.plan;
     let links = Links {
@@ -234,9 +235,9 @@ fn connect_and_hear(
         protection: protection(&request.options, connected.protect),
     };
     let (path, address) = match connected.path {
-        bootstrap::Path::Direct { addr } => (format!("tcp to {addr}"), Some(addr.ip())),
-        bootstrap::Path::Reverse { addr } => (format!("tcp from the far end to {addr}"), None),
-        bootstrap::Path::Ssh => (through_ssh(connected.ssh_channels.as_ref()), None),
+        haul_launch::Path::Direct { addr } => (format!("tcp to {addr}"), Some(addr.ip())),
+        haul_launch::Path::Reverse { addr } => (format!("tcp from the far end to {addr}"), None),
+        haul_launch::Path::Ssh => (through_ssh(connected.ssh_channels.as_ref()), None),
     };
     let channels = connected.ssh_channels.map(|Choice { value, why }| format!("{value} ({why})"));
     let (protect, far, took) = (connected.protect.to_owned(), connected.far, connected.took);
@@ -284,7 +285,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
     let storage_rate = home.clone().map(passport::rate_at);
     let answers = {
         let home = home.clone();
-        bootstrap::Answers(Arc::new(move |question, tell| {
+        haul_launch::Answers(Arc::new(move |question, tell| {
             let state = home.as_deref().map(passport::state_of);
             path_probe::answer(question, (home.as_deref(), state.as_deref()), tell);
         }))
@@ -299,7 +300,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         ))
     };
     let Ok((input, output)) = pipe() else { return 1 };
-    let (mut request, connected) = match bootstrap::agent(File::from(input), File::from(output), env) {
+    let (mut request, connected) = match haul_launch::agent(File::from(input), File::from(output), env) {
         Ok(served) => served,
         // The near end was told, or is gone.
         Err(_) => return 1,
@@ -356,7 +357,7 @@ fn adopt_passport(request: &mut AgentRequest, home: Option<&Path>) {
 fn protection(options: &Options, protect: &str) -> Protection {
     Protection {
         digest: options.digest.kind(),
-        auth_only: protect == bootstrap::INTEGRITY,
+        auth_only: protect == haul_launch::INTEGRITY,
         parts: options.range.is_some(),
         in_place: options.is_in_place(),
     }

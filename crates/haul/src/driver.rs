@@ -16,8 +16,8 @@ use haul_core::wire::{Failure, Stage};
 
 pub(crate) use crate::api::EntryKind as Kind;
 use crate::api::{Control, Event, Observer};
-use crate::transport::Link;
-use crate::transport::rejoin::Joins;
+use haul_transport::Link;
+use haul_transport::rejoin::Joins;
 pub(crate) use hello::policy;
 use notices::{Notices, Teller};
 use pulse::Pulse;

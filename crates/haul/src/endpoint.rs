@@ -10,10 +10,10 @@ use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::escape;
-use crate::job::Role;
-pub use crate::storage::place::{Place, PlaceError, Scheme};
-use crate::storage::place::{sources_fit, split_scheme};
+use haul_base::escape;
+use haul_base::role::Role;
+pub use haul_storage::place::{Place, PlaceError, Scheme};
+use haul_storage::place::{sources_fit, split_scheme};
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
@@ -262,7 +262,7 @@ fn check_host(bytes: &[u8]) -> Result<String, &'static str> {
 mod tests {
     use super::*;
 
-    use crate::storage::null::{NULL, ZERO};
+    use haul_storage::null::{NULL, ZERO};
 
     fn parsed(word: &[u8]) -> Result<Endpoint, String> {
         let exists = |name: &OsStr| ["old:file", "[::1]:x", "null:", "dtn1:"].iter().any(|old| name == *old);

@@ -1,62 +1,21 @@
 //! A job as the user asked for it, and as the near end tells it to the far end.
 
-use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
 use haul_core::entry::Part;
-pub use haul_core::io::IoPolicy;
-use haul_core::io::OrderPolicy;
 pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
 use haul_core::wire::FILE_LEN_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::storage::place::Place;
-
-/// Bytes of a path or name, base64 in JSON because they need not be UTF-8.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathBytes(pub Vec<u8>);
-
-impl Serialize for PathBytes {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&data_encoding::BASE64.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for PathBytes {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        data_encoding::BASE64.decode(text.as_bytes()).map(PathBytes).map_err(serde::de::Error::custom)
-    }
-}
-
-/// Which end of the transfer a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    Source,
-    Sink,
-}
-
-impl Role {
-    /// The name in reports and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Source => "source",
-            Role::Sink => "sink",
-        }
-    }
-
-    /// The other one.
-    pub fn other(self) -> Role {
-        match self {
-            Role::Source => Role::Sink,
-            Role::Sink => Role::Source,
-        }
-    }
-}
+pub use haul_base::bytes::PathBytes;
+pub use haul_base::role::Role;
+pub use haul_storage::options::{EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
+use haul_storage::place::Place;
+pub use haul_transport::Protect;
+pub use haul_transport::path::Start;
+pub use haul_transport::tcp::CONTROL_LEN_MAX;
 
 /// What a finished file is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,17 +45,6 @@ impl Digest {
             Digest::Xxh3 => DigestKind::Xxh3,
         }
     }
-}
-
-/// What guards payload between the two ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protect {
-    /// Data is not encrypted; what was changed on the way is found.
-    Integrity,
-    /// TLS 1.3.
-    #[default]
-    Tls,
 }
 
 /// How far a file is followed before it counts as copied.
@@ -145,117 +93,12 @@ impl Changed {
     }
 }
 
-/// Whether storage goes through the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", remote = "IoPolicy")]
-enum IoPolicyJson {
-    #[default]
-    Auto,
-    Direct,
-    Buffered,
-}
-
-/// The order of requests; `null` in JSON: haul chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    Strict,
-    Serial,
-    Loose,
-    None,
-}
-
-impl Order {
-    /// The policy of core with the same name.
-    pub fn policy(self) -> OrderPolicy {
-        match self {
-            Order::Strict => OrderPolicy::Strict,
-            Order::Serial => OrderPolicy::Serial,
-            Order::Loose => OrderPolicy::Loose,
-            Order::None => OrderPolicy::None,
-        }
-    }
-}
-
-/// Which engine carries out requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineName {
-    /// io_uring where the kernel allows it, else threads with `pread` and `pwrite`.
-    #[default]
-    Auto,
-    Uring,
-    Pread,
-}
-
-/// How one end drives its storage. `None`: chosen, from the storage passport if there is one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StorageOptions {
-    #[serde(with = "IoPolicyJson")]
-    pub io: IoPolicy,
-    pub order: Option<Order>,
-    /// Bytes of one request, a power of two from 4 KiB to 64 MiB. Independent of the object size: objects are
-    /// split into requests, and objects side by side are joined into one.
-    pub request_size: Option<u32>,
-    /// Requests in flight at one storage target, 1 to 256.
-    pub depth: Option<u16>,
-    /// Objects in flight at all storage targets together, at least 1, where there are several.
-    pub in_flight: Option<u16>,
-    /// Threads that drive requests, 1 to 64; each has `depth / threads` in flight (at least one).
-    pub threads: Option<u16>,
-    pub engine: EngineName,
-    /// After so many milliseconds a request no longer counts as in flight, and is named as stuck.
-    pub deadline_ms: Option<u32>,
-    /// Sink: allocate a file's blocks before it is written.
-    pub no_preallocate: bool,
-}
-
-/// How a copy starts to use a network that was probed, as far as the user left it open.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
-    /// It counts only where this address was dialled.
-    pub address: IpAddr,
-    pub streams: u16,
-    pub window: Option<u64>,
-    pub congestion: Option<String>,
-    /// Bytes per second to expect.
-    pub rate: u64,
-    /// The path lost packets then.
-    pub lossy: bool,
-    /// In words, for the report.
-    pub why: String,
-}
-
 /// A part of one source file, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     pub offset: u64,
     /// `None`: to the file's end.
     pub len: Option<u64>,
-}
-
-/// How new files come to lie on the destination's storage targets. No choice names a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LayoutChoice {
-    /// As the destination's file system decides for a new file in its directory.
-    #[default]
-    Auto,
-    /// A file that replaces one has its stripes; others as with `Auto`.
-    Keep,
-    /// With the source's stripe size and count, where the destination can.
-    Copy,
-}
-
-impl fmt::Display for LayoutChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LayoutChoice::Auto => "auto",
-            LayoutChoice::Keep => "keep",
-            LayoutChoice::Copy => "copy",
-        })
-    }
 }
 
 /// Knobs and choices. Every default is in [`Options::default`] with its reason.
@@ -479,6 +322,24 @@ impl AgentRequest {
         options: Options,
     ) -> AgentRequest {
         AgentRequest { role, sources, destination, options, trial: None, question: None }
+    }
+}
+
+impl haul_launch::Request for AgentRequest {
+    type Question = StorageQuestion;
+
+    fn needs(&self) -> haul_launch::Needs {
+        let Options { protect, window, memory, ref congestion, ref start, .. } = self.options;
+        let (congestion, start) = (congestion.clone(), start.clone());
+        haul_launch::Needs { role: self.role, protect, window, memory, congestion, start }
+    }
+
+    fn question(&self) -> Option<&StorageQuestion> {
+        self.question.as_ref()
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        self.options.check()
     }
 }
 

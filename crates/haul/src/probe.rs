@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{EngineName, Order};
+use haul_storage::options::{EngineName, Order};
 
 mod deal;
 mod identity;

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use haul::job::{AgentRequest, Digest, Options, Protect, Role};
-use haul::transport::bootstrap::{
-    BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect,
-};
+use haul::job::{AgentRequest, Digest, Options};
+use haul_base::role::Role;
+use haul_launch::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect};
+use haul_transport::Protect;
 use tempfile::TempDir;
 
 #[path = "bootstrap/push.rs"]
@@ -283,7 +283,7 @@ fn a_window_fixes_the_buffers_of_the_sink() {
     let options = Options { window: Some(100_000), ..Options::default() };
     let as_source = AgentRequest { role: Role::Source, options, ..request() };
     let connected = connect(&far.spec(), &as_source, &mut |_| {}).unwrap();
-    let buffer = |link: &haul::transport::Link| {
+    let buffer = |link: &haul_transport::Link| {
         let socket = link.socket.as_ref().expect("a connection of its own");
         socket2::SockRef::from(&**socket).recv_buffer_size().unwrap()
     };

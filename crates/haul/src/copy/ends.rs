@@ -12,10 +12,10 @@ use crate::driver::source::{self, SourceRequest};
 use crate::driver::{Links, PATIENCE, Report, Watch, dry};
 use crate::endpoint::Place;
 use crate::job::Options;
-use crate::storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
-use crate::storage::source::wall_clock;
-use crate::transport::pace::Pacer;
-use crate::transport::path;
+use haul_storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
+use haul_storage::source::wall_clock;
+use haul_transport::pace::Pacer;
+use haul_transport::path;
 
 /// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, statat};
 
 use crate::api::{CopyRequest, Endpoint};
-use crate::mounts::ways_below;
-use crate::storage::sink::fold::may_fold_case;
-use crate::storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources};
+use haul_base::mounts::ways_below;
+use haul_storage::sink::fold::may_fold_case;
+use haul_storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources};
 
 /// Refuses the first of `files` that is not apart from the copy.
 ///

@@ -20,8 +20,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::api::{CopyRequest, Event, Observer};
 use crate::driver::Unmoved;
 use crate::job::Changed;
-use crate::storage::sink::store::destination as root_of;
-use crate::storage::source::{Stamp, version_of};
+use haul_storage::sink::store::destination as root_of;
+use haul_storage::source::{Stamp, version_of};
 
 /// Hashes the near end's copy of files that were not moved, for the manifest.
 pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, observer: &dyn Observer) {

@@ -14,11 +14,13 @@ use haul_core::io::IoPolicy;
 
 use crate::api::{CopyRequest, Endpoint, Place};
 use crate::driver::choices::InWords;
-use crate::job::{AgentRequest, Options, Role, StorageOptions};
+use crate::job::{AgentRequest, Options};
 use crate::probe::network::Way;
 use crate::probe::{self, Direction, network, passport};
-use crate::transport::bootstrap::StorageRate;
-use crate::users;
+use haul_base::role::Role;
+use haul_base::users;
+use haul_launch::StorageRate;
+use haul_storage::options::StorageOptions;
 
 /// The request with starting values for the ends that lie on this host.
 pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, InWords) {
@@ -96,7 +98,7 @@ pub(super) fn near_rate(request: &CopyRequest) -> Option<u64> {
 }
 
 /// The same where it is the far end; `home`: its home directory.
-pub(super) fn rate_at(home: PathBuf) -> StorageRate {
+pub(super) fn rate_at(home: PathBuf) -> StorageRate<AgentRequest> {
     StorageRate(Arc::new(move |request: &AgentRequest| {
         let place = match request.role {
             Role::Source => request.sources.first(),
@@ -174,9 +176,9 @@ fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reaso
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Order;
     use crate::probe::{Best, FORMAT, Io, Probe, Setting};
-    use crate::storage::null::NULL;
+    use haul_storage::null::NULL;
+    use haul_storage::options::Order;
 
     fn keep_passport(state: &Path, of: &Path) {
         let setting = Setting { request_size: 1 << 20, depth: 8, order: Order::Strict, io: Io::Direct };

@@ -17,9 +17,10 @@ use crate::api::{CopyRequest, Endpoint};
 use crate::driver::sink::SinkRequest;
 use crate::driver::{Links, Report, Watch, policy};
 use crate::endpoint::Place;
-use crate::job::{AgentRequest, Role};
-use crate::transport::pace::Pacer;
-use crate::transport::path;
+use crate::job::AgentRequest;
+use haul_base::role::Role;
+use haul_transport::pace::Pacer;
+use haul_transport::path;
 
 /// Streams that waited for `--rate` for this share of their time were limited by it.
 const RATE_WAITS: f64 = 0.2;

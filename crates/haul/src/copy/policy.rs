@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::job::Protect;
+use haul_transport::Protect;
 
 /// The rule of this host.
 const SYSTEM: &str = "/etc/haul/protect";

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, stat, statat};
 
 use super::Refused;
-use crate::storage::sink::store::destination;
-use crate::storage::source::failure::printable;
-use crate::storage::source::roots::{RootSpec, RootTarget, source_roots};
+use haul_storage::sink::store::destination;
+use haul_storage::source::failure::printable;
+use haul_storage::source::roots::{RootSpec, RootTarget, source_roots};
 
 /// Links behind each other that are followed, as many as Linux does.
 const LINKS_MAX: usize = 40;
@@ -114,7 +114,7 @@ fn leads_to(path: &Path, there: &Entry) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::source::roots::resolve_sources;
+    use haul_storage::source::roots::resolve_sources;
     use std::fs;
     use std::os::unix::fs::symlink;
 

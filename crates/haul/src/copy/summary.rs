@@ -12,7 +12,7 @@ use super::LOCAL_STREAMS;
 use crate::api::{CopyRequest, Endpoint, Held, SlowTarget, Status, Summary};
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
-use crate::job::Role;
+use haul_base::role::Role;
 
 /// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took was mostly the
 /// start and the end.

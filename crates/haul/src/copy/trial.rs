@@ -15,13 +15,14 @@ use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
 use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
 use crate::endpoint::Place;
-use crate::job::{AgentRequest, NetworkTrial, Options, Role, StorageQuestion};
+use crate::job::{AgentRequest, NetworkTrial, Options, StorageQuestion};
 use crate::probe::network;
-use crate::storage::descriptors::raise_nofile;
-use crate::storage::null::NULL;
-use crate::transport::pace::Pacer;
-use crate::transport::path::{self, EndFacts};
-use crate::transport::tcp::{self, HostLimits};
+use haul_base::role::Role;
+use haul_storage::descriptors::raise_nofile;
+use haul_storage::null::NULL;
+use haul_transport::pace::Pacer;
+use haul_transport::path::{self, EndFacts};
+use haul_transport::tcp::{self, HostLimits};
 
 /// More than any session moves, bytes.
 const ENDLESS: u64 = 1 << 58;

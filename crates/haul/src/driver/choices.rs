@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use haul_core::wire::{CHOICES_MAX, Chosen, Message};
 
 use super::Watch;
-use crate::transport::stream::ControlHandle;
+use haul_transport::stream::ControlHandle;
 
 /// Name, value and reason, as [`crate::api::Summary::chosen`] has them.
 pub(crate) type InWords = Vec<(String, String)>;

@@ -27,10 +27,10 @@ use super::session::{self, Closing, End, User};
 use super::sink::{SinkRequest, coming, hear, path_of, store_of};
 use super::{Kind, Links, Report, Watch, end_report, protocol};
 use crate::api::{Knob, Progress, UNSEEN};
-use crate::job::Role;
-use crate::storage::Stuck;
-use crate::storage::store::{Foreseen, Looks, dir_stands, not_in_place, special_stands};
-use crate::transport::Link;
+use haul_base::role::Role;
+use haul_storage::Stuck;
+use haul_storage::store::{Foreseen, Looks, dir_stands, not_in_place, special_stands};
+use haul_transport::Link;
 
 /// A directory that is not over.
 struct Dir {
@@ -449,9 +449,9 @@ mod tests {
     use haul_core::ids::{FileId, Holder};
     use haul_core::wire::SourceRoot;
 
-    use crate::storage::place::Place;
-    use crate::storage::store::{Coming, Destination};
-    use crate::storage::stores;
+    use haul_storage::place::Place;
+    use haul_storage::store::{Coming, Destination};
+    use haul_storage::stores;
 
     use super::*;
 

@@ -19,8 +19,8 @@ use super::session::{self, Mailbox};
 use super::{Protection, TICK, Watch, protocol};
 use crate::api::Event;
 use crate::job::{Durability, Options, Resume, Verify};
-use crate::storage::store::Waiting;
-use crate::transport::stream::{ControlEvent, ControlHandle};
+use haul_storage::store::Waiting;
+use haul_transport::stream::{ControlEvent, ControlHandle};
 
 /// The other end has this long for each step of the set-up; taking over a dead owner's job takes up to 30 s.
 const SETUP_MAX: Duration = Duration::from_secs(90);

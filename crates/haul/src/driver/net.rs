@@ -19,8 +19,8 @@ use haul_core::tune::{LOCAL_RTT, show_ms, show_rate, show_size};
 use haul_core::wire::STREAMS_MAX;
 
 use crate::job::{Options, Start};
-use crate::transport::pace::Pacer;
-use crate::transport::tcp::{self, HostLimits, TcpSample};
+use haul_transport::pace::Pacer;
+use haul_transport::tcp::{self, HostLimits, TcpSample};
 
 mod turn;
 

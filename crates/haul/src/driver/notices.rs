@@ -9,9 +9,9 @@ use haul_core::wire::Message;
 
 use super::{TICK, Watch};
 use crate::api::{Event, Progress};
-use crate::job::Role;
-use crate::storage::Stuck;
-use crate::transport::stream::ControlHandle;
+use haul_base::role::Role;
+use haul_storage::Stuck;
+use haul_transport::stream::ControlHandle;
 
 /// A notice says what stands for three of these.
 const NOTICE_HOLDS: Duration = Duration::from_secs(3);

@@ -14,7 +14,7 @@ use haul_core::wire::Message;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{Watch, cpu_time};
-use crate::transport::stream::ControlHandle;
+use haul_transport::stream::ControlHandle;
 
 /// Processors are looked at so often.
 const EVERY: Duration = Duration::from_millis(500);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use haul_core::wire::Message;
 
 use super::streams::Lines;
-use crate::transport::stream::ControlHandle;
+use haul_transport::stream::ControlHandle;
 
 /// Something is said on the control stream at least this often.
 const PING_EVERY: Duration = Duration::from_secs(10);

@@ -9,9 +9,10 @@ use haul_core::transfer::SessionEnd;
 use haul_core::wire::{EndReport, Failure, NotKept, Placed};
 
 use super::{Tally, Watch};
-use crate::job::{LayoutChoice, Role};
-use crate::meter::Meter;
-use crate::storage::store::{NetworkFacet, stripes_in_words};
+use haul_base::meter::Meter;
+use haul_base::role::Role;
+use haul_storage::options::LayoutChoice;
+use haul_storage::store::{NetworkFacet, stripes_in_words};
 
 /// What one end did.
 #[derive(Debug)]

@@ -25,12 +25,12 @@ use super::streams::{Lines, Lost};
 use super::view::{Idle, View};
 use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, protocol};
 use crate::api::{Knob, Progress};
-use crate::job::Role;
-use crate::meter::Meter;
-use crate::storage::{Post, Stuck};
-use crate::transport::Link;
-use crate::transport::rejoin::{JoinEvent, Joins};
-use crate::transport::stream::{ControlEvent, ControlHandle, ControlStream};
+use haul_base::meter::Meter;
+use haul_base::role::Role;
+use haul_storage::{Post, Stuck};
+use haul_transport::Link;
+use haul_transport::rejoin::{JoinEvent, Joins};
+use haul_transport::stream::{ControlEvent, ControlHandle, ControlStream};
 
 /// Events that a turn of the loop takes up before the machine is asked again, at most: a peer that says more than is handled
 /// must not keep it from its deadlines.

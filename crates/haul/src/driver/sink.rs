@@ -27,15 +27,16 @@ use super::{
     protocol,
 };
 use crate::api::{DEBRIS, Knob, Progress};
-use crate::buffer::{Buffer, Pool};
-use crate::job::{LayoutChoice, Role, StorageOptions};
-use crate::storage::descriptors::{Claim, FEW_DESCRIPTORS};
-use crate::storage::place::Place;
-use crate::storage::store::HeldJob;
-use crate::storage::targets::Targets;
-use crate::storage::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
-use crate::transport::Link;
-use crate::transport::stream::{DataReceiver, RecvEvent};
+use haul_base::buffer::{Buffer, Pool};
+use haul_base::role::Role;
+use haul_storage::descriptors::{Claim, FEW_DESCRIPTORS};
+use haul_storage::options::{LayoutChoice, StorageOptions};
+use haul_storage::place::Place;
+use haul_storage::store::HeldJob;
+use haul_storage::targets::Targets;
+use haul_storage::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
+use haul_transport::Link;
+use haul_transport::stream::{DataReceiver, RecvEvent};
 
 use setup::Setup;
 pub(super) use setup::{coming, hear, store_of};

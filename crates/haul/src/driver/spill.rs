@@ -11,10 +11,10 @@ use haul_core::tune::show_size;
 use haul_core::wire::{Failure, Stage};
 
 use super::protocol;
-use crate::buffer::{Buffer, Pool};
 use crate::job::Options;
-use crate::storage::spill::{SpillDone, SpillFile, SpillOp};
-use crate::storage::{Post, Stuck};
+use haul_base::buffer::{Buffer, Pool};
+use haul_storage::spill::{SpillDone, SpillFile, SpillOp};
+use haul_storage::{Post, Stuck};
 
 /// What a spill file takes where the user did not say: so much, or a quarter of what is free there.
 const SIZE_DEFAULT: u64 = 16 << 30;

@@ -10,7 +10,7 @@ use haul_core::wire::{Knobs, Message};
 use super::Watch;
 use crate::api::{Event, Knob};
 use crate::control::{FAR_HAS_NO_WRITERS, FAR_IS_FIXED};
-use crate::transport::stream::ControlHandle;
+use haul_transport::stream::ControlHandle;
 
 /// One end's part in it.
 pub(super) struct Steering {

@@ -12,9 +12,9 @@ use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::transfer::keeper::{Backoff, Keeper};
 use haul_core::wire::Message;
 
-use crate::transport::rejoin::{JoinEvent, Joins, Peer};
-use crate::transport::stream::{ControlHandle, Loss};
-use crate::transport::{Link, Post};
+use haul_transport::rejoin::{JoinEvent, Joins, Peer};
+use haul_transport::stream::{ControlHandle, Loss};
+use haul_transport::{Link, Post};
 
 /// How long darkness is waited out if the user did not say.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);

@@ -8,7 +8,7 @@ use haul_core::wire::{Failure, Stage};
 
 use super::{Kind, Watch};
 use crate::api::{Change, EntryEnd, Event};
-use crate::storage::store::Stamp;
+use haul_storage::store::Stamp;
 
 /// How the mappings of a dry run are shown.
 pub(crate) struct Mapping {

@@ -23,13 +23,14 @@ use haul_core::transfer::SessionEnd;
 use super::sink::SinkRequest;
 use super::source::SourceRequest;
 use super::{Links, Protection, Report, Watch, sink, source};
-use crate::buffer::Pool;
-use crate::job::{Durability, LayoutChoice, Options, StorageOptions};
-use crate::storage::descriptors::Claim;
-use crate::storage::place::Place;
-use crate::storage::source::wall_clock;
-use crate::transport::rejoin::Joins;
-use crate::transport::{Link, memory};
+use crate::job::{Durability, Options};
+use haul_base::buffer::Pool;
+use haul_storage::descriptors::Claim;
+use haul_storage::options::{LayoutChoice, StorageOptions};
+use haul_storage::place::Place;
+use haul_storage::source::wall_clock;
+use haul_transport::rejoin::Joins;
+use haul_transport::{Link, memory};
 
 mod choices;
 mod evil;
@@ -219,7 +220,7 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         let now = wall_clock()();
         Timestamp { secs: now.secs + 10, ..now }
     });
-    let pacer = Arc::new(crate::transport::pace::Pacer::new(None));
+    let pacer = Arc::new(haul_transport::pace::Pacer::new(None));
     let memory_why = String::new();
     SourceRequest {
         sources,

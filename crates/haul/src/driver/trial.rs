@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use haul_core::ids::{StreamId, Time};
 
-use crate::transport::tcp::TcpSample;
+use haul_transport::tcp::TcpSample;
 
 /// Looks are so far apart, at least.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -16,9 +16,9 @@ use haul_core::wire::Message;
 
 use super::{TICK, Watch};
 use crate::api::Event;
-use crate::job::Role;
-use crate::storage::targets::Targets;
-use crate::transport::stream::ControlHandle;
+use haul_base::role::Role;
+use haul_storage::targets::Targets;
+use haul_transport::stream::ControlHandle;
 
 /// Tables are taken, and told, this often at most.
 const TABLE_EVERY: Duration = Duration::from_millis(500);

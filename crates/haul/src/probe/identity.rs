@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, StatVfs};
 
 use super::{ProbeError, StorageIdentity};
-use crate::mounts::Mount;
+use haul_base::mounts::Mount;
 
 /// File systems that others share with us: over a network, or on a disk with several hosts at it.
 const NETWORK: [&str; 28] = [
@@ -156,7 +156,7 @@ fn id_of(mount: &Mount, network: bool, uuid: Option<String>, fsid: u64) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mounts::parse_mount;
+    use haul_base::mounts::parse_mount;
 
     const NFS: &str =
         r"41 27 0:52 / /mnt/big\040data rw,relatime shared:7 master:1 - nfs4 dtn1:/export/a\040b rw,vers=4.2";

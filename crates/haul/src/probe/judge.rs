@@ -3,7 +3,7 @@
 //! In: points. Out: the figures of a [`super::Probe`]. Only sequential points count for the best and the flatness.
 
 use super::{Best, Direction, Io, Mistake, Pattern, Point, Setting};
-use crate::job::Order;
+use haul_storage::options::Order;
 
 /// A setting that reaches this share of the best counts as good.
 const GOOD: f64 = 0.9;

@@ -26,8 +26,8 @@ use super::scratch::Scratch;
 use super::sweep::{Task, in_flight};
 use super::{Direction, Io, Pattern, Phase, Point};
 use crate::api::Control;
-use crate::buffer::{Buffer, Part, Pool};
-use crate::storage::io::{Engine, IoDone, IoFile, IoKind, IoOp};
+use haul_base::buffer::{Buffer, Part, Pool};
+use haul_storage::io::{Engine, IoDone, IoFile, IoKind, IoOp};
 
 /// The engine is asked for news at least this often, to notice a stop.
 const TICK: Duration = Duration::from_millis(50);

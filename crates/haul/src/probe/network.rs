@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::RemoteOptions;
-use crate::transport::tcp::HostLimits;
+pub use haul_transport::tcp::HostLimits;
 
 mod bench;
 mod far;

@@ -14,7 +14,7 @@ use haul_core::io::IoPolicy;
 use serde_json::Value;
 
 use super::{Direction, Io, Pattern, Point, Probe, Setting, StorageIdentity, judge};
-use crate::job::{Order, StorageOptions};
+use haul_storage::options::{Order, StorageOptions};
 
 /// Where passports lie in the state directory.
 const DIR: &str = "passports";

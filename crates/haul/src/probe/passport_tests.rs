@@ -1,7 +1,7 @@
 use super::*;
-use crate::job::Order;
 use crate::probe::tests::{some_points, some_probe};
 use crate::probe::{Best, FORMAT};
+use haul_storage::options::Order;
 
 fn kept(state: &Path, seed: u64) -> Probe {
     let mut probe = some_probe(seed);

@@ -16,8 +16,8 @@ use super::{
     Direction, FORMAT, Io, Pattern, Phase, Plan, Probe, ProbeError, ProbeEvent, ProbeProgress, Setting, judge,
 };
 use crate::api::Control;
-use crate::job::Order;
-use crate::storage::io::{self, Engine, EngineConfig};
+use haul_storage::io::{self, Engine, EngineConfig};
+use haul_storage::options::Order;
 
 /// Requests in flight that the engine has room for: the deepest setting and a sync.
 const ENGINE_DEPTH: usize = 257;

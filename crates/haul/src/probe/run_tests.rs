@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::probe::{Only, Request, plan};
-use crate::storage::io::fault::{Faulty, Hung, What, When};
-use crate::storage::io::{EngineFacts, Full, IoDone, IoKind, IoOp, Waker};
+use haul_storage::io::fault::{Faulty, Hung, What, When};
+use haul_storage::io::{EngineFacts, Full, IoDone, IoKind, IoOp, Waker};
+use haul_storage::options::EngineName;
 
 fn names(dir: &Path) -> Vec<String> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -26,7 +27,7 @@ fn small(dir: &Path) -> Request {
 /// that is among its points, and leaves nothing behind, with every engine.
 #[test]
 fn a_probe_keeps_its_word() {
-    for engine in [crate::job::EngineName::Auto, crate::job::EngineName::Pread] {
+    for engine in [EngineName::Uring, EngineName::Pread] {
         let dir = tempfile::tempdir().unwrap();
         let plan = plan(&Request { engine, ..small(dir.path()) }).unwrap();
         assert_eq!((plan.size, plan.bytes_max), (16 << 20, 96 << 20));
@@ -146,7 +147,7 @@ fn a_full_file_system_is_refused() {
 }
 
 fn faulty(plan: Vec<(When, What)>) -> (Box<dyn Engine>, Hung) {
-    let config = EngineConfig { name: crate::job::EngineName::Pread, depth: ENGINE_DEPTH, registered_max: 0 };
+    let config = EngineConfig { name: EngineName::Pread, depth: ENGINE_DEPTH, registered_max: 0 };
     let (faulty, hung) = Faulty::new(io::open(&config).unwrap(), plan);
     (Box::new(faulty), hung)
 }

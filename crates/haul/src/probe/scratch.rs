@@ -19,7 +19,7 @@ use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{ProbeError, TIME_LIMIT_MAX};
-use crate::storage::io::{IoFile, Target};
+use haul_storage::io::{IoFile, Target};
 
 /// How the names begin; six characters follow.
 const PREFIX: &str = ".haul-probe.";

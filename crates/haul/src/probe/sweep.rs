@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::judge;
 use super::{Best, Direction, Io, Only, Pattern, Phase, Point, Request, Setting};
-use crate::job::Order;
+use haul_storage::options::Order;
 
 /// Most bytes of one measurement, unless its requests in flight take more.
 pub(super) const POINT_BYTES_MAX: u64 = 256 << 20;

@@ -1,7 +1,7 @@
 //! A probe of a network that never was, told in every form.
 
+use haul::probe::network::HostLimits;
 use haul::probe::network::{Advice, Best, FORMAT, KIND, LeftOut, Limit};
-use haul::transport::tcp::HostLimits;
 use serde_json::Value;
 
 use super::*;

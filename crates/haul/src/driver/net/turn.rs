@@ -1,8 +1,8 @@
 //! The sockets of a source in the hands of a trial.
 
 use super::Net;
-use crate::transport::tcp::{self, TcpSample};
 use haul_core::ids::StreamId;
+use haul_transport::tcp::{self, TcpSample};
 
 /// All sockets at one moment.
 pub(crate) struct Seen {

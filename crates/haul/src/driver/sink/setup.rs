@@ -11,11 +11,11 @@ use haul_core::wire::{Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, Source
 use super::super::hello::Opening;
 use super::super::protocol;
 use super::{Own, SinkRequest};
-use crate::escape;
-use crate::storage::null::Made;
-use crate::storage::place::Place;
-use crate::storage::store::{Claimed, Coming, Destination, SinkStore};
-use crate::storage::stores;
+use haul_base::escape;
+use haul_storage::null::Made;
+use haul_storage::place::Place;
+use haul_storage::store::{Claimed, Coming, Destination, SinkStore};
+use haul_storage::stores;
 
 /// What was agreed and found before the first entry.
 pub(super) struct Setup {

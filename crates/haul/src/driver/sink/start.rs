@@ -13,12 +13,12 @@ use haul_core::wire::{Failure, Message};
 use super::setup::Setup;
 use super::{Arrived, Names, Network, Own, Session, SinkEnd, SinkRequest, Storage, start_receiver};
 use crate::api::{DEBRIS, IN_MEMORY};
-use crate::buffer::Pool;
 use crate::driver::EPOCH;
 use crate::driver::net::Receive;
-use crate::storage::descriptors::budget;
-use crate::storage::store::{Claimed, Finding, Writing};
-use crate::transport::Link;
+use haul_base::buffer::Pool;
+use haul_storage::descriptors::budget;
+use haul_storage::store::{Claimed, Finding, Writing};
+use haul_transport::Link;
 
 /// The parts of an end that has agreed with the other; `data`: the streams of the start.
 ///

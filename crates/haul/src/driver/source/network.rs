@@ -11,9 +11,9 @@ use super::{Own, Session};
 use crate::driver::net::Net;
 use crate::driver::protocol;
 use crate::driver::trial::SharedTrial;
-use crate::transport::Link;
-use crate::transport::pace::Pacer;
-use crate::transport::stream::DataSender;
+use haul_transport::Link;
+use haul_transport::pace::Pacer;
+use haul_transport::stream::DataSender;
 
 /// See the module.
 pub(super) struct Network {

@@ -9,9 +9,9 @@ use haul_core::wire::{Agreed, Capability, Failure, Message, ROOTS_PART_MAX, Sour
 use super::super::{policy, protocol};
 use super::{Own, SourceRequest};
 use crate::driver::hello::Opening;
-use crate::storage::descriptors::FEW_DESCRIPTORS;
-use crate::storage::store::{SourceStore, Sources};
-use crate::storage::stores;
+use haul_storage::descriptors::FEW_DESCRIPTORS;
+use haul_storage::store::{SourceStore, Sources};
+use haul_storage::stores;
 
 /// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of it at least.
 const OBJECT_LEN: u32 = 4 << 20;

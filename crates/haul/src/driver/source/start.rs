@@ -15,14 +15,14 @@ use super::network::{Network, start_sender};
 use super::setup::Setup;
 use super::walked::Walked;
 use super::{Own, Session, SourceEnd, SourceRequest};
-use crate::buffer::{Buffer, Pool};
 use crate::driver::net::Net;
 use crate::driver::spill::Spill;
 use crate::driver::{EPOCH, held};
 use crate::job::{Resume, Verify};
-use crate::storage::SourceEngine;
-use crate::storage::store::{Reading, SourceNames, SourceParts};
-use crate::transport::Link;
+use haul_base::buffer::{Buffer, Pool};
+use haul_storage::SourceEngine;
+use haul_storage::store::{Reading, SourceNames, SourceParts};
+use haul_transport::Link;
 
 /// Where the data comes from.
 pub(super) struct Storage {

@@ -15,8 +15,8 @@ use super::Session;
 use super::start::Storage;
 use crate::api::{LEFT_OUT, SKIPPED};
 use crate::driver::Kind;
-use crate::escape;
-use crate::storage::walk::{NotKeptWhat, Walk, WalkItem};
+use haul_base::escape;
+use haul_storage::walk::{NotKeptWhat, Walk, WalkItem};
 
 /// Names of files that were left out, in a report, and the longest.
 const LEFT_OUT_SHOWN: usize = 8;

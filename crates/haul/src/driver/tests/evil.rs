@@ -14,8 +14,8 @@ use haul_core::wire::{
 };
 
 use super::{SESSION, bytes};
-use crate::digest;
-use crate::transport::Link;
+use haul_base::digest;
+use haul_transport::Link;
 
 /// How long the evil peer waits for a word that must come.
 const WORD_MAX: Duration = Duration::from_secs(20);

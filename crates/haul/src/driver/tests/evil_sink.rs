@@ -166,7 +166,7 @@ fn false_success_is_found() {
         });
         refused("done with the right root before the seal", "before", |evil| {
             let tree = tree(evil, wait);
-            let root = crate::digest::root(DigestKind::Blake3, &bytes(2, 1000));
+            let root = haul_base::digest::root(DigestKind::Blake3, &bytes(2, 1000));
             evil.say(done(&tree.small, Outcome::Done { root: Some(root), change: Change::NEW }));
         });
     }

@@ -275,7 +275,7 @@ fn wrong_announcements_are_refused() {
         }),
         // Its name says that the look at it ends only when it is let go: else its state might be told first, and then it is legal.
         case("withdrawn before its state was told", "withdrawn", |evil| {
-            let look = crate::storage::owed::Held::new("hold~split~state");
+            let look = haul_storage::owed::Held::new("hold~split~state");
             evil.greet_sink();
             evil.say(Message::Announce(vec![file(1, 0, "hold~split~state", 1)]));
             withdraw(evil, 1, 0, true);

@@ -11,7 +11,7 @@ use super::{
     Bench, bytes, contents, finish, link_pairs, links_of, sink_request, source_request, spawn_end,
     start_sink, start_source,
 };
-use crate::transport::stream::WAITING_MAX;
+use haul_transport::stream::WAITING_MAX;
 
 /// More than may wait, of what needs no answer.
 fn flood(evil: &mut Evil) {

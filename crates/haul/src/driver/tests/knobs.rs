@@ -26,7 +26,7 @@ fn knobs_of(message: &Message) -> Option<Knobs> {
 fn start(bench: &Bench, links: Vec<Link>, control: Option<&Control>) -> thread::JoinHandle<Report> {
     fs::write(bench.src().join("big"), bytes(9, 3 << 20)).unwrap();
     let mut request = source_request(&[contents(&bench.src())]);
-    request.pacer = Arc::new(crate::transport::pace::Pacer::new(Some(RATE_BEGAN)));
+    request.pacer = Arc::new(haul_transport::pace::Pacer::new(Some(RATE_BEGAN)));
     let watch = match control {
         Some(control) => {
             Watch { observer: Some(Arc::new(Nobody)), control: control.clone(), ..Watch::silent() }

@@ -16,8 +16,8 @@ use super::{
     sink_request, source, source_request, spawn_end, start_sink, start_source,
 };
 use crate::job::Verify;
-use crate::transport::Link;
-use crate::transport::frames::{CODE_LEN, FrameKeys};
+use haul_transport::Link;
+use haul_transport::frames::{CODE_LEN, FrameKeys};
 
 /// Knobs of one run.
 #[derive(Clone)]

@@ -13,7 +13,7 @@ use super::{
     Bench, PATIENCE, bytes, contents, finish, link_pairs, sink_request, source_request, start_sink,
     start_source,
 };
-use crate::transport::Link;
+use haul_transport::Link;
 
 /// Sessions per direction.
 const SEEDS: u64 = 250;

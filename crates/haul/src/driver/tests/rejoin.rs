@@ -15,8 +15,8 @@ use super::{
 };
 use crate::api::{Control, Event, Knob, Observer};
 use crate::driver::Protection;
-use crate::transport::rejoin::{Dial, Door, JoinEvent, Joins, Peer};
-use crate::transport::{Guard, Link, Post, memory};
+use haul_transport::rejoin::{Dial, Door, JoinEvent, Joins, Peer};
+use haul_transport::{Guard, Link, Post, memory};
 
 type Closer = Arc<dyn Fn() + Send + Sync>;
 

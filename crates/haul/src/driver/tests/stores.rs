@@ -14,8 +14,8 @@ use super::{
 };
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
-use crate::storage::model::{FTP_LIKE, Lying, MEMORY, Shelf};
-use crate::storage::place::Place;
+use haul_storage::model::{FTP_LIKE, Lying, MEMORY, Shelf};
+use haul_storage::place::Place;
 
 const META: Meta = Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_500_000_000, nanos: 0 } };
 

@@ -10,7 +10,7 @@ use haul_core::wire::{Message, capability};
 use super::evil::{Evil, hello, hello_knowing};
 use super::*;
 use crate::api::{Control, Event, Observer, Side};
-use crate::job::Role;
+use haul_base::role::Role;
 
 /// Hears of targets.
 #[derive(Default)]

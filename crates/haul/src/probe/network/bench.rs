@@ -20,7 +20,7 @@ use super::sweep::Sweep;
 use super::{Event, Limit, Point, Progress, Setting};
 use crate::api::Control;
 use crate::driver::trial::{Look, Trial, Turn};
-use crate::transport::tcp::TcpSample;
+use haul_transport::tcp::TcpSample;
 
 /// Streams settle for so many round trips after a change, and at least so long.
 const SETTLE_RTTS: u32 = 12;

@@ -156,7 +156,7 @@ fn is_sound(point: &Point) -> bool {
 
 /// Of a congestion control.
 fn is_name(text: &str) -> bool {
-    text.len() <= crate::transport::tcp::CONTROL_LEN_MAX
+    text.len() <= haul_transport::tcp::CONTROL_LEN_MAX
 }
 
 #[cfg(test)]
@@ -168,8 +168,8 @@ mod tests {
 
     use super::super::{Limit, Setting};
     use super::*;
-    use crate::transport::path::EndFacts;
-    use crate::transport::tcp::{HostLimits, TcpSample};
+    use haul_transport::path::EndFacts;
+    use haul_transport::tcp::{HostLimits, TcpSample};
 
     fn point(streams: u16, rate: f64) -> Point {
         Point {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use haul_core::tune::show_rate;
 
 use super::{Advice, Best, End, Limit, Point, Setting};
-use crate::transport::path;
+use haul_transport::path;
 
 /// A setting that reaches this share of the fastest is as good: two measurements of the same differ by a few percent.
 pub(super) const MARGIN: f64 = 0.95;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::transport::tcp::HostLimits;
+use haul_transport::tcp::HostLimits;
 
 pub(in crate::probe::network) fn point(streams: u16, congestion: &str, rate: f64) -> Point {
     Point {

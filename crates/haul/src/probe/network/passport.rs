@@ -175,7 +175,7 @@ pub fn parse(json: &[u8], path: &Path) -> Result<Network, PassportError> {
             && best.rate.is_finite()
             && best.rate >= 0.0
             && best.setting.window != Some(0)
-            && best.setting.congestion.len() <= crate::transport::tcp::CONTROL_LEN_MAX
+            && best.setting.congestion.len() <= haul_transport::tcp::CONTROL_LEN_MAX
     };
     if ![&probe.best, &probe.recommended].into_iter().flatten().all(good) {
         return Err(damaged("a setting in it is none".into()));

@@ -19,7 +19,7 @@ use crate::copy::trial::{self, Call, Met, Over};
 use crate::driver::sink::Hears;
 use crate::driver::trial::SharedTrial;
 use crate::job::{NetworkTrial, StorageQuestion};
-use crate::transport::path::EndFacts;
+use haul_transport::path::EndFacts;
 
 /// Settings that a request may name.
 const STREAMS: std::ops::RangeInclusive<u16> = 1..=64;

@@ -36,7 +36,7 @@ pub(super) enum Told {
     Failed(String),
 }
 
-/// Answers a question; see [`crate::transport::bootstrap::Answers`]. `state`: where the passports of this host lie.
+/// Answers a question; see [`haul_launch::Answers`]. `state`: where the passports of this host lie.
 pub(crate) fn answer(
     question: &StorageQuestion,
     (home, state): (Option<&Path>, Option<&Path>),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::super::{Direction, Only, Pattern, ProbeError, Request};
 use crate::api::{Endpoint, Place};
-use crate::users;
+use haul_base::users;
 
 /// A source's own file is read if it has so many bytes.
 const FILE_MIN: u64 = 256 << 20;

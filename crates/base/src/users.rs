@@ -1,0 +1,146 @@
+//! Users of this host and their homes, as the shell's `~` means them.
+//!
+//! In: a path as typed on the far side of a colon, and the user's own home. Out: the path with `~` and `~NAME` expanded.
+//! Who is a user the system's own look-up says (`getent`), for a static program knows only `/etc/passwd`; where that
+//! program is missing the file must do.
+//! Invariants: nothing that was typed is read by a shell; a name is one word of an argument and never an option.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Longest name that is looked up, bytes.
+const NAME_LEN_MAX: usize = 256;
+
+/// Why a tilde was not expanded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unexpanded {
+    /// The user's own home is not known.
+    NoHome,
+    /// There is no such user, or nobody can say where he lives.
+    NoUser,
+}
+
+/// `typed` with what its tilde stands for; as it is where there is none.
+///
+/// # Errors
+/// What it stands for is not known.
+pub fn expand(typed: &[u8], home: &Path) -> Result<PathBuf, Unexpanded> {
+    let Some(rest) = typed.strip_prefix(b"~") else { return Ok(path(typed.to_vec())) };
+    let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+    let (name, rest) = rest.split_at(end);
+    let mut bytes = match name {
+        [] if home.as_os_str().is_empty() => return Err(Unexpanded::NoHome),
+        [] => home.as_os_str().as_bytes().to_vec(),
+        name => home_of(name).ok_or(Unexpanded::NoUser)?.into_os_string().into_vec(),
+    };
+    // Joined as bytes: a `Path` would drop the slash at the end, which has a meaning.
+    if bytes.ends_with(b"/") && !rest.is_empty() {
+        bytes.pop();
+    }
+    bytes.extend_from_slice(rest);
+    Ok(path(bytes))
+}
+
+fn path(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn home_of(name: &[u8]) -> Option<PathBuf> {
+    let odd = |byte: &u8| byte.is_ascii_control() || b":/".contains(byte);
+    if name.len() > NAME_LEN_MAX || name.starts_with(b"-") || name.iter().any(odd) {
+        return None;
+    }
+    let asked = Command::new("getent")
+        .args([OsStr::new("passwd"), OsStr::from_bytes(name)])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let table = match asked {
+        Ok(asked) => asked.stdout,
+        Err(_) => fs::read("/etc/passwd").ok()?,
+    };
+    home_in(&table, name)
+}
+
+/// The name of the user with this number, else the number in words.
+pub fn name_of(uid: u32) -> String {
+    let asked =
+        Command::new("getent").args(["passwd", "--", &uid.to_string()]).stderr(Stdio::null()).output();
+    let table = match asked {
+        Ok(asked) => asked.stdout,
+        Err(_) => fs::read("/etc/passwd").unwrap_or_default(),
+    };
+    name_in(&table, uid).unwrap_or_else(|| format!("user {uid}"))
+}
+
+/// The name of the user `uid` in such lines.
+fn name_in(table: &[u8], uid: u32) -> Option<String> {
+    let uid = uid.to_string();
+    let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let name = lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)? == uid.as_bytes()).then_some(name)
+    })?;
+    String::from_utf8(name.to_vec()).ok().filter(|name| !name.is_empty())
+}
+
+/// The home of the user `name` in lines as `/etc/passwd` has them. (`getent` finds numbers as well; a shell does not.)
+fn home_in(table: &[u8], name: &[u8]) -> Option<PathBuf> {
+    let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let home = lines.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(4)).flatten())?;
+    home.starts_with(b"/").then(|| path(home.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: only the exact name of a user stands for a home, whatever was typed.
+    #[test]
+    fn homes_are_found_by_exact_names() {
+        let table = b"root:x:0:0:root:/root:/bin/sh\nw:x:7:7::/home/w w:/bin/sh\nodd:x:8:8::relative:/bin/sh\nshort:x\n";
+        let home = |name: &str| home_in(table, name.as_bytes());
+        assert_eq!(home("root").as_deref(), Some(Path::new("/root")));
+        assert_eq!(home("w").as_deref(), Some(Path::new("/home/w w")));
+        for none in ["0", "roo", "odd", "short", "x", "", "ROOT"] {
+            assert_eq!(home(none), None, "{none}");
+        }
+        for odd in [&b"-h"[..], b"a:b", b"a\nroot", &[b'a'; NAME_LEN_MAX + 1]] {
+            assert_eq!(home_of(odd), None);
+        }
+    }
+
+    /// Goal: a user is named by the whole number alone.
+    #[test]
+    fn names_are_found_by_exact_numbers() {
+        let table = b"root:x:0:0:root:/root:/bin/sh\nw:x:70:7::/home/w:/bin/sh\nshort:x\n:x:9:9::/:/\n";
+        let name = |uid| name_in(table, uid);
+        assert_eq!((name(0).as_deref(), name(70).as_deref()), (Some("root"), Some("w")));
+        assert_eq!((name(7), name(9)), (None, None));
+    }
+
+    /// Goal: one's own tilde and another's are expanded, with what follows as it was typed; nothing else is.
+    #[test]
+    fn tildes_are_expanded() {
+        let expand =
+            |typed: &str| expand(typed.as_bytes(), Path::new("/h/")).map(|path| path.into_os_string());
+        for (typed, path) in [
+            ("~", "/h/"),
+            ("~/", "/h/"),
+            ("~/a b/", "/h/a b/"),
+            ("~root", "/root"),
+            ("~root/x//y/", "/root/x//y/"),
+            ("./~root", "./~root"),
+            ("a/~", "a/~"),
+            ("", ""),
+        ] {
+            assert_eq!(expand(typed).as_deref(), Ok(OsStr::new(path)), "{typed}");
+        }
+        assert_eq!(expand("~no-such-user/x"), Err(Unexpanded::NoUser));
+        assert_eq!(expand("~0/x"), Err(Unexpanded::NoUser));
+        assert_eq!(super::expand(b"~/x", Path::new("")), Err(Unexpanded::NoHome));
+    }
+}

@@ -1,0 +1,197 @@
+//! Storage: reading a source, writing a sink.
+//!
+//! [`store`] is the seam: what a store is, before and while it is read or written. [`stores`] is the list of them.
+//! Engines are completion-shaped: a job is submitted, its completion is posted later from one of the
+//! engine's own threads. Posting never blocks.
+//!
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use haul_base::Post;
+use haul_core::entry::Name;
+use haul_core::ids::DirId;
+use haul_core::schedule::Limits;
+use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_core::wire::Placed;
+
+use haul_base::buffer::Buffer;
+use sink::NotKept;
+use store::NetworkFacet;
+use targets::Targets;
+
+#[cfg(test)]
+mod conformance;
+pub mod crew;
+pub mod descriptors;
+pub mod io;
+pub mod jail;
+mod knobs;
+pub mod layout;
+mod levels;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
+pub mod null;
+pub mod options;
+#[doc(hidden)]
+pub mod owed;
+pub mod place;
+pub mod sink;
+pub mod source;
+pub mod spill;
+pub mod store;
+pub mod stores;
+pub mod targets;
+pub mod volume;
+pub mod walk;
+
+/// Every kind of place that there is: one line for each that a back end brings.
+pub static SCHEMES: [&place::Scheme; 3] = [&place::FILE, &null::NULL, &null::ZERO];
+
+/// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is
+/// the length to read).
+pub struct SourceJob {
+    pub op: SourceOp,
+    pub buffer: Option<Buffer>,
+}
+
+/// A completion with the buffer that was filled, or that comes back unused from a failed read.
+pub struct SourceCompletion {
+    pub done: SourceDone,
+    pub buffer: Option<Buffer>,
+}
+
+/// An operation with the payload that it needs (`Write`, `WriteBundle`).
+pub struct SinkJob {
+    pub op: SinkOp,
+    pub buffer: Option<Payload>,
+}
+
+/// The buffer of an operation.
+pub enum Payload {
+    Own(Buffer),
+    /// More of it is to be written.
+    Shared(Arc<Buffer>),
+}
+
+impl Payload {
+    /// Another hold on it; it goes back to its pool when all are gone.
+    pub fn share(self) -> (Payload, Payload) {
+        let shared = self.shared();
+        (Payload::Shared(shared.clone()), Payload::Shared(shared))
+    }
+
+    pub(crate) fn shared(self) -> Arc<Buffer> {
+        match self {
+            Payload::Own(buffer) => Arc::new(buffer),
+            Payload::Shared(buffer) => buffer,
+        }
+    }
+}
+
+/// A completion; the payload buffer was dropped (and so went back to its pool) before it was posted.
+pub struct SinkCompletion {
+    pub done: SinkDone,
+}
+
+/// A storage operation that is past its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// `read`, `write`, `sync`, `open`, ..
+    pub what: &'static str,
+    /// For people: the path.
+    pub name: String,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    pub since: Duration,
+}
+
+impl Stuck {
+    /// For people.
+    pub(crate) fn in_words(&self) -> String {
+        let Stuck { what, name, offset, since } = self;
+        let at = if *offset > 0 { format!(" at byte {offset}") } else { String::new() };
+        format!("{what} of {name}{at} hangs for {} s", since.as_secs())
+    }
+}
+
+/// What hangs in two places, the oldest first.
+pub(crate) fn oldest_first(mut stuck: Vec<Stuck>, more: Vec<Stuck>) -> Vec<Stuck> {
+    stuck.extend(more);
+    stuck.sort_by_key(|stuck| std::cmp::Reverse(stuck.since));
+    stuck
+}
+
+/// Reads a source.
+pub trait SourceEngine: Send {
+    fn submit(&mut self, job: SourceJob);
+    /// Changes how many operations may be in flight at each storage target, and with them, in proportion, how many
+    /// requests of objects; `None`: as at the start. What was begun goes on. Returns how many operations that are.
+    fn set_width(&mut self, width: Option<u16>) -> u16;
+    /// Objects of this length that may be read at a time at that width: at one target, and at all together.
+    fn reads_max(&self, object_size: u32) -> (u32, u32);
+    /// Operations that hang, the oldest first.
+    fn stuck(&self) -> Vec<Stuck>;
+    /// What was chosen, by name, with the reason.
+    fn report(&self) -> Vec<(String, String)>;
+    /// The network that it is reached over, if it is.
+    fn network(&self) -> Option<&dyn NetworkFacet> {
+        None
+    }
+}
+
+/// Writes a sink.
+pub trait SinkEngine: Send {
+    fn submit(&mut self, job: SinkJob);
+    /// Makes a directory known, before any operation in it.
+    fn register(&self, _id: DirId, _parent: DirId, _name: Name) {}
+    /// The directory may be forgotten.
+    fn forget(&self, _id: DirId) {}
+    /// As [`SourceEngine::set_width`]; `None` comes back where there is nothing to change.
+    fn set_width(&mut self, width: Option<u16>) -> Option<u16>;
+    /// Why there is nothing to change.
+    fn fixed(&self) -> Option<&'static str> {
+        None
+    }
+    /// Operations that hang, the oldest first.
+    fn stuck(&self) -> Vec<Stuck>;
+    /// What was chosen, by name, with the reason.
+    fn report(&self) -> Vec<(String, String)>;
+    /// Bytes that there is room for, if that can be told.
+    fn room(&self) -> Option<u64> {
+        None
+    }
+    /// How long objects fit where files will lie, if anything asks for a length.
+    fn object_len(&self) -> Option<u32> {
+        None
+    }
+    /// Writes of objects that it can have in flight, where there are several storage targets.
+    fn limits(&self) -> Option<Limits> {
+        None
+    }
+    fn targets(&self) -> Arc<Targets> {
+        Arc::default()
+    }
+    /// Which stripes files got.
+    fn placed(&self) -> Placed {
+        Placed::default()
+    }
+    /// Entries of which something was not kept.
+    fn not_kept(&self) -> NotKept {
+        NotKept::default()
+    }
+    /// What this run or those before it left, and how to remove it.
+    fn left(&self) -> Option<String> {
+        None
+    }
+    /// The network that it is reached over, if it is.
+    fn network(&self) -> Option<&dyn NetworkFacet> {
+        None
+    }
+    /// Ends it after all that was submitted. What hangs and was left, in words.
+    fn end(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}

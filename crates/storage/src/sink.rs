@@ -1,0 +1,77 @@
+//! The sink's storage: a jailed tree, an engine that writes into it, and what a job keeps beside its data.
+//!
+//! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
+//!
+//! Reading order: [`names`], [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
+//! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
+//! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
+//! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
+//! (sync, rename), [`in_place`] (without either; `beside`: into no source), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
+//! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
+//! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place` (a
+//! destination that cannot be used, in words), `store` (all of it behind the seam of stores).
+//!
+//! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
+//! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod above;
+pub mod adopt;
+mod beside;
+mod cache;
+pub mod claim;
+pub mod clean;
+mod commit;
+mod confirm;
+mod data;
+pub mod engine;
+pub(crate) mod fault;
+mod files;
+pub mod fold;
+mod gate;
+mod gather;
+mod held;
+pub mod here;
+pub mod in_place;
+pub mod journal;
+mod keeper;
+pub mod leftovers;
+mod life;
+mod look;
+pub mod looker;
+mod meta;
+mod mode;
+pub mod names;
+pub mod ours;
+pub mod owner;
+mod place;
+pub mod places;
+pub mod space;
+pub mod store;
+pub mod stripes;
+mod syncs;
+pub mod tree;
+mod verify;
+pub(crate) mod widened;
+
+pub use adopt::Adopt;
+pub use beside::Beside;
+pub use commit::OTHERS_DIRS;
+pub use engine::{EngineConfig, WriteEngine};
+pub use here::Jobs;
+pub use in_place::InPlace;
+pub use journal::Journal;
+pub use leftovers::Left;
+pub use meta::{Foreseen, NotKept, NotKeptCounters};
+pub use names::{JobKey, tag_of, temp_name};
+pub use ours::Ours;
+pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
+pub use places::{Ground, Places};
+pub use stripes::Stripes;
+pub use tree::SinkTree;
+
+/// Locks, also after a panic elsewhere: every state behind these locks is whole between two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,487 @@
+//! How files, links and directories become what they were at the source: size, metadata, sync, final name.
+//!
+//! What must hold: nothing appears under its final name before all of it is there (and, if durable, on
+//! media); an entry that fails leaves what stood at its name untouched and its temporary removed; a run that
+//! lost its job publishes nothing, and removes nothing of which the journal may speak, for that may be the new owner's by now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use haul_core::change::Change;
+use haul_core::entry::Meta;
+use haul_core::ids::DirId;
+use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, Seen, SinkFile};
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{AtFlags, FileType, Stat, statat};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::cache::drop_pages;
+use super::engine::{Sink, Task, guard};
+use super::files::{Files, data_len, descriptor, inode_of, seen_of};
+use super::fold::{is_exact, is_listed};
+use super::gather::{Place, pair, whole};
+use super::looker::{link_change, stood_of};
+use super::meta::Wanted;
+use super::syncs::Extent;
+use super::{fault, lock, tree};
+use crate::crew::Turn;
+
+const SETGID: u32 = 0o2000;
+/// Others read and search.
+const OTHERS_LOOK: u32 = 0o005;
+
+/// The name of a line about directories of other users, into which was copied what is closed to them at the source.
+pub const OTHERS_DIRS: &str = "directories of other users";
+
+const DIRECTORY: &str = "a directory stands there; nothing was removed";
+pub(super) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without --in-place a link is replaced";
+pub(super) const SPECIAL: &str =
+    "a device, FIFO or socket stands there and was left alone; --force replaces it";
+
+impl Sink {
+    /// Commits one file; see `SinkOp::Commit`.
+    pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
+        if let Err(lost) = self.check_owner() {
+            // Perhaps it could only not be seen: then the temporary goes when the file is discarded.
+            self.files.fail(item.id, &lost, || false);
+            return Err(lost);
+        }
+        let result = match &item.publish {
+            None => self.commit_part(item, durable),
+            Some(publish) => match &self.files.in_place {
+                Some(place) => self.finish_in_place(place, publish, durable),
+                None => self.publish(publish, durable),
+            },
+        };
+        match (&result, &item.publish) {
+            // Nothing of a file without data is under way, and nobody discards what was never written.
+            (Err(_), Some(publish)) if data_len(&publish.file) == 0 => self.files.discard(item.id, || true),
+            // What the journal speaks of is the new owner's, if there is one.
+            (Err(failure), _) => self.files.fail(item.id, failure, || (self.still_owner)().is_ok()),
+            (Ok(()), Some(_)) => self.files.close(item.id),
+            (Ok(()), None) => {}
+        }
+        result
+    }
+
+    fn commit_part(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
+        let (open, file, _) = self.files.fd_of(item.id)?;
+        if self.files.in_place.is_some() {
+            self.files.mark_in_place(&open, descriptor(&file));
+        }
+        Files::is_promised(&open);
+        if !durable {
+            return Ok(());
+        }
+        self.sync_data(&open, &file)?;
+        drop_pages(descriptor(&file));
+        Ok(())
+    }
+
+    fn publish(&self, publish: &Publish, durable: bool) -> Result<(), Failure> {
+        let file = &publish.file;
+        let path = || self.tree.path_of(file.parent, &file.name);
+        // Of an empty file nothing was ever written, nor of one that is all hole.
+        if data_len(file) == 0 {
+            self.files.fd(file)?;
+        }
+        let (open, temp, counted) = self.files.fd_of(file.id)?;
+        let fd = descriptor(&temp);
+        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
+
+        // With space in advance a file has its full size from the beginning, so that says nothing of it.
+        let written = lock(&open.path).written();
+        if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!("{} has {written} of {} bytes and was not published", path(), file.size);
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
+        let size = stat.st_size as u64;
+        // A sparse file may end in a hole.
+        if size < file.size && file.map.is_none() && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!("{} has {size} of {} bytes and was not published", path(), file.size);
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+        if size != file.size {
+            retry_on_intr(|| rustix::fs::ftruncate(fd, file.size))
+                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
+        }
+        if let Some(expected) = publish.verify {
+            // Whatever is promised: what is not on media cannot be read from there.
+            self.sync_data(&open, &temp)?;
+            self.read_back(file, fd, expected)?;
+        }
+        let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
+        let made = inode_of(&self.set_meta(fd, &wanted, &path)?);
+        if durable && !haul_mutant::removed("files-are-synced") {
+            self.synced(&open, || {
+                retry_on_intr(|| self.data.sync(fd, Extent::All))
+                    .map_err(|errno| unsynced(&path(), errno, fd, false))
+            })?;
+            drop_pages(fd);
+        }
+        self.give_name(file, (fd, made), publish.found, publish.no_replace)
+    }
+
+    /// Renames the temporary, which is the inode `made` and open, to the final name: over what was `found` there, or over nothing.
+    fn give_name(
+        &self,
+        file: &SinkFile,
+        (fd, made): (BorrowedFd<'_>, Inode),
+        found: Option<Seen>,
+        no_replace: bool,
+    ) -> Result<(), Failure> {
+        let dir = self.tree.dirfd(file.parent)?;
+        let jail = self.tree.jail();
+        let temp = self.files.temp_name(file);
+        self.tree.may_take(&dir, file.parent, &file.name)?;
+        if !self.tree.claim(file.parent, &dir, &temp, made, file.id) {
+            return Err(self.tree.folded(file.parent, &file.name));
+        }
+        // By its name it is renamed, and somebody may have put another file there: then that is not what was written.
+        match jail.stat(&dir, &temp) {
+            Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => {}
+            Ok(_) | Err(Errno::NOENT) => {
+                return Err(self.unnamed(file, &dir, Errno::NOENT, no_replace));
+            }
+            Err(errno) => return Err(self.unnamed(file, &dir, errno, no_replace)),
+        }
+        let no_replace = no_replace && !haul_mutant::removed("no-clobber-at-the-rename");
+        let found = found.filter(|_| !no_replace);
+        // Whether it takes the place of what was found.
+        let over = match found {
+            _ if haul_mutant::removed("publish-over-the-found") => Ok(!no_replace),
+            None => Ok(false),
+            Some(found) => match jail.stat(&dir, &file.name) {
+                Ok(stat) if found.is_still(&seen_of(&stat)) => Ok(true),
+                Ok(stat) if inode_of(&stat) == found.inode && haul_mutant::removed("found-is-unchanged") => {
+                    Ok(true)
+                }
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => Ok(false),
+                Err(errno) => Err(errno),
+            },
+        };
+        // Directly before the rename, whatever the looks before it took.
+        self.fence()?;
+        let renamed = over.and_then(|over| match over {
+            true => jail.rename(&dir, &temp, &file.name, false),
+            false if no_replace => jail.rename(&dir, &temp, &file.name, true),
+            false => jail.rename_new(&dir, &temp, &file.name),
+        });
+        if let Some(gone) = if renamed.is_ok() { found.map(|found| found.inode) } else { Some(made) } {
+            self.tree.unclaim(file.parent, gone, file.id);
+        }
+        renamed.map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
+        match &self.published {
+            Some(published) => {
+                // As it is now: its new name has changed its ctime.
+                let given =
+                    rustix::fs::fstat(fd).map_err(|errno| self.unnamed(file, &dir, errno, no_replace))?;
+                published.add(&self.tree, file.parent, &file.name, seen_of(&given))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Why a file did not get its name.
+    fn unnamed(&self, file: &SinkFile, dir: &OwnedFd, errno: Errno, no_replace: bool) -> Failure {
+        let path = self.tree.path_of(file.parent, &file.name);
+        let stands = || {
+            let stat = self.tree.jail().stat(dir, &file.name).ok()?;
+            Some(FileType::from_raw_mode(stat.st_mode))
+        };
+        let (errno, told) = match errno {
+            Errno::EXIST if no_replace => (errno, "it exists and was not replaced"),
+            Errno::EXIST if stands() == Some(FileType::Directory) => (Errno::ISDIR, DIRECTORY),
+            Errno::ISDIR => (errno, DIRECTORY),
+            Errno::EXIST if !is_exact(dir) && is_listed(dir, &file.name) == Some(false) => {
+                return self.tree.folded(file.parent, &file.name);
+            }
+            Errno::EXIST => (
+                errno,
+                "something else appeared there while the copy ran, or it was changed, and was left as it is",
+            ),
+            Errno::NOENT => {
+                (errno, "its temporary is gone, which another run of this job or a cleaner removed")
+            }
+            _ => return fault::os_at(Stage::Publish, "publish", &path, errno, dir),
+        };
+        fault::failure(Stage::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
+    }
+
+    /// Makes one symbolic link under a temporary name, then gives it its own.
+    pub(super) fn make_link(&self, item: &LinkItem) -> Result<Change, Failure> {
+        self.check_owner()?;
+        let file = &item.file;
+        let dir = self.tree.dirfd(file.parent)?;
+        let found = self.look_for_link(item, &dir)?;
+        // One that says the same already stays: a second run changes nothing.
+        let change = match found {
+            Some(_) => {
+                let owner = item.owner && !item.no_replace;
+                link_change(&self.tree, &dir, (&file.name, &item.target), (&item.meta, owner))
+            }
+            None => Change::NEW,
+        };
+        if change.is_none() {
+            return Ok(change);
+        }
+        if change.is_rights_alone()
+            && let Some(changed) = self.amend_link(item, &dir, found)?
+        {
+            return Ok(changed);
+        }
+        if !item.no_replace && self.leads_to_itself(item, &dir) {
+            let path = self.tree.path_of(file.parent, &file.name);
+            let text = format!(
+                "{path}: the link leads to the file that stands there, whose content would be lost; it was left"
+            );
+            return Err(fault::failure(Stage::Publish, Errno::EXIST.raw_os_error(), text));
+        }
+        // Until it has its name nobody may take its temporary for a leftover.
+        let _making = self.files.making();
+        self.create_link(item, &dir)?;
+        let held = self.hold_link(item, &dir)?;
+        self.finish_link(item, &dir, &held, found).map(|()| change)
+    }
+
+    /// What stands at a link's name, if a link may take its place.
+    fn look_for_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<Option<Seen>, Failure> {
+        let LinkItem { file, no_replace, force, .. } = item;
+        let path = || self.tree.path_of(file.parent, &file.name);
+        let stat = match self.tree.jail().stat(dir, &file.name) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other.map_err(|errno| fault::os(Stage::Open, "stat", &path(), errno))?,
+        };
+        let found = seen_of(&stat);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            // The rename says so. Another entry may be it.
+            return Ok(Some(found));
+        }
+        // In a directory that this session made stands what another entry put there, unless every name is its own.
+        let other = self.tree.was_created(file.parent) && !is_exact(dir);
+        if other || !self.tree.claim(file.parent, dir, &file.name, found.inode, file.id) {
+            return Err(self.tree.folded(file.parent, &file.name));
+        }
+        match kind {
+            FileType::RegularFile | FileType::Symlink => Ok(Some(found)),
+            _ if *force || *no_replace => Ok(Some(found)),
+            _ => {
+                let text = format!("{}: {SPECIAL}", path());
+                Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
+            }
+        }
+    }
+
+    /// The link would take the place of the file that it leads to, seen from where it is made. Asked only where a file stands; the
+    /// link's text is the source's, so it is followed to look and for nothing else.
+    fn leads_to_itself(&self, item: &LinkItem, dir: &OwnedFd) -> bool {
+        let Ok(stands) = self.tree.jail().stat(dir, &item.file.name) else { return false };
+        let is_file = FileType::from_raw_mode(stands.st_mode) == FileType::RegularFile;
+        if !is_file || haul_mutant::removed("no-link-over-its-target") {
+            return false;
+        }
+        let led = statat(dir, &item.target[..], AtFlags::NO_AUTOMOUNT);
+        // What has another hard link is not lost, unless both names are this one.
+        let last = item.target.rsplit(|byte| *byte == b'/').next();
+        let may_be_lost = stands.st_nlink < 2 || last == Some(item.file.name.as_bytes());
+        may_be_lost && led.is_ok_and(|led| inode_of(&led) == inode_of(&stands))
+    }
+
+    /// Makes the link under its temporary name.
+    fn create_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<(), Failure> {
+        let jail = self.tree.jail();
+        let temp = self.files.temp_name(&item.file);
+        let mut made = jail.symlink(&item.target, dir, &temp);
+        if made == Err(Errno::EXIST) && self.files.is_stale(dir, &temp) {
+            let _ = jail.unlink(dir, &temp);
+            made = jail.symlink(&item.target, dir, &temp);
+        }
+        made.map_err(|errno| match errno {
+            // Another entry's, which is being made.
+            Errno::EXIST => self.tree.folded(item.file.parent, &item.file.name),
+            _ => self.unmade_link(item, dir, Stage::Create, "make the link", errno),
+        })
+    }
+
+    /// Opens the link that was just made, so that what is done to it is done to nothing else: whoever may write the directory can
+    /// put another file under its name at any time.
+    pub(super) fn hold_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<OwnedFd, Failure> {
+        let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
+        let fail = |errno| {
+            if errno != Errno::NOENT {
+                self.files.leave();
+            }
+            self.unmade_link(item, dir, Stage::Create, "look at the link", errno)
+        };
+        let held = jail.open_path(dir, &temp).map_err(fail)?;
+        let stat = rustix::fs::fstat(&held).map_err(fail)?;
+        // A link that says the same is as good as ours, and nothing else is.
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink && stat.st_nlink == 1;
+        let says = || rustix::fs::readlinkat(&held, "", Vec::new());
+        if (is_link && says().map_err(fail)?.as_bytes() == &*item.target)
+            || haul_mutant::removed("links-are-held")
+        {
+            return Ok(held);
+        }
+        let path = self.tree.path_of(item.file.parent, &item.file.name);
+        let text = format!(
+            "make the link {path}: something else took the place of what was made; it was left alone"
+        );
+        Err(fault::failure(Stage::Create, Errno::STALE.raw_os_error(), text))
+    }
+
+    /// Gives the link that is held its owner, its mtime and its name.
+    pub(super) fn finish_link(
+        &self,
+        item: &LinkItem,
+        dir: &OwnedFd,
+        held: &OwnedFd,
+        found: Option<Seen>,
+    ) -> Result<(), Failure> {
+        let fail = |what, errno| self.unmade_link(item, dir, Stage::Metadata, what, errno);
+        let inode = inode_of(&rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?);
+        let result = self
+            .set_link_meta(held.as_fd(), &item.meta, item.owner)
+            .map_err(|(what, errno)| fail(what, errno))
+            .and_then(|()| self.give_name(&item.file, (held.as_fd(), inode), found, item.no_replace));
+        let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
+        // The name is of this run alone, but what stands there may be another's.
+        let is_ours = || jail.stat(dir, &temp).is_ok_and(|stat| inode_of(&stat) == inode);
+        if result.is_err() && (is_ours() || haul_mutant::removed("only-our-link-is-removed")) {
+            let _ = jail.unlink(dir, &temp);
+        }
+        result
+    }
+
+    fn unmade_link(
+        &self,
+        item: &LinkItem,
+        dir: &OwnedFd,
+        stage: Stage,
+        what: &'static str,
+        errno: Errno,
+    ) -> Failure {
+        fault::os_at(stage, what, &self.tree.path_of(item.file.parent, &item.file.name), errno, dir)
+    }
+
+    /// Syncs one directory.
+    pub(super) fn sync_dir(&self, id: DirId) -> Result<(), Failure> {
+        if haul_mutant::removed("names-are-synced") {
+            return Ok(());
+        }
+        let fd = self.tree.dirfd(id)?;
+        tree::sync_dir(&fd)
+            .map_err(|errno| fault::os_at(Stage::Sync, "sync", &self.tree.path_of_dir(id), errno, &fd))
+    }
+
+    /// Finishes directories, the deepest first: a finished one may be closed to us, and then nothing below it
+    /// could be reached. (For that they are not split by target.)
+    pub(super) fn finish_dirs(
+        self: &Arc<Self>,
+        turn: &Turn<Task>,
+        durable: bool,
+        dirs: &[(DirId, Meta)],
+    ) -> Vec<(DirId, Result<Change, Failure>)> {
+        let mut by_depth: BTreeMap<usize, Vec<(DirId, Meta)>> = BTreeMap::new();
+        for (id, meta) in dirs {
+            by_depth.entry(self.tree.depth(*id)).or_default().push((*id, *meta));
+        }
+        let mut ended = HashMap::new();
+        for (_, level) in by_depth.into_iter().rev() {
+            let (sink, told) = (self.clone(), self.clone());
+            let level = Arc::new(level);
+            let finish = move |(id, meta): &(DirId, Meta)| {
+                guard(Stage::Metadata, || sink.finish_dir(*id, meta, durable))
+            };
+            let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));
+            let results = turn.share(level.clone(), label, finish);
+            ended.extend(level.iter().map(|(id, _)| *id).zip(results));
+        }
+        let lost = || Some(Err(fault::failure(Stage::Metadata, 0, "the directory was asked for twice")));
+        let results: Vec<_> =
+            dirs.iter().map(|(id, _)| ended.remove(id).unwrap_or_else(lost)).map(whole).collect();
+        let failed: Vec<bool> = results.iter().map(Result::is_err).collect();
+        for (id, failed) in dirs.iter().map(|(id, _)| *id).zip(&failed) {
+            if *failed && self.fence().is_ok() {
+                self.tree.close_one(id);
+            }
+            self.tree.forget(id);
+        }
+        pair(dirs, |(id, _)| *id, results)
+    }
+
+    /// Finishes one directory; see `SinkOp::FinishDirs`. All its entries have ended, so the temporaries of
+    /// dead runs of this job that still lie in it were adopted by nobody.
+    pub(super) fn finish_dir(&self, id: DirId, meta: &Meta, durable: bool) -> Result<Change, Failure> {
+        self.fence()?;
+        let fd = self.tree.dirfd(id)?;
+        if let Some(leftovers) = &self.leftovers {
+            leftovers.finish(&self.tree, id, &fd);
+        }
+        let fail = |stage, what, errno| fault::os_at(stage, what, &self.tree.path_of_dir(id), errno, &fd);
+        // A setgid that the directory has from its parent is the destination's own: it keeps the group of
+        // project directories.
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
+        // Held against how it stood before this run: what was made in it since has changed its mtime. To learn how times are kept
+        // can change it too, so that comes first.
+        let before = self.tree.stood(id);
+        if let Some(before) = &before {
+            self.note_others_dir(id, before, meta);
+        }
+        let stood = before.map(|before| {
+            let grain = |mtime| match mtime == meta.mtime {
+                true => 1,
+                false => self.files.grain_for(&fd, stat.st_dev, mtime),
+            };
+            stood_of(&before, grain)
+        });
+        let keep = stat.st_mode & SETGID;
+        let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true };
+        if self.leftovers.is_some() {
+            // That may have taken long, and a new owner may have given it what its source has now: ours may be wider.
+            self.fence()?;
+        }
+        self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
+        if durable {
+            tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
+        }
+        Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
+    }
+}
+
+impl Sink {
+    /// Whoever a directory belongs to looks into it. One that another user had made before, under the name of one that is closed to
+    /// him at the source, is told.
+    fn note_others_dir(&self, id: DirId, stood: &Stat, meta: &Meta) {
+        let another = self.files.me().is_some_and(|me| stood.st_uid != me && stood.st_uid != 0);
+        if another && stood.st_uid != meta.uid && meta.mode & OTHERS_LOOK != OTHERS_LOOK {
+            let mut told = lock(&self.others_dirs);
+            told.0 += 1;
+            told.1.get_or_insert_with(|| format!("{} of user {}", self.tree.path_of_dir(id), stood.st_uid));
+        }
+    }
+
+    /// The directories of other users, in words.
+    pub(super) fn others_dirs(&self) -> Option<String> {
+        let (count, first) = &*lock(&self.others_dirs);
+        let first = first.as_ref().filter(|_| !haul_mutant::removed("others-directories-are-told"))?;
+        Some(format!(
+            "{count} that stood there before, closed to their owners at the source; who owns them here can look at what was copied \
+             into them: {first}{}",
+            if *count > 1 { " and more" } else { "" }
+        ))
+    }
+}
+
+/// `in_place`: there is no temporary.
+pub(super) fn unsynced(path: &str, errno: Errno, fd: impl AsFd, in_place: bool) -> Failure {
+    let failure = fault::os_at(Stage::Sync, "sync", path, errno, fd);
+    let what = if in_place { "nobody goes on with it" } else { "its temporary was discarded" };
+    let text = format!("{}; {what}, for what was written is not to be trusted", failure.text);
+    fault::failure(Stage::Sync, failure.errno, text)
+}

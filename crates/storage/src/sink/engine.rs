@@ -1,0 +1,712 @@
+//! The write engine: threads that execute `SinkOp`s and post their completions.
+//!
+//! In: operations with payload buffers. Out: one completion for each, from the engine's own threads.
+//! Objects of large files go to the lanes (`data`), the rest is done by a crew of threads ([`crew`]). An operation
+//! of many items is split by the storage targets that they lie on: what hangs at one holds no item of another. The
+//! items of one target are shared among threads, for what makes many small files durable in little time is syncing
+//! them side by side. The journal has a thread of its own, so that its records keep their order.
+//!
+//! What must hold: a buffer is given back before its completion is posted; every operation completes, also
+//! if executing it panics or its thread does ([`Owed`]), but for those that hang when the engine ends; the engine ends
+//! within what its deadlines allow, and says what it left. Order between operations that run at once
+//! is the session's: it must not discard a file while writes of it are under way.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use haul_core::entry::Name;
+use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::schedule::Limits;
+use haul_core::stage::Stage as MeterStage;
+use haul_core::transfer::op::{BundleWrite, Existing, Found, LookupItem, SinkDone, SinkFile, SinkOp};
+use haul_core::wire::{Failure, Placed, Stage};
+
+use super::adopt::Adopt;
+use super::commit::OTHERS_DIRS;
+use super::confirm::Published;
+use super::data::{Data, NewWrite, Tag};
+use super::files::Files;
+use super::gather::{Place, no_target, pair};
+use super::in_place::InPlace;
+use super::journal::Journal;
+use super::keeper::Keeper;
+use super::leftovers::{Left, Leftovers};
+use super::meta::{NotKept, NotKeptCounters};
+use super::mode::Choice;
+use super::places::Places;
+use super::space::Spaces;
+use super::stripes::Stripes;
+use super::tree::SinkTree;
+use super::widened::Asked;
+use super::{fault, lock};
+use crate::crew::{self, Crew, CrewConfig, Doing, Turn};
+use crate::descriptors::budget;
+use crate::io::lanes::{LaneConfig, Lanes, OnDone};
+use crate::io::{IoFile, Target};
+use crate::knobs::Knobs;
+use crate::options::StorageOptions;
+use crate::owed::{Owed, panic_point, words_of};
+use crate::targets::Targets;
+use crate::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
+use haul_base::buffer::Buffer;
+use haul_base::meter::Meter;
+
+/// Most threads of an engine for one storage target.
+pub const THREADS_MAX: usize = 256;
+/// For so long an answer that the job is ours is good for what publishes nothing: before each rename it is asked anew.
+const OWNER_FRESH: Duration = Duration::from_millis(50);
+/// How often an engine that ends looks whether all that is left hangs.
+pub(super) const END_TICK: Duration = Duration::from_millis(50);
+
+/// What an engine is made of.
+pub struct EngineConfig {
+    pub tree: Arc<SinkTree>,
+    /// Stands in the names of this session's temporaries.
+    pub tag: u32,
+    /// Tags of dead runs of this job, whose leftovers are removed, oldest first.
+    pub old_tags: Vec<u32>,
+    /// Where these may lie.
+    pub left: Left,
+    /// What dead runs of this job left may be taken over.
+    pub adopt: Adopt,
+    /// The run before this one was not proven dead: at the end, look again at what was published.
+    pub confirm: bool,
+    /// 1 to [`THREADS_MAX`].
+    pub threads: usize,
+    /// Keep owner and group of directories (files and links say it themselves).
+    pub dir_owner: bool,
+    /// Whether this run still owns the job; asked before each publication. Usually `Owner::still_owner`.
+    pub still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    /// `None`: the session keeps no journal (`Journal` operations fail).
+    pub journal: Option<Journal>,
+    /// How objects are written.
+    pub storage: StorageOptions,
+    /// Most payload bytes in memory.
+    pub memory: u64,
+    /// `None`: the destination has one storage target.
+    pub places: Option<Places>,
+    /// What new files are given of stripes; only where there are `places`.
+    pub stripes: Stripes,
+    /// How long objects fit these stripes.
+    pub object_len: Option<u32>,
+    /// `None`: each file is written to a temporary, which then takes the name.
+    pub in_place: Option<InPlace>,
+    /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
+    pub durable: bool,
+}
+
+/// Something to do for a thread of the crew.
+pub(super) struct Task(pub(super) Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
+
+/// What an engine left when it ended, in words; empty if all its threads ended.
+pub type Hanging = Vec<String>;
+
+/// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
+pub struct WriteEngine {
+    crew: Arc<Crew<Task>>,
+    keeper: Keeper,
+    deadline: Duration,
+    /// Threads for a target at the start.
+    started: usize,
+    /// Once the threads were asked to end: what was left of them.
+    ended: Option<Hanging>,
+    object_len: Option<u32>,
+    /// `None`: there is one.
+    targets: Option<Arc<Targets>>,
+    pub(super) sink: Arc<Sink>,
+}
+
+/// What the threads share.
+pub(super) struct Sink {
+    pub(super) tree: Arc<SinkTree>,
+    pub(super) files: Files,
+    pub(super) data: Data,
+    /// `None`: no run came before that may have left something.
+    pub(super) leftovers: Option<Leftovers>,
+    /// How to remove what is left.
+    clean: String,
+    pub(super) dir_owner: bool,
+    pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    /// `None`: nobody else can have published.
+    pub(super) published: Option<Published>,
+    /// Directories of other users that were filled: how many, and one of them.
+    pub(super) others_dirs: Mutex<(u64, Option<String>)>,
+    /// When the job was last seen to be ours.
+    seen_owner: Mutex<Option<Instant>>,
+    pub(super) not_kept: Arc<NotKeptCounters>,
+    crew: OnceLock<Weak<Crew<Task>>>,
+    /// The session is over: nothing more is published by what hung until now.
+    over: AtomicBool,
+    /// The engine is asked to end, or has ended: it answers nothing any more.
+    pub(super) ends: AtomicBool,
+    pub(super) asked: Mutex<Asked>,
+    pub(super) post: Post<SinkCompletion>,
+}
+
+impl WriteEngine {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system gives no more threads.
+    pub fn new(
+        config: EngineConfig,
+        meter: Arc<Meter>,
+        post: Post<SinkCompletion>,
+    ) -> std::io::Result<WriteEngine> {
+        WriteEngine::start(config, meter, post, Lanes::start)
+    }
+
+    /// Starts the threads, with lanes as `start_lanes` makes them.
+    pub(super) fn start(
+        config: EngineConfig,
+        meter: Arc<Meter>,
+        post: Post<SinkCompletion>,
+        start_lanes: impl FnOnce(LaneConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<Lanes<Tag>>,
+    ) -> std::io::Result<WriteEngine> {
+        let threads = config.threads.clamp(1, THREADS_MAX);
+        let no_preallocate = config.storage.no_preallocate;
+        let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
+        let spaces = Spaces::new(no_preallocate);
+        let leftovers = Leftovers::new(&config.old_tags, config.tag, &config.left, &config.adopt);
+        let targets = config.places.as_ref().map(Places::targets);
+        let object_len = config.object_len;
+        let files = Files::new(
+            config.tree.clone(),
+            (config.tag, config.adopt),
+            spaces,
+            config.places,
+            config.stripes,
+            config.in_place,
+        );
+        let mut knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
+        if !files.is_local() {
+            knobs.set_remote();
+        }
+        let lanes = knobs.lanes.clone();
+        let deadline = lanes.deadline;
+        config.tree.set_own_tags(config.old_tags.iter().copied().chain([config.tag]));
+        let sink = Arc::new(Sink {
+            files,
+            data: Data::new(choice, knobs),
+            tree: config.tree,
+            leftovers,
+            clean: config.left.clean,
+            dir_owner: config.dir_owner,
+            still_owner: config.still_owner,
+            published: config.confirm.then(Published::default),
+            others_dirs: Mutex::default(),
+            seen_owner: Mutex::new(None),
+            not_kept: Arc::default(),
+            crew: OnceLock::new(),
+            over: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
+            asked: Mutex::default(),
+            post,
+        });
+        let on_done: OnDone<Tag> = {
+            let sink = sink.clone();
+            Arc::new(move |done| sink.on_written(done))
+        };
+        sink.data.set_lanes(start_lanes(lanes, meter.clone(), on_done)?);
+        let on_busy = {
+            let meter = meter.clone();
+            move |time| meter.add_busy(MeterStage::SinkStorage, time)
+        };
+        let on_idle = {
+            let sink = sink.clone();
+            // While lanes write, a thread without work does not mean that storage waits for data.
+            move |time| {
+                if !sink.data.is_writing() {
+                    meter.add_idle(MeterStage::SinkStorage, time);
+                }
+            }
+        };
+        let crew_config = CrewConfig {
+            name: "haul-file",
+            threads,
+            threads_max: crew::with_spare(threads),
+            deadline,
+            on_busy: Arc::new(on_busy),
+            on_idle: Arc::new(on_idle),
+        };
+        let worker = sink.clone();
+        let work = move |(): &mut (), turn: &Turn<Task>, Task(task): Task| task(&worker, turn);
+        let crew = Arc::new(Crew::start(crew_config, || (), work)?);
+        // Set here alone, once.
+        let _ = sink.crew.set(Arc::downgrade(&crew));
+        if config.journal.is_some() {
+            sink.note_widened();
+        }
+        let keeper = Keeper::start(sink.clone(), config.journal)?;
+        Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, object_len, targets, sink })
+    }
+
+    /// What the destination would not keep, countable also after the engine is gone.
+    pub fn not_kept_counters(&self) -> Arc<NotKeptCounters> {
+        self.sink.not_kept.clone()
+    }
+
+    /// As [`SinkEngine::end`].
+    pub fn join(mut self) -> Hanging {
+        self.end_all()
+    }
+
+    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left; the same when it is
+    /// called again.
+    fn end_all(&mut self) -> Hanging {
+        if let Some(left) = &self.ended {
+            return left.clone();
+        }
+        self.sink.ends.store(true, Ordering::Relaxed);
+        // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
+        // last write has completed.
+        let mut left = self.sink.data.drain();
+        while !self.crew.finish(END_TICK) {
+            if self.crew.hangs() {
+                left.extend(self.crew.stuck().iter().map(Stuck::in_words));
+                left.extend((left.is_empty()).then(|| "threads that did not end".into()));
+                break;
+            }
+        }
+        if !self.keeper.end(END_TICK, self.deadline) {
+            left.extend(self.keeper.stuck(self.deadline).iter().map(Stuck::in_words));
+        }
+        if !left.is_empty() {
+            self.sink.over.store(true, Ordering::Relaxed);
+        } else {
+            let ours = || (self.sink.still_owner)().is_ok();
+            if self.sink.tree.is_widened() && !haul_mutant::removed("directories-close-again") {
+                // A new owner of the job needs them open.
+                self.sink.tree.close_again(&ours);
+            }
+            if self.sink.files.has_any() && !ours() {
+                self.sink.files.abandon();
+            }
+        }
+        self.ended = Some(left.clone());
+        left
+    }
+}
+
+impl Drop for WriteEngine {
+    fn drop(&mut self) {
+        self.end_all();
+    }
+}
+
+impl SinkEngine for WriteEngine {
+    fn submit(&mut self, job: SinkJob) {
+        match job.op {
+            SinkOp::Write { .. } => {
+                let write = self.sink.new_write(job);
+                if let Some(first) = self.sink.write_if_ready(write) {
+                    self.sink.begin_first(first);
+                }
+            }
+            SinkOp::Journal { .. } | SinkOp::Note { .. } | SinkOp::RemoveJournal => {
+                self.keeper.submit(&self.sink, job);
+            }
+            SinkOp::RefuseNote { ask, failure } => self.sink.answer(ask, Err(failure)),
+            _ => self.sink.begin(job.op, job.buffer),
+        }
+    }
+
+    fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
+        let started = self.started;
+        let width = width.map_or(started, usize::from).clamp(1, THREADS_MAX);
+        self.crew.set_threads(width);
+        self.sink.data.set_width(width, started);
+        u16::try_from(width).ok()
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let mut stuck = self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck());
+        stuck.extend(self.keeper.stuck(self.deadline));
+        oldest_first(stuck, self.crew.stuck())
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        let mut lines = self.sink.data.report(&self.sink.files.spaces);
+        lines.extend(self.sink.others_dirs().map(|told| (OTHERS_DIRS.to_owned(), told)));
+        lines
+    }
+
+    fn register(&self, id: DirId, parent: DirId, name: Name) {
+        self.sink.tree.register(id, parent, name);
+    }
+
+    fn forget(&self, id: DirId) {
+        self.sink.tree.forget(id);
+    }
+
+    fn room(&self) -> Option<u64> {
+        // First what is free: what is taken meanwhile counts twice, and never not at all.
+        let free = fault::free(&**self.sink.tree.root());
+        free.map(|free| free.saturating_add(self.sink.files.allocated()))
+    }
+
+    fn object_len(&self) -> Option<u32> {
+        self.object_len
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        self.targets.is_some().then(|| self.sink.data.limits())
+    }
+
+    fn targets(&self) -> Arc<Targets> {
+        self.targets.clone().unwrap_or_default()
+    }
+
+    fn placed(&self) -> Placed {
+        self.sink.files.stripes.placed()
+    }
+
+    fn not_kept(&self) -> NotKept {
+        self.sink.not_kept.read()
+    }
+
+    fn left(&self) -> Option<String> {
+        self.sink.left()
+    }
+
+    fn end(&mut self) -> Hanging {
+        self.end_all()
+    }
+}
+
+impl Sink {
+    /// Whether the job is ours now: asked directly before what cannot be undone. What happens between the answer and that can
+    /// never be seen.
+    pub(super) fn fence(&self) -> Result<(), Failure> {
+        // It may have hung in a sync until nobody waits any more, or may hang in the question itself.
+        self.check_over()?;
+        if !haul_mutant::removed("fence-before-each-rename") {
+            (self.still_owner)()?;
+        }
+        self.check_over()
+    }
+
+    /// What was left, for people, whose journal stays therefore.
+    pub(super) fn left(&self) -> Option<String> {
+        // What is another run's by now is that one's to tell.
+        let kept = || self.files.kept_any() && (self.still_owner)().is_ok();
+        let why = match self.files.left_any() || kept() {
+            true => Some("a temporary of this copy could not be removed".to_owned()),
+            false => self.leftovers.as_ref().and_then(Leftovers::left),
+        }?;
+        Some(format!("{why}; its journal stays: {}", self.clean))
+    }
+
+    /// Whether the job is still ours, as of at most [`OWNER_FRESH`] ago.
+    pub(super) fn check_owner(&self) -> Result<(), Failure> {
+        self.check_over()?;
+        let now = Instant::now();
+        if lock(&self.seen_owner).is_some_and(|seen| now.duration_since(seen) < OWNER_FRESH) {
+            return Ok(());
+        }
+        (self.still_owner)()?;
+        *lock(&self.seen_owner) = Some(now);
+        Ok(())
+    }
+
+    /// Asked before a temporary is made: one of a run that lost its job would be debris, in a directory that may be finished.
+    /// What is written in place would be the next owner's file, which may be finished.
+    pub(super) fn may_make(&self) -> Result<(), Failure> {
+        match haul_mutant::removed("losers-make-nothing") {
+            true => Ok(()),
+            false if self.files.in_place.is_some() => self.fence(),
+            false => self.check_owner(),
+        }
+    }
+
+    /// Looks up one name; see `SinkOp::Lookup`. What is found there may be all that the copy needs.
+    fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
+        if item.adopt.is_some() && self.files.in_place.is_some() {
+            self.may_make()?;
+        }
+        let found = self.files.look(item)?;
+        if let (Some(published), Existing::File { .. }, Some(seen)) =
+            (&self.published, &found.existing, found.seen)
+            && !haul_mutant::removed("found-names-are-confirmed")
+        {
+            published.add(&self.tree, item.file.parent, &item.file.name, seen)?;
+        }
+        Ok(found)
+    }
+
+    /// Whether the session is still there that this is done for.
+    pub(super) fn check_over(&self) -> Result<(), Failure> {
+        match self.over.load(Ordering::Relaxed) {
+            true => Err(fault::failure(Stage::Publish, 0, "the session ended while the storage hung")),
+            false => Ok(()),
+        }
+    }
+
+    /// The engine has ended, or is about to: nobody is there to be asked.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.load(Ordering::Relaxed) || self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engine was asked to end, by a session that waits for nothing more.
+    pub(super) fn check_ends(&self) -> Result<(), Failure> {
+        match self.ends.load(Ordering::Relaxed) && !haul_mutant::removed("a-stop-ends-the-sweep") {
+            true => Err(fault::failure(Stage::Write, 0, "stopped while leftovers were looked for")),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins one operation; never waits for storage.
+    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Payload>) {
+        let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
+        match op {
+            SinkOp::MakeDirs { dirs } => self.split(
+                ("create", Stage::Create),
+                dirs,
+                of_dir,
+                no_target,
+                |sink, id| sink.tree.dirfd(*id).map(drop),
+                |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
+            ),
+            SinkOp::Lookup { items } => self.split(
+                ("stat", Stage::Open),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                |sink, item| sink.look(item),
+                |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
+            ),
+            SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
+            SinkOp::Commit { durable, items } => self.split(
+                ("publish", Stage::Publish),
+                items,
+                |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
+                |sink, item| sink.files.target_of(item.id),
+                move |sink, item| sink.commit(item, durable),
+                |sink, items, results| {
+                    sink.data.choice.on_commit();
+                    SinkDone::Commit { results: pair(items, |item| item.id, results) }
+                },
+            ),
+            SinkOp::Amend { durable, items } => self.split(
+                ("metadata", Stage::Metadata),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                move |sink, item| sink.amend(item, durable),
+                |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
+            ),
+            SinkOp::MakeLinks { items } => self.split(
+                ("create", Stage::Publish),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                |sink, item| sink.make_link(item),
+                |_, items, results| SinkDone::MakeLinks {
+                    results: pair(items, |item| item.file.id, results),
+                },
+            ),
+            SinkOp::SyncDirs { dirs } => self.split(
+                ("sync", Stage::Sync),
+                dirs,
+                of_dir,
+                no_target,
+                |sink, id| sink.sync_dir(*id),
+                |_, dirs, results| SinkDone::SyncDirs { results: pair(dirs, |id| *id, results) },
+            ),
+            SinkOp::FinishDirs { durable, dirs } => {
+                let target = dirs.first().map_or(Target::default(), |(id, _)| self.tree.target_of(*id));
+                let first = dirs.first().map_or(DirId::ROOT, |(id, _)| *id);
+                let ids: Vec<DirId> = dirs.iter().map(|(id, _)| *id).collect();
+                let failed = move |failure: Failure| SinkDone::FinishDirs {
+                    results: ids.iter().map(|id| (*id, Err(failure.clone()))).collect(),
+                };
+                let owed = self.owed(Stage::Metadata, failed);
+                self.task(target, "metadata", Place(first, None), owed, move |sink, turn| {
+                    SinkDone::FinishDirs { results: sink.finish_dirs(turn, durable, &dirs) }
+                });
+            }
+            SinkOp::Discard { id } => {
+                let place = self.place_of(id, None);
+                // It has no failure: what could not be removed is debris, which the journal knows.
+                let owed = self.owed(Stage::Write, move |_| SinkDone::Discard { id });
+                self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
+                    sink.files.discard(id, || (sink.still_owner)().is_ok());
+                    SinkDone::Discard { id }
+                });
+            }
+            SinkOp::Create { file, striping } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let id = file.id;
+                let owed =
+                    self.owed(Stage::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
+                self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
+                    panic_point("panic~create", &fault::show(file.name.as_bytes()));
+                    let result = guard(Stage::Create, || {
+                        sink.may_make()?;
+                        sink.files.want(&file, striping);
+                        let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
+                        if sink.files.has_several_targets() {
+                            sink.data.choice.on_targets();
+                        }
+                        Ok(open.layout())
+                    });
+                    SinkDone::Create { id: file.id, result }
+                });
+            }
+            SinkOp::Check { file, kind, ranges } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let target = self.files.target_of(file.id).unwrap_or_else(|| self.tree.target_of(place.0));
+                let (id, asked) = (file.id, ranges.clone());
+                let owed = self.owed(Stage::Read, move |failure| SinkDone::Check {
+                    id,
+                    ranges: asked,
+                    result: Err(failure),
+                });
+                self.task(target, "check", place, owed, move |sink, _| {
+                    let result = guard(Stage::Read, || sink.check(&file, kind, &ranges));
+                    SinkDone::Check { id: file.id, ranges, result }
+                });
+            }
+            SinkOp::Write { .. }
+            | SinkOp::Journal { .. }
+            | SinkOp::Note { .. }
+            | SinkOp::RefuseNote { .. }
+            | SinkOp::RemoveJournal => {
+                unreachable!("these have ways of their own")
+            }
+        }
+    }
+
+    /// Has a thread make the file of a write, and then write.
+    fn begin_first(self: &Arc<Self>, write: NewWrite) {
+        let place = write.place();
+        let (target, sink) = (self.tree.target_of(place.0), self.clone());
+        let label = move || sink.doing("create", Place(place.0, place.1.clone()));
+        self.submit(target, label, Task(Box::new(|sink, _| sink.write_first(write))));
+    }
+
+    /// The answer to an operation of one thread; `failed` makes it of a failure.
+    fn owed(
+        self: &Arc<Self>,
+        stage: Stage,
+        failed: impl FnOnce(Failure) -> SinkDone + Send + 'static,
+    ) -> Owed<SinkDone> {
+        let sink = self.clone();
+        Owed::new(stage, move |result: Result<SinkDone, Failure>| {
+            (sink.post)(SinkCompletion { done: result.unwrap_or_else(failed) });
+        })
+    }
+
+    /// Writes small files whole, one after the other; those on different targets side by side.
+    fn write_bundle(
+        self: &Arc<Self>,
+        (id, more): (BufferId, bool),
+        items: Vec<BundleWrite>,
+        buffer: Option<Payload>,
+    ) {
+        let lies = |_: &Sink, item: &BundleWrite| Place(item.file.parent, Some(item.file.name.clone()));
+        let done = move |_: &Sink, items: &[BundleWrite], results| {
+            let results = pair(items, |item| item.file.id, results);
+            SinkDone::WriteBundle { buffer: id, results, more }
+        };
+        let buffer = buffer.map(Payload::shared);
+        self.gather("write", items, lies, no_target, done, |gather, group| {
+            let buffer = buffer.clone();
+            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
+                let (tree, items) = (sink.tree.clone(), gather.items.clone());
+                let mut track = turn.track(move |i| {
+                    let file = &items[i as usize].file;
+                    Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
+                });
+                let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
+                let mut write = |i: usize| {
+                    track.at(i as u64);
+                    let item = &gather.items[i];
+                    guard(Stage::Write, || {
+                        sink.may_make()?;
+                        let data = slice(payload, item.start, item.file.size)?;
+                        // Of an empty one this makes the temporary to publish.
+                        sink.files.write_whole(&item.file, data)
+                    })
+                };
+                let results = group.iter().map(|i| write(*i)).collect();
+                drop(buffer);
+                gather.put(&group, results);
+            }
+        });
+    }
+
+    /// Where an open file lies; its name if it was not made yet.
+    fn place_of(&self, id: FileId, file: Option<&SinkFile>) -> Place {
+        match (file, self.files.place_of(id)) {
+            (Some(file), _) => Place(file.parent, Some(file.name.clone())),
+            (None, Some((parent, name))) => Place(parent, Some(name)),
+            (None, None) => Place(DirId::ROOT, None),
+        }
+    }
+
+    pub(super) fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
+        let name = name.map_or_else(|| self.tree.path_of_dir(dir), |name| self.tree.path_of(dir, &name));
+        Doing { what, name, offset: 0 }
+    }
+
+    /// Has a thread of the crew do `work` on an open file, `what` in a word.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        file: &Arc<IoFile>,
+        what: &'static str,
+        work: impl FnOnce(&Arc<Sink>) + Send + 'static,
+    ) {
+        let (target, file) = (file.target, file.clone());
+        let label = move || Doing { what, name: file.name.to_string(), offset: 0 };
+        self.submit(target, label, Task(Box::new(move |sink, _| work(sink))));
+    }
+
+    fn task(
+        self: &Arc<Self>,
+        target: Target,
+        what: &'static str,
+        place: Place,
+        owed: Owed<SinkDone>,
+        work: impl FnOnce(&Arc<Sink>, &Turn<Task>) -> SinkDone + Send + 'static,
+    ) {
+        let sink = self.clone();
+        let label = move || sink.doing(what, Place(place.0, place.1.clone()));
+        self.submit(target, label, Task(Box::new(move |sink, turn| owed.settle(Ok(work(sink, turn))))));
+    }
+
+    pub(super) fn submit(
+        &self,
+        target: Target,
+        label: impl Fn() -> Doing + Send + Sync + 'static,
+        task: Task,
+    ) {
+        // Without a crew the engine has ended, and this comes of a request that hung until then: what the task owes is
+        // answered as it is dropped.
+        if let Some(crew) = self.crew.get().and_then(Weak::upgrade) {
+            crew.submit(target, label, task);
+        }
+    }
+}
+
+/// The payload from `start`, `len` bytes long.
+pub(super) fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
+    let start = start as usize;
+    usize::try_from(len).ok().and_then(|len| payload.get(start..start.checked_add(len)?)).ok_or_else(|| {
+        let text = format!("{len} bytes at {start} are not in a payload of {} bytes", payload.len());
+        fault::failure(Stage::Protocol, 0, text)
+    })
+}
+
+/// Runs `work`; a panic in it becomes a failure, so that nobody waits for ever.
+pub(super) fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        Err(fault::failure(stage, 0, format!("internal error: {}", words_of(&*panic))))
+    })
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,236 @@
+//! A destination that is looked at and never changed, for dry runs; and how what stands there is told.
+//!
+//! In: directories and names as they are announced. Out: what stands there. Invariant: no call in here makes or changes
+//! anything, not even a time.
+//! Left out: what is made of it, which the policy says.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use haul_core::change::{Change, Stood};
+use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::ids::DirId;
+use haul_core::transfer::op::{Existing, Rights};
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstatfs};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::fault;
+use super::files::mtime_of;
+use super::tree::SinkTree;
+use crate::store::Looks;
+
+/// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
+const FAT: [FsWord; 2] = [0x4d44, 0x2011_bab0];
+const FAT_GRAIN: u32 = 2_000_000_000;
+
+/// What stands at a destination.
+pub struct Looker {
+    /// `None`: the destination is not there yet.
+    tree: Option<SinkTree>,
+    fat: bool,
+}
+
+impl Looker {
+    /// A destination at which nothing stands.
+    pub fn at_nothing() -> Looker {
+        Looker { tree: None, fat: false }
+    }
+
+    /// Opens the destination root, if it is there.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is no directory.
+    pub fn open(root: &Path) -> Result<Looker, Failure> {
+        match SinkTree::open_root(root, false) {
+            Ok(tree) => {
+                let fat = fstatfs(tree.root()).is_ok_and(|fs| FAT.contains(&fs.f_type));
+                Ok(Looker { tree: Some(tree.to_look_at()), fat })
+            }
+            Err(failure) if is_nothing(&failure) => Ok(Looker::at_nothing()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The root is not there.
+    pub fn is_nothing(&self) -> bool {
+        self.tree.is_none()
+    }
+
+    /// Why nothing can be made in the root, as far as that can be told without doing it.
+    pub fn denies_files(&self) -> Option<Errno> {
+        let root = self.tree.as_ref()?.root();
+        let access = accessat(root, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        access.err().filter(|errno| matches!(*errno, Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    }
+
+    /// The descriptor of a directory, if it is there.
+    fn fd(&self, id: DirId) -> Result<Option<(&SinkTree, std::sync::Arc<OwnedFd>)>, Failure> {
+        let Some(tree) = &self.tree else { return Ok(None) };
+        match tree.dirfd(id) {
+            Ok(fd) => Ok(Some((tree, fd))),
+            Err(failure) if is_nothing(&failure) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The granularity in which the file system keeps times, as the time of the last change shows it, which nobody sets.
+    fn grain(&self, stat: &Stat) -> u32 {
+        if self.fat {
+            return FAT_GRAIN;
+        }
+        let nanos = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
+        let keeps = |grain: &u32| nanos.is_multiple_of(*grain);
+        [1_000_000_000, 10_000_000, 1_000_000, 1_000, 100].into_iter().find(keeps).unwrap_or(1)
+    }
+}
+
+impl Looks for Looker {
+    fn register(&self, id: DirId, parent: DirId, name: Name) {
+        if let Some(tree) = &self.tree {
+            tree.register(id, parent, name);
+        }
+    }
+
+    fn forget(&self, id: DirId) {
+        if let Some(tree) = &self.tree {
+            tree.forget(id);
+        }
+    }
+
+    fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure> {
+        let (Some(tree), opened) = (&self.tree, self.fd(id)) else { return Ok(None) };
+        // One that is closed to us can be looked at, and only what is in it cannot.
+        let stood = tree.stood(id);
+        match opened {
+            Ok(None) => return Ok(None),
+            Err(failure) if stood.is_none() => return Err(failure),
+            Ok(Some(_)) | Err(_) => {}
+        }
+        Ok(stood.map(|stat| stood_of(&stat, |_| self.grain(&stat))))
+    }
+
+    fn is_closed(&self, id: DirId) -> bool {
+        !haul_mutant::removed("closed-directories-are-told")
+            && self.tree.as_ref().is_some_and(|tree| tree.is_closed(id))
+    }
+
+    fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
+        let Some((tree, dir)) = self.fd(parent)? else { return Ok(Existing::Nothing) };
+        match tree.jail().stat(&dir, name) {
+            Err(Errno::NOENT) => Ok(Existing::Nothing),
+            Err(errno) => Err(fault::os(Stage::Open, "stat", &tree.path_of(parent, name), errno)),
+            Ok(stat) => {
+                let me = geteuid().as_raw();
+                Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
+            }
+        }
+    }
+
+    fn link(
+        &self,
+        parent: DirId,
+        name: &Name,
+        target: &[u8],
+        (meta, owner): (&Meta, bool),
+    ) -> Result<(Change, Existing), Failure> {
+        let existing = self.file(parent, name)?;
+        match (existing, self.fd(parent)?) {
+            (Existing::Dir, _) => Err(dir_stands()),
+            (Existing::Nothing, _) | (_, None) => Ok((Change::NEW, Existing::Nothing)),
+            (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
+        }
+    }
+}
+
+/// A file or link takes no directory's place.
+pub fn dir_stands() -> Failure {
+    fault::failure(
+        Stage::Create,
+        Errno::ISDIR.raw_os_error(),
+        "a directory stands there; nothing was removed".to_owned(),
+    )
+}
+
+/// Nothing that is announced takes the place of a device, unless the user insists.
+pub fn special_stands() -> Failure {
+    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::SPECIAL.to_owned())
+}
+
+/// What is no file is neither followed nor written into.
+pub fn not_in_place() -> Failure {
+    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::NOT_IN_PLACE.to_owned())
+}
+
+fn is_nothing(failure: &Failure) -> bool {
+    failure.errno == Errno::NOENT.raw_os_error()
+}
+
+/// `me`: to whom files belong that we make there, if that says anything.
+fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
+    Rights {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        linked: stat.st_nlink > 1,
+        foreign: me.is_some_and(|me| me != stat.st_uid) && may_give(),
+    }
+}
+
+/// Whether this process may give files to others, or change those of others: as root, or by one of root's capabilities.
+fn may_give() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| {
+        let any = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
+        let has = |any: CapabilitySet| {
+            capabilities(None).is_ok_and(|sets| sets.effective.intersects(any))
+                && !haul_mutant::removed("capabilities-are-roots")
+        };
+        geteuid().is_root() || has(any)
+    })
+}
+
+/// What was looked at; `grain` of this mtime, where it matters.
+pub(super) fn existing_of(stat: &Stat, me: Option<u32>, grain: impl FnOnce(Timestamp) -> u32) -> Existing {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            let mtime = mtime_of(stat);
+            let rights = rights_of(stat, me);
+            Existing::File { size: stat.st_size as u64, mtime, grain: grain(mtime), rights }
+        }
+        FileType::Directory => Existing::Dir,
+        FileType::Symlink => Existing::Link,
+        _ if haul_mutant::removed("special-files-stay") => Existing::Link,
+        _ => Existing::Special,
+    }
+}
+
+/// How a directory stood that is told by `stat`.
+pub(super) fn stood_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> Stood {
+    let mtime = mtime_of(stat);
+    Stood { rights: rights_of(stat, None), mtime, grain: grain(mtime) }
+}
+
+/// What a symbolic link to `target` changes; one that leads there already stays, and with `owner` gets its owner.
+pub(super) fn link_change(
+    tree: &SinkTree,
+    dir: impl AsFd,
+    (name, target): (&Name, &[u8]),
+    (meta, owner): (&Meta, bool),
+) -> Change {
+    let dir = dir.as_fd();
+    match rustix::fs::readlinkat(dir, name.as_bytes(), Vec::new()) {
+        Ok(stands) if stands.as_bytes() == target => match tree.jail().stat(dir, name) {
+            Ok(stat) => Change::of_link(rights_of(&stat, None), meta, owner),
+            Err(_) => Change::NONE,
+        },
+        Ok(_) => {
+            let other = tree.jail().stat(dir, name).is_ok_and(|stat| mtime_of(&stat) != meta.mtime);
+            Change::TARGET.with(Change::TIME, other)
+        }
+        Err(_) => Change::NEW,
+    }
+}

@@ -1,0 +1,683 @@
+//! One run per job: owner files `.haul~KEY.own.N`, of which the highest N owns the job.
+//!
+//! In: a job's key and its directory. Out: ownership, or who holds it. An owner file is made with `O_EXCL`,
+//! says host, boot and process of its owner, and a counter in it beats. A dead owner is taken over by making
+//! N+1: at once where its process can be looked at, after watching its counter otherwise. One that says that it ends is
+//! waited for.
+//!
+//! What must hold: of several that try, one gets the job; an owner that was taken over (stopped, suspended,
+//! cut off) sees it in [`Owner::still_owner`] before it publishes anything more. Whether the former owner is proven dead is
+//! told ([`Owner::follows_unproven`]) and stays in the owner file until the journal says it: of one that is not, the
+//! files that it had open may still be written. An owner file of another user is never judged, only named.
+//! Left out: locks of the file system, which parallel and network file systems implement or do not.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
+use haul_core::entry::Name;
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{AtFlags, Stat, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::files::write_all_at;
+pub use super::life::{Life, OwnerInfo, boot_id};
+use super::life::{here, judge};
+use super::names::{JobFile, JobKey, job_file};
+use super::ours::Ours;
+use super::{clean, fault, lock};
+use crate::jail::Jail;
+
+/// Length of an owner file, bytes. It never changes, so that a beat is one write in place.
+const OWNER_LEN: usize = 4096;
+/// Longest description in it, characters.
+const WHAT_CHARS_MAX: usize = 120;
+/// `AT_STATX_FORCE_SYNC`: a network file system asks its server.
+const AT_STATX_FORCE_SYNC: u32 = 0x2000;
+/// The last word of an owner is waited for so long.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// Attempts to get a job while others come and go.
+const ATTEMPTS_MAX: u32 = 1000;
+
+/// How long others are watched, and how often the own counter beats.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// A counter that stood still so long belongs to a dead owner.
+    pub watch: Duration,
+    pub poll: Duration,
+    pub beat: Duration,
+    /// A live owner has so long to learn that it must end, whose near end may just have been killed.
+    pub notice: Duration,
+    /// One that ends is waited for so long.
+    pub ending: Duration,
+    /// One that waits for its network gives way: to a run of the job, which goes on with its files, and to nobody who would
+    /// remove them.
+    pub takes_from_waiting: bool,
+    /// An owner that was not proven dead is followed: what it still has open is of no effect then. Not where it writes into the files
+    /// that this run would write into.
+    pub takes_unproven: bool,
+}
+
+impl Default for Patience {
+    /// Five missed beats, so that a slow file system does not look like a death. An end that sends nothing does not see its
+    /// streams go for three seconds.
+    fn default() -> Self {
+        Patience {
+            watch: Duration::from_secs(15),
+            poll: Duration::from_millis(500),
+            beat: Duration::from_secs(3),
+            notice: Duration::from_secs(5),
+            ending: Duration::from_secs(30),
+            takes_from_waiting: true,
+            takes_unproven: true,
+        }
+    }
+}
+
+impl Patience {
+    fn takes_it(&self) -> bool {
+        self.takes_from_waiting || haul_mutant::removed("clean-spares-who-waits")
+    }
+}
+
+/// Why a job is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    #[error("this job is running already: process {} on {}, epoch {}: {}", .0.pid, .0.host, .0.epoch, .0.what)]
+    Held(Box<OwnerInfo>),
+    #[error(
+        "{path} belongs to user {uid}, and files made here to user {ours}: this is another user's copy into the same \
+         place. Let that user complete it or remove it (`haul clean`), or copy into a directory of your own"
+    )]
+    Foreign { path: String, uid: u32, ours: u32 },
+    #[error(
+        "this job was begun by process {} on {}, which was not heard of and is not proven to have ended: it may still write into the files at \
+         the destination, and nothing is written in place beside it. Run the command without --in-place, or make sure that the process has \
+         ended and remove what it left with haul clean", .0.pid, .0.host
+    )]
+    Unproven(Box<OwnerInfo>),
+    #[error("stopped while another run of this job was waited for")]
+    Stopped,
+    #[error("{}", .0.text)]
+    Failed(Failure),
+}
+
+/// What an owner is told of others.
+enum Word {
+    Yields(bool),
+    Ends(bool),
+    /// The journal says whom it follows.
+    Settled,
+    /// Nothing is under way any more. Answered when it is written.
+    Over(Sender<()>),
+}
+
+/// Where a job keeps its journal and owner files.
+#[derive(Clone)]
+pub struct JobDir {
+    fd: Arc<OwnedFd>,
+    path: PathBuf,
+    key: JobKey,
+    jail: Jail,
+    here: Arc<OwnerInfo>,
+    ours: Arc<OnceLock<Ours>>,
+}
+
+/// The job is ours until this is dropped.
+pub struct Owner {
+    place: JobDir,
+    epoch: u32,
+    dev_ino: (u64, u64),
+    released: AtomicBool,
+    /// Why its file is still there after it was given up.
+    stays: OnceLock<String>,
+    follows_unproven: bool,
+    settled: AtomicBool,
+    /// Dropped to stop the beat.
+    beat: Mutex<Option<Sender<Word>>>,
+}
+
+impl JobDir {
+    /// The directory `path` (the destination root, or a state directory), which must exist.
+    pub fn open(path: &Path, key: JobKey) -> Result<JobDir, Failure> {
+        let fd = Jail::open_root(path).map_err(|errno| {
+            fault::os(Stage::Open, "open directory", &fault::show(path.as_os_str().as_bytes()), errno)
+        })?;
+        let jail = Jail::probe(&fd);
+        Ok(JobDir {
+            fd: Arc::new(fd),
+            path: path.to_owned(),
+            key,
+            jail,
+            here: Arc::new(here()),
+            ours: Arc::default(),
+        })
+    }
+
+    /// The same directory for another job.
+    pub(super) fn of(&self, key: JobKey) -> JobDir {
+        JobDir { key, ..self.clone() }
+    }
+
+    /// The job's key.
+    pub fn key(&self) -> &JobKey {
+        &self.key
+    }
+    pub(super) fn here(&self) -> &OwnerInfo {
+        &self.here
+    }
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+    pub(super) fn jail(&self) -> Jail {
+        self.jail
+    }
+    pub(super) fn path_of(&self, name: &Name) -> String {
+        format!("{}/{}", fault::show(self.path.as_os_str().as_bytes()), fault::show(name.as_bytes()))
+    }
+
+    /// How files look that we make here; a file is made for that, once.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn ours(&self) -> Result<Ours, Failure> {
+        if let Some(ours) = self.ours.get() {
+            return Ok(*ours);
+        }
+        // A draft of no owner, so that whoever removes drafts removes one that was left.
+        let name = self.key.journal_new(0);
+        let ours = Ours::learn(self.jail, &*self.fd, &name).map_err(|errno| {
+            fault::os_at(Stage::Create, "create", &self.path_of(&name), errno, self.fd.as_fd())
+        })?;
+        Ok(*self.ours.get_or_init(|| ours))
+    }
+
+    /// Whether a file of the job may be believed.
+    ///
+    /// # Errors
+    /// It is another user's, or others may write it.
+    pub(super) fn check_ours(&self, name: &Name, stat: &Stat) -> Result<(), AcquireError> {
+        let ours = self.ours().map_err(AcquireError::Failed)?;
+        let path = || self.path_of(name);
+        if haul_mutant::removed("foreign-jobs-are-refused") {
+            return Ok(());
+        }
+        if stat.st_uid != ours.uid {
+            return Err(AcquireError::Foreign { path: path(), uid: stat.st_uid, ours: ours.uid });
+        }
+        if !ours.made(stat) {
+            let text = format!(
+                "{} is not as a run leaves it: others may write it, it has several names, or it is no file (mode {:o}); \
+                 look what made it, and remove it",
+                path(),
+                stat.st_mode & 0o7777
+            );
+            return Err(AcquireError::Failed(fault::failure(Stage::Open, 0, text)));
+        }
+        Ok(())
+    }
+
+    /// As [`JobDir::acquire_unless`], whatever happens meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire(&self, floor: u32, what: &str, patience: &Patience) -> Result<Owner, AcquireError> {
+        self.acquire_unless(floor, what, patience, &mut |_| false)
+    }
+
+    /// Takes the job: its epoch exceeds `floor` (the last epoch in the journal) and every owner before.
+    /// Waits where only a beat can tell whether the owner lives, and for one that ends. `stop` is asked while it waits, and told
+    /// why, in words.
+    ///
+    /// # Errors
+    /// Somebody else has it, it is another user's, `stop` said so, or the directory cannot be read or written.
+    pub fn acquire_unless(
+        &self,
+        floor: u32,
+        what: &str,
+        patience: &Patience,
+        stop: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<Owner, AcquireError> {
+        let (mut watched, mut alive): (Option<(u32, Seen, Instant)>, Option<(u32, Instant)>) = (None, None);
+        for _ in 0..ATTEMPTS_MAX {
+            let known = self.owners()?;
+            let Some(highest) = known.last().copied() else {
+                // The last one removed its file when nothing of it was under way any more.
+                match self.create(floor.saturating_add(1), what, &known, patience, false)? {
+                    Some(owner) => return Ok(owner),
+                    None => continue,
+                }
+            };
+            let Some(seen) = self.look(highest)? else { continue };
+            let judged = seen.info.as_ref().map_or(Life::Unknown, |info| judge(info, &self.here));
+            let info = seen.info.clone().unwrap_or_default();
+            let mut life = judged;
+            if life != Life::Dead && info.yields && !info.ends && patience.takes_it() {
+                life = Life::Dead;
+            } else if life == Life::Unknown {
+                life = match &watched {
+                    Some((epoch, first, since)) if *epoch == highest && first.ino == seen.ino => {
+                        if first.bytes != seen.bytes && !haul_mutant::removed("beats-are-heard") {
+                            Life::Alive
+                        } else if since.elapsed() >= patience.watch {
+                            Life::Dead
+                        } else {
+                            Life::Unknown
+                        }
+                    }
+                    _ => Life::Unknown,
+                };
+                let again = watched.as_ref().is_none_or(|(epoch, first, _)| {
+                    *epoch != highest || first.ino != seen.ino || first.bytes != seen.bytes
+                });
+                if again {
+                    watched = Some((highest, seen.clone(), Instant::now()));
+                }
+            }
+            let process = || format!("process {} on {}", info.pid, info.host);
+            let waits = match life {
+                Life::Alive => {
+                    let since = match alive {
+                        Some((epoch, since)) if epoch == highest => since,
+                        _ => alive.insert((highest, Instant::now())).1,
+                    };
+                    let waited_for = info.ends && !haul_mutant::removed("ending-owners-are-waited-for");
+                    let limit = if waited_for { patience.ending } else { patience.notice };
+                    if since.elapsed() >= limit {
+                        return Err(AcquireError::Held(Box::new(info)));
+                    }
+                    match info.ends {
+                        true => format!("waiting for the run before to end: {}", process()),
+                        false => {
+                            format!("another run of this job is there: {}; seeing whether it ends", process())
+                        }
+                    }
+                }
+                Life::Unknown => {
+                    let seconds = patience.watch.as_secs();
+                    format!("another run of this job was there: {}; watching it for {seconds} s", process())
+                }
+                Life::Dead => {
+                    let follows = info.follows_unproven && !haul_mutant::removed("unproven-is-remembered");
+                    let unproven = judged != Life::Dead || follows;
+                    if unproven
+                        && !patience.takes_unproven
+                        && !haul_mutant::removed("in-place-follows-the-dead")
+                    {
+                        return Err(AcquireError::Unproven(Box::new(info)));
+                    }
+                    let epoch = highest.max(floor).saturating_add(1);
+                    if let Some(owner) = self.create(epoch, what, &known, patience, unproven)? {
+                        return Ok(owner);
+                    }
+                    continue;
+                }
+            };
+            if stop(&waits) && !haul_mutant::removed("a-watch-stops") {
+                return Err(AcquireError::Stopped);
+            }
+            std::thread::sleep(patience.poll);
+        }
+        Err(self.fail("take the job in", &self.key.journal(), Errno::AGAIN))
+    }
+
+    /// The owners' epochs, lowest first.
+    pub(super) fn owners(&self) -> Result<Vec<u32>, AcquireError> {
+        self.owners_and_drafts().map(|(owners, _)| owners)
+    }
+
+    /// The epochs of the owners and of the journal's drafts, lowest first.
+    fn owners_and_drafts(&self) -> Result<(Vec<u32>, Vec<u32>), AcquireError> {
+        let (mut owners, mut drafts) = (Vec::new(), Vec::new());
+        clean::each_name(&self.fd, |name, _| match job_file(name) {
+            Some((key, JobFile::Owner { epoch })) if key == self.key => owners.push(epoch),
+            Some((key, JobFile::NewJournal { epoch })) if key == self.key => drafts.push(epoch),
+            _ => {}
+        })
+        .map_err(|errno| self.fail("list the directory of", &self.key.journal(), errno))?;
+        owners.sort_unstable();
+        drafts.sort_unstable();
+        Ok((owners, drafts))
+    }
+
+    /// Removes drafts of the journal that runs up to the epoch `last` left when they were killed. One that
+    /// cannot be removed or listed harms nobody, and `haul clean` names it.
+    pub(super) fn remove_drafts(&self, last: u32) {
+        let drafts = self.owners_and_drafts().map(|(_, drafts)| drafts).unwrap_or_default();
+        for epoch in drafts.into_iter().filter(|epoch| *epoch <= last) {
+            let _ = self.jail.unlink(&self.fd, &self.key.journal_new(epoch));
+        }
+    }
+
+    /// What the owner file says now. `None`: it is gone.
+    ///
+    /// # Errors
+    /// It is another user's, or cannot be read.
+    pub(super) fn look(&self, epoch: u32) -> Result<Option<Seen>, AcquireError> {
+        let name = self.key.owner(epoch);
+        match self.peek(epoch) {
+            Ok(None) => Ok(None),
+            Ok(Some((stat, seen))) => self.check_ours(&name, &stat).map(|()| Some(seen)),
+            // The name tells whose it is.
+            Err(failed) => match self.jail.stat(&self.fd, &name) {
+                Ok(stat) => Err(self.check_ours(&name, &stat).err().unwrap_or(failed)),
+                Err(_) => Err(failed),
+            },
+        }
+    }
+
+    /// What the owner file says now, whoever made it. `None`: it is gone.
+    pub(super) fn peek(&self, epoch: u32) -> Result<Option<(Stat, Seen)>, AcquireError> {
+        let name = self.key.owner(epoch);
+        let read = || {
+            let fd = self.jail.open_file(&self.fd, &name, false)?;
+            let stat = rustix::fs::fstat(&fd)?;
+            let mut bytes = vec![0; OWNER_LEN];
+            let mut len = 0;
+            while len < bytes.len() {
+                match retry_on_intr(|| rustix::io::read(&fd, &mut bytes[len..]))? {
+                    0 => break,
+                    read => len += read,
+                }
+            }
+            bytes.truncate(len);
+            let info = serde_json::from_slice(&bytes).ok();
+            Ok((stat, Seen { ino: stat.st_ino, bytes, info }))
+        };
+        match read() {
+            Ok(seen) => Ok(Some(seen)),
+            Err(Errno::NOENT | Errno::STALE) => Ok(None),
+            Err(errno) => Err(self.fail("read", &name, errno)),
+        }
+    }
+
+    /// Makes the owner file. `known`: the owners when we looked, of whom the highest is dead and the others
+    /// had lost the job to it. `follows_unproven`: it may still write. `None`: another was faster; look again.
+    fn create(
+        &self,
+        epoch: u32,
+        what: &str,
+        known: &[u32],
+        patience: &Patience,
+        follows_unproven: bool,
+    ) -> Result<Option<Owner>, AcquireError> {
+        let name = self.key.owner(epoch);
+        let fd = match self.jail.create_temp(&self.fd, &name) {
+            Err(Errno::EXIST) => return Ok(None),
+            other => other.map_err(|errno| self.fail("create", &name, errno))?,
+        };
+        // It is a file that we made, so that no other has to be made to see how those look here: each more may lie on a storage
+        // target that hangs.
+        if self.ours.get().is_none()
+            && let Ok(ours) = Ours::of(&fd)
+        {
+            let _ = self.ours.set(ours);
+        }
+        let mut info =
+            OwnerInfo { epoch, what: what.chars().take(WHAT_CHARS_MAX).collect(), ..(*self.here).clone() };
+        info.dir_ino = rustix::fs::fstat(&*self.fd).map_or(0, |stat| stat.st_ino);
+        info.follows_unproven = follows_unproven;
+        info.since =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        // Synced, for after a power cut an empty file would have to be watched until it looks dead.
+        let made = write_all_at(&fd, &encode(&info), 0)
+            .and_then(|()| retry_on_intr(|| rustix::fs::fdatasync(&fd)))
+            .and_then(|()| rustix::fs::fstat(&fd));
+        let stat = match made {
+            Ok(stat) => stat,
+            Err(errno) => {
+                let _ = self.jail.unlink(&self.fd, &name);
+                return Err(self.fail("write", &name, errno));
+            }
+        };
+        // From here on dropping it removes the file again.
+        let owner = Owner {
+            place: self.clone(),
+            epoch,
+            dev_ino: (stat.st_dev, stat.st_ino),
+            released: AtomicBool::new(false),
+            stays: OnceLock::new(),
+            follows_unproven,
+            settled: AtomicBool::new(!follows_unproven),
+            beat: Mutex::new(None),
+        };
+        let all = self.owners()?;
+        // A higher one, or ours gone: somebody held us for dead before we had written who we are.
+        let lost = all.last().is_some_and(|highest| *highest > epoch) || !all.contains(&epoch);
+        if lost && !haul_mutant::removed("one-taker-wins") {
+            return Ok(None);
+        }
+        // A lower one that was not there when we looked: it could not know of us, so it may own the job.
+        for lower in all.iter().filter(|lower| **lower < epoch && !known.contains(lower)) {
+            if let Some(Seen { info: Some(info), .. }) = self.look(*lower)?
+                && judge(&info, &self.here) != Life::Dead
+                && !(info.yields && patience.takes_it())
+            {
+                return Err(AcquireError::Held(Box::new(info)));
+            }
+        }
+        // Lowest first, so that an owner that was taken over always misses its own file or sees the next.
+        for lower in all.iter().filter(|lower| **lower < epoch) {
+            let lower = self.key.owner(*lower);
+            match self.jail.unlink(&self.fd, &lower) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                // By that it would see that it lost the job.
+                Err(errno) => return Err(self.fail("remove", &lower, errno)),
+            }
+        }
+        // Two words at most wait, for each is told when it changes.
+        let (stop, told) = unbounded();
+        let every = patience.beat;
+        let spawned = std::thread::Builder::new().name("haul-owner".into()).spawn(move || {
+            let mut over = None;
+            while over.is_none() {
+                match told.recv_timeout(every) {
+                    Ok(Word::Yields(yields)) => info.yields = yields,
+                    Ok(Word::Ends(ends)) => info.ends = ends,
+                    Ok(Word::Settled) => info.follows_unproven = false,
+                    Ok(Word::Over(written)) => {
+                        info.over = true;
+                        over = Some(written);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+                info.beat += 1;
+                // A beat that cannot be written looks like our death to others, and then we see that.
+                // Synced, for on network file systems it is not seen before.
+                let _ = write_all_at(&fd, &encode(&info), 0).and_then(|()| rustix::fs::fdatasync(&fd));
+            }
+            if let Some(written) = over {
+                let _ = written.send(());
+            }
+        });
+        if spawned.is_err() {
+            return Err(self.fail("start the beat of", &name, Errno::AGAIN));
+        }
+        *lock(&owner.beat) = Some(stop);
+        Ok(Some(owner))
+    }
+
+    fn fail(&self, what: &str, name: &Name, errno: Errno) -> AcquireError {
+        AcquireError::Failed(fault::os_at(Stage::Create, what, &self.path_of(name), errno, self.fd.as_fd()))
+    }
+}
+
+/// An owner file as it was read.
+#[derive(Clone)]
+pub(super) struct Seen {
+    ino: u64,
+    bytes: Vec<u8>,
+    /// `None`: not (or not yet) what an owner writes.
+    pub(super) info: Option<OwnerInfo>,
+}
+
+impl Owner {
+    /// The session's epoch.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Where the job keeps its files.
+    pub fn place(&self) -> &JobDir {
+        &self.place
+    }
+
+    /// The job was taken from a run that was not proven dead: what that one had open it may still write, and what it was about to
+    /// publish it may still publish.
+    pub fn follows_unproven(&self) -> bool {
+        self.follows_unproven
+    }
+
+    /// The journal says whom this run follows: the next need not hear it from the owner file.
+    pub fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.tell(Word::Settled);
+    }
+
+    /// This run is about to end, for its near end is gone: the next waits for that, and finds it proven dead. Does not wait.
+    pub fn set_ends(&self, ends: bool) {
+        self.tell(Word::Ends(ends));
+    }
+
+    fn tell(&self, word: Word) {
+        if let Some(beat) = &*lock(&self.beat) {
+            // Its thread is gone only with us.
+            let _ = beat.send(word);
+        }
+    }
+
+    /// From now on another run may take the job over at once, or may not. Does not wait. An owner that lost it so
+    /// finds out before it publishes anything more, like any other.
+    pub fn set_yields(&self, yields: bool) {
+        self.tell(Word::Yields(yields));
+    }
+
+    /// Whether the job is still ours: our file is there, and no higher one.
+    ///
+    /// # Errors
+    /// Another run took it over, or it cannot be seen: then nothing more may be published.
+    pub fn still_owner(&self) -> Result<(), Failure> {
+        let JobDir { fd, jail, key, .. } = &self.place;
+        let name = key.owner(self.epoch);
+        let lost = |told: String| Err(fault::failure(Stage::Publish, 0, told));
+        let stopped = "another run of this job took over; this one publishes nothing more";
+        let next = key.owner(self.epoch.saturating_add(1));
+        if self.released.load(Ordering::Acquire) {
+            return lost("the job was given up; nothing more is published".into());
+        }
+        match self.now_at(&name) {
+            Ok(dev_ino) if dev_ino == self.dev_ino => {}
+            Err(Errno::NOENT) if matches!(jail.stat(fd, &next), Err(Errno::NOENT)) => {
+                return lost(format!(
+                    "{} is gone: the destination was removed, or what is in it, or another run of this job took over; nothing more \
+                     is published",
+                    self.place.path_of(&name)
+                ));
+            }
+            Ok(_) | Err(Errno::NOENT) => {
+                return lost(format!("{stopped} ({} is gone)", self.place.path_of(&name)));
+            }
+            Err(errno) => {
+                return Err(fault::os(
+                    Stage::Publish,
+                    "check the owner file",
+                    &self.place.path_of(&name),
+                    errno,
+                ));
+            }
+        }
+        match jail.stat(fd, &next) {
+            Err(Errno::NOENT) => Ok(()),
+            Ok(_) => lost(format!("{stopped} ({} is there)", self.place.path_of(&next))),
+            Err(errno) => {
+                Err(fault::os(Stage::Publish, "check the owner file", &self.place.path_of(&next), errno))
+            }
+        }
+    }
+
+    /// What stands at the name, as the server says now and not as it was remembered.
+    fn now_at(&self, name: &Name) -> rustix::io::Result<(u64, u64)> {
+        let JobDir { fd, jail, .. } = &self.place;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::from_bits_retain(AT_STATX_FORCE_SYNC);
+        let seen = retry_on_intr(|| rustix::fs::statx(&**fd, name.as_bytes(), flags, StatxFlags::INO));
+        match seen {
+            Ok(seen) => Ok((rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino)),
+            // A filter that knows nothing of this call.
+            Err(Errno::NOSYS | Errno::PERM) => jail.stat(fd, name).map(|stat| (stat.st_dev, stat.st_ino)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Gives the job up before it is complete, when nothing of it is under way any more: the owner file stays and says that, so that
+    /// whoever looks for interrupted copies learns what this one was.
+    pub fn leave(&self) {
+        if !self.settled.load(Ordering::Acquire) || self.released.load(Ordering::Acquire) {
+            return self.release();
+        }
+        let (written, told) = crossbeam_channel::bounded(1);
+        if self.still_owner().is_err() {
+            return self.release();
+        }
+        self.tell(Word::Over(written));
+        // Storage that hangs keeps it: then this process is found dead.
+        let _ = told.recv_timeout(LEAVE_MAX);
+        self.released.store(true, Ordering::Release);
+        lock(&self.beat).take();
+    }
+
+    /// Gives the job up: stops the beat and removes the owner file if it is still ours. It stays where it alone says that the
+    /// run before was not proven dead.
+    pub fn release(&self) {
+        if self.released.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if !self.settled.load(Ordering::Acquire) {
+            // Found dead by the next run, or given away while this process goes on.
+            self.tell(Word::Yields(true));
+            lock(&self.beat).take();
+            return;
+        }
+        lock(&self.beat).take();
+        let JobDir { fd, jail, key, .. } = &self.place;
+        let name = key.owner(self.epoch);
+        if jail.stat(fd, &name).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.dev_ino) {
+            // Left behind, it is found dead by the next run.
+            match jail.unlink(fd, &name) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => {
+                    let path = self.place.path_of(&name);
+                    let _ = self.stays.set(fault::os(Stage::Write, "remove", &path, errno).text.to_string());
+                }
+            }
+        }
+    }
+
+    /// What could not be removed when the job was given up, in words.
+    pub fn stays(&self) -> Option<&str> {
+        self.stays.get().map(String::as_str)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The file's content: one line of JSON, padded.
+fn encode(info: &OwnerInfo) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(info).expect("numbers and strings have a JSON form");
+    assert!(bytes.len() < OWNER_LEN, "its strings were cut when they were made");
+    bytes.resize(OWNER_LEN - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+#[cfg(test)]
+#[path = "owner_tests.rs"]
+mod tests;

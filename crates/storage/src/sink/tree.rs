@@ -1,0 +1,659 @@
+//! The destination tree: ids of directories become descriptors.
+//!
+//! In: announced directories (id, parent, name). Out: an open descriptor of a directory, made if it was not
+//! there. Directories are made lazily, private at first; their final mode comes when they are finished.
+//! What must hold: at most `fds_max` descriptors are kept (they are reopened from their parents), and a
+//! directory that could not be made answers every operation in it with the same failure.
+//! No lock is held over a system call but that of the directory concerned, so a slow one delays no other.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use haul_core::entry::{DEPTH_MAX, Meta, Name};
+use haul_core::ids::{DirId, FileId};
+use haul_core::journal::RootId;
+use haul_core::transfer::op::Inode;
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{FileType, Mode, Stat};
+use rustix::io::Errno;
+
+use super::above::{make_root, sync_above};
+use super::fault;
+use super::files::inode_of;
+use super::fold::{Claims, is_exact};
+use super::here::Jobs;
+use super::lock;
+use super::meta::{NotKeptCounters, Wanted, refuse_wider, set_meta};
+use super::names::{may_be_ours, tag_bits, tag_of};
+use super::widened::Note;
+use crate::descriptors::budget;
+use crate::io::Target;
+use crate::jail::Jail;
+use crate::volume;
+
+/// Longest path in a message, bytes; longer ones lose their beginning.
+const SHOWN_PATH_LEN_MAX: usize = 600;
+
+/// The tree below the destination root.
+pub struct SinkTree {
+    jail: Jail,
+    root: Arc<OwnedFd>,
+    root_path: PathBuf,
+    root_created: bool,
+    synced_above: usize,
+    root_id: RootId,
+    root_target: Target,
+    /// It is looked at only: nothing is made.
+    looks: bool,
+    /// A directory lies on another file system than the root.
+    several: AtomicBool,
+    /// Of temporaries of this job, in this run and before.
+    own_tags: OnceLock<HashSet<u32>>,
+    nodes: Mutex<HashMap<DirId, Arc<Node>>>,
+    claims: Claims,
+    /// Modes of directories that were opened to us and are not finished.
+    pub(super) widened: Mutex<BTreeMap<DirId, Mode>>,
+    pub(super) note: OnceLock<Note>,
+    recent: Mutex<Recent>,
+}
+
+struct Node {
+    parent: DirId,
+    name: Name,
+    /// Known when it was opened; before, it is that of the parent.
+    target: OnceLock<Target>,
+    slot: Mutex<Slot>,
+}
+
+struct Slot {
+    state: State,
+    fd: Option<Arc<OwnedFd>>,
+    /// In a tree that is looked at: a copy would open it to us.
+    closed: bool,
+}
+
+enum State {
+    Unmade,
+    /// `stood`: as it was before this run, if it was there.
+    There {
+        created: bool,
+        stood: Option<Box<Stat>>,
+    },
+    Failed(Failure),
+}
+
+/// Which directories are open, least recently used first.
+struct Recent {
+    fds_max: usize,
+    tick: u64,
+    by_tick: BTreeMap<u64, DirId>,
+    of_dir: HashMap<DirId, u64>,
+}
+
+impl SinkTree {
+    /// Opens the destination root, which may be a symbolic link; with `create` it is made if it is missing,
+    /// with its parents, and their names are synced, whoever made them.
+    ///
+    /// # Errors
+    /// The root is missing, is no directory, or cannot be made.
+    pub fn open_root(path: &Path, create: bool) -> Result<SinkTree, Failure> {
+        SinkTree::open_root_like(path, create, None)
+    }
+
+    /// The same; a root that is made becomes what `like` is, of which contents come into it: at once in what others may do there, and
+    /// in the rest by [`SinkTree::finish_root`].
+    ///
+    /// # Errors
+    /// The same, and the file system keeps a mode that allows more.
+    pub fn open_root_like(path: &Path, create: bool, like: Option<&Meta>) -> Result<SinkTree, Failure> {
+        let shown = fault::show(path.as_os_str().as_bytes());
+        let mut created = false;
+        let opened = match Jail::open_root(path) {
+            Err(Errno::NOENT) if create => {
+                let mode = like.map(|like| Mode::from_raw_mode(like.mode & 0o1777) | Mode::RWXU);
+                created = make_root(path, mode)
+                    .map_err(|errno| fault::os(Stage::Create, "create directory", &shown, errno))?;
+                Jail::open_root(path)
+            }
+            other => other,
+        };
+        let root = opened.map_err(|errno| match errno {
+            Errno::NOTDIR => not_a_directory(&shown),
+            _ => fault::os(Stage::Open, "open directory", &shown, errno),
+        })?;
+        let synced_above = match create {
+            true => sync_above(&root).map_err(|errno| fault::os(Stage::Sync, "sync above", &shown, errno))?,
+            false => 0,
+        };
+        let jail = Jail::probe(&root);
+        let stat = rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?;
+        if let Some(like) = like.filter(|_| created) {
+            refuse_wider(&stat, like, &shown)?;
+        }
+        let root_id =
+            volume::root_id(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?;
+        Ok(SinkTree {
+            jail,
+            root_target: Target::of(&root),
+            looks: false,
+            several: AtomicBool::new(false),
+            root: Arc::new(root),
+            root_path: path.to_owned(),
+            root_created: created,
+            synced_above,
+            root_id,
+            own_tags: OnceLock::new(),
+            nodes: Mutex::default(),
+            claims: Claims::default(),
+            widened: Mutex::default(),
+            note: OnceLock::new(),
+            recent: Mutex::new(Recent {
+                fds_max: budget().sink_dirs,
+                tick: 0,
+                by_tick: BTreeMap::new(),
+                of_dir: HashMap::new(),
+            }),
+        })
+    }
+
+    /// Gives a root that this run made what `like` has besides: the rest of its mode, with `owner` whose it is, and its mtime.
+    ///
+    /// # Errors
+    /// The system refuses it, or with `durable` the sync.
+    pub fn finish_root(
+        &self,
+        like: &Meta,
+        (owner, durable): (bool, bool),
+        lost: &NotKeptCounters,
+    ) -> Result<(), Failure> {
+        if !self.root_created {
+            return Ok(());
+        }
+        let path = || self.path_of_dir(DirId::ROOT);
+        let fail = |stage, what, errno| fault::os(stage, what, &path(), errno);
+        let stat = rustix::fs::fstat(&self.root).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
+        let keep = stat.st_mode & Mode::SGID.as_raw_mode();
+        set_meta(&self.root, &Wanted { meta: like, owner, keep, mtime: true }, lost, &path)?;
+        match durable {
+            true => sync_dir(&self.root).map_err(|errno| fail(Stage::Sync, "sync", errno)),
+            false => Ok(()),
+        }
+    }
+
+    /// The same tree with another jail and at most `fds_max` (at least one) descriptors kept open.
+    pub fn with_limits(mut self, jail: Jail, fds_max: usize) -> SinkTree {
+        self.jail = jail;
+        self.recent.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).fds_max = fds_max.max(1);
+        self
+    }
+
+    /// The same tree, in which nothing is made or changed: a directory that is not there fails with `ENOENT`.
+    pub fn to_look_at(mut self) -> SinkTree {
+        self.looks = true;
+        self
+    }
+
+    /// The jail of all effects in this tree.
+    pub fn jail(&self) -> Jail {
+        self.jail
+    }
+
+    /// The descriptor of the destination root.
+    pub fn root(&self) -> &Arc<OwnedFd> {
+        &self.root
+    }
+
+    /// Directories above the root that were synced when it was opened.
+    pub fn synced_above(&self) -> usize {
+        self.synced_above
+    }
+
+    /// What tells the destination root from all others.
+    pub fn root_id(&self) -> &RootId {
+        &self.root_id
+    }
+
+    /// Says which tags stand in the names of this job's temporaries. The first word counts.
+    pub(super) fn set_own_tags(&self, tags: impl IntoIterator<Item = u32>) {
+        let _ = self.own_tags.set(tags.into_iter().map(tag_bits).collect());
+    }
+
+    /// Whether an entry of this name may be made in the directory: what a job here owns is not for a source to name, this
+    /// job's least of all.
+    ///
+    /// # Errors
+    /// The name is that of a job's journal, owner file or temporary.
+    pub(super) fn may_take(&self, dir: &OwnedFd, parent: DirId, name: &Name) -> Result<(), Failure> {
+        let bytes = name.as_bytes();
+        if !may_be_ours(bytes) || haul_mutant::removed("job-names-are-refused") {
+            return Ok(());
+        }
+        let own = |tags: &HashSet<u32>| tag_of(bytes).is_some_and(|tag| tags.contains(&tag));
+        if !self.own_tags.get().is_some_and(own) && !Jobs::at(dir).own(bytes) {
+            return Ok(());
+        }
+        let path = self.path_of(parent, name);
+        let text =
+            format!("{path} is the name of a file of a copy into this destination; rename it at the source");
+        Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
+    }
+
+    /// Makes the directory known. The root is known already, and a second registration changes nothing.
+    pub fn register(&self, id: DirId, parent: DirId, name: Name) {
+        if id != DirId::ROOT {
+            let slot = Mutex::new(Slot { state: State::Unmade, fd: None, closed: false });
+            lock(&self.nodes)
+                .entry(id)
+                .or_insert_with(|| Arc::new(Node { parent, name, target: OnceLock::new(), slot }));
+        }
+    }
+
+    /// The directory is over: nothing below it will be asked for.
+    pub fn forget(&self, id: DirId) {
+        lock(&self.nodes).remove(&id);
+        lock(&self.recent).forget(id);
+        self.claims.forget(id);
+        lock(&self.widened).remove(&id);
+    }
+
+    /// Directories known now, without the root.
+    pub fn known(&self) -> usize {
+        lock(&self.nodes).len()
+    }
+
+    /// The directory as it is, made if it was not there.
+    ///
+    /// # Errors
+    /// It, or a directory above it, could not be made or opened, or is something else than a directory.
+    pub fn dirfd(&self, id: DirId) -> Result<Arc<OwnedFd>, Failure> {
+        let mut below = Vec::new();
+        let mut at = id;
+        let mut fd = loop {
+            if at == DirId::ROOT {
+                break self.root.clone();
+            }
+            let node = self.node(at)?;
+            let slot = lock(&node.slot);
+            if let State::Failed(failure) = &slot.state {
+                return Err(failure.clone());
+            }
+            if let Some(fd) = &slot.fd {
+                break fd.clone();
+            }
+            drop(slot);
+            if below.len() == DEPTH_MAX {
+                return Err(too_deep(at));
+            }
+            let parent = node.parent;
+            below.push((at, node));
+            at = parent;
+        };
+        for (id, node) in below.into_iter().rev() {
+            fd = self.enter(id, &node, &fd)?;
+        }
+        if id != DirId::ROOT {
+            self.touch(id);
+        }
+        Ok(fd)
+    }
+
+    /// Whether this run made the directory. False as long as nothing was asked of it.
+    pub fn was_created(&self, id: DirId) -> bool {
+        if id == DirId::ROOT {
+            return self.root_created;
+        }
+        match self.node(id) {
+            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true, .. }),
+            Err(_) => false,
+        }
+    }
+
+    /// The entry `who` has the inode that stands at `name`, in the directory open as `fd`. False: the destination takes the
+    /// names of two entries for one, and the other has it.
+    pub(super) fn claim(&self, dir: DirId, fd: &OwnedFd, name: &Name, inode: Inode, who: FileId) -> bool {
+        let free = self.was_created(dir) || haul_mutant::removed("one-entry-per-inode");
+        free || self.claims.claim(self.jail, (dir, fd), name, inode, who)
+    }
+
+    /// The entry has this inode no more.
+    pub(super) fn unclaim(&self, dir: DirId, inode: Inode, who: FileId) {
+        self.claims.release(dir, inode, who);
+    }
+
+    /// Why an entry cannot have its name: another one of this copy has it.
+    pub(super) fn folded(&self, dir: DirId, name: &Name) -> Failure {
+        let text = format!(
+            "{}: another entry of this copy stands there, for the destination takes both names for one (upper and lower \
+             case, or forms of Unicode); it was left as it is",
+            self.path_of(dir, name)
+        );
+        fault::failure(Stage::Publish, Errno::NOTUNIQ.raw_os_error(), text)
+    }
+
+    /// The directory as it was when it was opened first, before anything was made in it. `None`: this run made it, or nothing
+    /// was asked of it yet.
+    pub fn stood(&self, id: DirId) -> Option<Stat> {
+        match &lock(&self.node(id).ok()?.slot).state {
+            State::There { stood, .. } => stood.as_deref().copied(),
+            State::Unmade | State::Failed(_) => None,
+        }
+    }
+
+    /// In a tree that is looked at: the directory, or one above it, is ours and closed to us, so that nobody can look into it
+    /// before a copy has opened it.
+    pub fn is_closed(&self, id: DirId) -> bool {
+        let mut at = id;
+        for _ in 0..=DEPTH_MAX {
+            let Ok(node) = self.node(at) else { return false };
+            if lock(&node.slot).closed {
+                return true;
+            }
+            at = node.parent;
+        }
+        false
+    }
+
+    /// Directories between this one and the root.
+    pub fn depth(&self, id: DirId) -> usize {
+        let mut depth = 0;
+        let mut at = id;
+        while at != DirId::ROOT && depth <= DEPTH_MAX {
+            let Ok(node) = self.node(at) else { break };
+            at = node.parent;
+            depth += 1;
+        }
+        depth
+    }
+
+    /// The target of all directories that were opened so far, if there is only one.
+    pub fn one_target(&self) -> Option<Target> {
+        (!self.several.load(Ordering::Relaxed)).then_some(self.root_target)
+    }
+
+    /// The storage target of what lies in the directory, as far as it was opened; never waits for storage.
+    pub fn target_of(&self, id: DirId) -> Target {
+        let mut at = id;
+        // Most trees are one file system, and nothing has to be looked up for each file.
+        while at != DirId::ROOT && self.several.load(Ordering::Relaxed) {
+            let Ok(node) = self.node(at) else { break };
+            if let Some(target) = node.target.get() {
+                return *target;
+            }
+            at = node.parent;
+        }
+        self.root_target
+    }
+
+    /// The path of `name` in the directory, for messages: control bytes escaped, the beginning cut off if it
+    /// is long.
+    pub fn path_of(&self, dir: DirId, name: &Name) -> String {
+        self.shown_path(dir, Some(name))
+    }
+
+    /// The path of the directory, for messages.
+    pub fn path_of_dir(&self, dir: DirId) -> String {
+        self.shown_path(dir, None)
+    }
+
+    /// The names that lead from the root to the directory.
+    pub(super) fn names_of(&self, dir: DirId) -> Vec<Name> {
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at != DirId::ROOT && names.len() <= DEPTH_MAX {
+            let Ok(node) = self.node(at) else { break };
+            names.push(node.name.clone());
+            at = node.parent;
+        }
+        names.reverse();
+        names
+    }
+
+    /// The directory above, and the name in it. `None`: the root, or one that is over.
+    pub(super) fn place_of(&self, dir: DirId) -> Option<(DirId, Name)> {
+        let node = self.node(dir).ok().filter(|_| dir != DirId::ROOT)?;
+        Some((node.parent, node.name.clone()))
+    }
+
+    fn shown_path(&self, dir: DirId, name: Option<&Name>) -> String {
+        let mut parts: Vec<String> = name.iter().map(|name| fault::show(name.as_bytes())).collect();
+        let mut at = dir;
+        while at != DirId::ROOT && parts.len() <= DEPTH_MAX {
+            let Ok(node) = self.node(at) else { break };
+            parts.push(fault::show(node.name.as_bytes()));
+            at = node.parent;
+        }
+        parts.push(fault::show(self.root_path.as_os_str().as_bytes()));
+        parts.reverse();
+        let path = parts.join("/");
+        if path.len() <= SHOWN_PATH_LEN_MAX {
+            return path;
+        }
+        let cut = (path.len() - SHOWN_PATH_LEN_MAX..path.len()).find(|at| path.is_char_boundary(*at));
+        format!("...{}", &path[cut.unwrap_or(path.len())..])
+    }
+
+    fn node(&self, id: DirId) -> Result<Arc<Node>, Failure> {
+        lock(&self.nodes).get(&id).cloned().ok_or_else(|| {
+            fault::failure(Stage::Protocol, 0, format!("directory {id} was never announced or is over"))
+        })
+    }
+
+    /// Opens one directory whose parent is open.
+    fn enter(&self, id: DirId, node: &Node, parent: &OwnedFd) -> Result<Arc<OwnedFd>, Failure> {
+        let ours = self.was_created(node.parent);
+        let mut slot = lock(&node.slot);
+        if let Some(fd) = &slot.fd {
+            return Ok(fd.clone());
+        }
+        let opened = match &slot.state {
+            State::Failed(failure) => return Err(failure.clone()),
+            _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
+                self.jail.stat(parent, &node.name).and_then(|stat| {
+                    let opened = self.jail.open_dir(parent, &node.name);
+                    if would_be_opened(&stat, opened.as_ref().err()) {
+                        slot.closed = true;
+                    }
+                    let fd = opened.and_then(|fd| if slot.closed { Err(Errno::ACCESS) } else { Ok(fd) });
+                    if fd.is_ok() || slot.closed {
+                        slot.state = State::There { created: false, stood: Some(Box::new(stat)) };
+                    }
+                    fd
+                })
+            }
+            State::There { .. } => self.open(parent, &node.name, id),
+            State::Unmade => {
+                if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
+                    slot.state = State::Failed(failure.clone());
+                    return Err(failure);
+                }
+                self.make(&mut slot.state, parent, &node.name, id).and_then(|fd| {
+                    let created = matches!(slot.state, State::There { created: true, .. });
+                    match self.is_free(node, parent, &fd, (ours, created), id)? {
+                        true => Ok(fd),
+                        false => Err(Errno::NOTUNIQ),
+                    }
+                })
+            }
+        };
+        let fd = match opened {
+            Ok(fd) => Arc::new(fd),
+            Err(errno) => {
+                let path = self.path_of(node.parent, &node.name);
+                let failure = match errno {
+                    Errno::NOTUNIQ => self.folded(node.parent, &node.name),
+                    Errno::NOTDIR | Errno::LOOP => match self.jail.stat(parent, &node.name) {
+                        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                            a_link(&path)
+                        }
+                        _ => not_a_directory(&path),
+                    },
+                    _ => fault::os_at(Stage::Create, "create directory", &path, errno, parent),
+                };
+                // What this process ran out of may be there again for the next operation.
+                if !slot.closed && !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
+                    slot.state = State::Failed(failure.clone());
+                }
+                return Err(failure);
+            }
+        };
+        slot.fd = Some(fd.clone());
+        drop(slot);
+        if *node.target.get_or_init(|| Target::of(&*fd)) != self.root_target {
+            self.several.store(true, Ordering::Relaxed);
+        }
+        self.touch(id);
+        Ok(fd)
+    }
+
+    /// No other entry of this session has the directory that was made or found. `ours`: this session made the directory
+    /// above, so that what stands in it is of another entry, unless every name is its own there.
+    fn is_free(
+        &self,
+        node: &Node,
+        parent: &OwnedFd,
+        fd: &OwnedFd,
+        (ours, created): (bool, bool),
+        id: DirId,
+    ) -> rustix::io::Result<bool> {
+        if ours {
+            return Ok(created || is_exact(parent) || haul_mutant::removed("one-entry-per-inode"));
+        }
+        let inode = inode_of(&rustix::fs::fstat(fd)?);
+        Ok(self.claim(node.parent, parent, &node.name, inode, id.as_file()))
+    }
+
+    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be opened then. One that
+    /// stands there is looked at first, for where it is closed to us it is opened up.
+    fn make(
+        &self,
+        state: &mut State,
+        parent: &OwnedFd,
+        name: &Name,
+        id: DirId,
+    ) -> rustix::io::Result<OwnedFd> {
+        let stands =
+            || self.jail.stat(parent, name).and_then(|stat| Ok((self.open(parent, name, id)?, stat)));
+        let (fd, stood) = match self.jail.make_dir(parent, name) {
+            Ok(()) => {
+                *state = State::There { created: true, stood: None };
+                return self.jail.open_dir(parent, name);
+            }
+            Err(Errno::EXIST) => stands()?,
+            // Some file systems check the permission to create before they look whether it exists.
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match stands() {
+                Ok(stood) => stood,
+                Err(Errno::NOENT) => return Err(errno),
+                Err(other) => return Err(other),
+            },
+            Err(errno) => return Err(errno),
+        };
+        *state = State::There { created: false, stood: Some(Box::new(stood)) };
+        Ok(fd)
+    }
+
+    /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until
+    /// it is finished, for read-only directories are legal and must be filled.
+    fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
+        let fd = match self.jail.open_dir(parent, name) {
+            Err(Errno::ACCESS) => {
+                return self.jail.open_dir_by_force(parent, name, |stat| self.before_widening(id, stat));
+            }
+            other => other?,
+        };
+        let me = rustix::process::geteuid();
+        if !me.is_root() {
+            let stat = rustix::fs::fstat(&fd)?;
+            if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 {
+                self.before_widening(id, &stat)?;
+                rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU)?;
+            }
+        }
+        Ok(fd)
+    }
+
+    /// Notes a use and closes the directory that was not used for longest if too many are open.
+    fn touch(&self, id: DirId) {
+        let closed = lock(&self.recent).touch(id);
+        for id in closed {
+            if let Ok(node) = self.node(id) {
+                lock(&node.slot).fd = None;
+            }
+        }
+    }
+}
+
+impl Recent {
+    /// Returns the directories to close.
+    fn touch(&mut self, id: DirId) -> Vec<DirId> {
+        self.tick += 1;
+        if let Some(before) = self.of_dir.insert(id, self.tick) {
+            self.by_tick.remove(&before);
+        }
+        self.by_tick.insert(self.tick, id);
+        let mut closed = Vec::new();
+        while self.by_tick.len() > self.fds_max {
+            if let Some((_, id)) = self.by_tick.pop_first() {
+                self.of_dir.remove(&id);
+                closed.push(id);
+            }
+        }
+        closed
+    }
+    fn forget(&mut self, id: DirId) {
+        if let Some(tick) = self.of_dir.remove(&id) {
+            self.by_tick.remove(&tick);
+        }
+    }
+}
+
+/// Whether a copy would open this directory to us (`SinkTree::open`); `denied`: why it cannot be opened as it is.
+fn would_be_opened(stat: &Stat, denied: Option<&Errno>) -> bool {
+    let me = rustix::process::geteuid();
+    let ours = !me.is_root() && stat.st_uid == me.as_raw();
+    let searchable = stat.st_mode & 0o100 != 0;
+    ours && (denied == Some(&Errno::ACCESS) || (denied.is_none() && !searchable))
+}
+
+fn not_a_directory(path: &str) -> Failure {
+    fault::failure(
+        Stage::Create,
+        Errno::NOTDIR.raw_os_error(),
+        format!("{path} is not a directory; nothing was removed"),
+    )
+}
+
+fn a_link(path: &str) -> Failure {
+    fault::failure(
+        Stage::Create,
+        Errno::NOTDIR.raw_os_error(),
+        format!(
+            "{path} is a symbolic link where a directory should go, and no link below the destination is followed; remove the link, or \
+             copy to where it leads"
+        ),
+    )
+}
+
+fn too_deep(id: DirId) -> Failure {
+    fault::failure(
+        Stage::Protocol,
+        0,
+        format!("directory {id} lies more than {DEPTH_MAX} levels below the destination"),
+    )
+}
+
+/// Puts the names in a directory on media. File systems that cannot (some FUSE ones) answer `EINVAL`, and
+/// then do it by themselves or not at all.
+pub(super) fn sync_dir(fd: impl AsFd) -> rustix::io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::fs::fsync(&fd)) {
+        Err(Errno::INVAL) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,144 @@
+//! POSIX files and directories as a source.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use haul_core::entry::{FileRange, Part};
+use haul_core::ids::FileId;
+use haul_core::transfer::source::Lies;
+use haul_core::wire::{Failure, SourceRoot, Stage};
+use rustix::fs::{AtFlags, CWD, FileType, statat};
+
+use super::failure::{os_failure, printable};
+use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
+use super::stat::Seen;
+use super::tree::SourceTree;
+use super::{ReadConfig, ReadEngine};
+use crate::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Sources, Stamp};
+use crate::stores::misused;
+use crate::targets::Targets;
+use crate::walk::Walk;
+
+/// Threads that stat ahead of the walk.
+const STAT_THREADS: usize = 4;
+
+/// Paths that were found.
+pub struct Paths {
+    roots: Vec<RootSpec>,
+    /// This of the only one.
+    part: Option<FileRange>,
+}
+
+impl Paths {
+    /// What paths as typed mean.
+    ///
+    /// # Errors
+    /// One of them is not there, or is a directory that was not asked for. A part was asked for of what has none.
+    pub fn find(sources: &Sources<'_>) -> Result<Paths, Failure> {
+        let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
+        let paths = paths.collect::<Result<Vec<_>, _>>().map_err(misused)?;
+        let (recursive, home) = (sources.recursive || sources.part.is_some(), sources.home);
+        let roots = resolve_sources(&paths, recursive, home).map_err(refused)?;
+        let part = sources.part.map(|part| range_of(&roots, &part)).transpose()?;
+        Ok(Paths { roots, part })
+    }
+}
+
+/// See [`Scheme::open_source`](crate::place::Scheme::open_source).
+pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    Ok(Box::new(Paths::find(sources)?))
+}
+
+/// `Stage::Usage`: for the command says so, and not what lies there.
+fn refused(why: SourceError) -> Failure {
+    let stage = if why.is_usage() { Stage::Usage } else { Stage::Walk };
+    Failure { stage, errno: 0, text: why.to_string().into() }
+}
+
+/// The range that the part is of the only source.
+///
+/// # Errors
+/// There are more, it is no file, or has no such part.
+fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
+    let usage = |text: String| Failure { stage: Stage::Usage, errno: 0, text: text.into() };
+    let [root] = roots else {
+        let text = format!("--range takes a part of one file, and {} sources are given", roots.len());
+        return Err(usage(text));
+    };
+    let shown = printable(root.path.as_os_str().as_bytes());
+    let stat = statat(CWD, &root.path, AtFlags::SYMLINK_NOFOLLOW)
+        .map(Seen::from)
+        .map_err(|errno| os_failure(Stage::Walk, "stat", root.path.as_os_str().as_bytes(), errno))?;
+    if !stat.is_file() {
+        let text = match stat.kind {
+            FileType::Directory => {
+                format!("--range takes a part of one file, and source {shown} is a directory")
+            }
+            FileType::Symlink => {
+                format!(
+                    "--range takes a part of one file, and source {shown} is a symbolic link; name what it leads to"
+                )
+            }
+            _ => format!("--range takes a part of one file, and source {shown} is no regular file"),
+        };
+        return Err(usage(text));
+    }
+    let size = stat.stamp.size;
+    let rest = size.saturating_sub(part.source);
+    match part.len.unwrap_or(rest) {
+        len @ 1.. if len <= rest => Ok(part.of_len(len)),
+        _ => {
+            let asked = match part.len {
+                Some(len) => format!("{len} bytes from byte {} on", part.source),
+                None => format!("all from byte {} on", part.source),
+            };
+            let text =
+                format!("source {shown} has {size} bytes, and no such part: {asked}; nothing was copied");
+            Err(Failure { stage: Stage::Walk, errno: 0, text: text.into() })
+        }
+    }
+}
+
+impl SourceStore for Paths {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::POSIX
+    }
+
+    fn roots(&self) -> Result<Vec<SourceRoot>, Failure> {
+        source_roots(&self.roots).map_err(refused)
+    }
+
+    fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
+        let Reading { agreed, readers, storage, memory, object_size, clock, changed, meter, post } = reading;
+        let tree = Arc::new(SourceTree::with_clock(clock).on_change(changed).of_part(self.part));
+        let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
+        let failed = |what: &str, why: std::io::Error| {
+            let text = format!("starting the {what}: {why}");
+            Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+        };
+        let engine =
+            ReadEngine::start(tree.clone(), post, meter, config).map_err(|e| failed("reading threads", e))?;
+        let walk = Walk::start(self.roots, tree.clone(), STAT_THREADS, move |_| object_size)
+            .map_err(|e| failed("walk", e))?;
+        Ok(SourceParts { names: tree, engine: Box::new(engine), walk })
+    }
+}
+
+impl SourceNames for SourceTree {
+    fn path_of(&self, id: FileId) -> Vec<u8> {
+        SourceTree::path_of(self, id)
+    }
+    fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Stamp)> {
+        SourceTree::origin_of(self, id)
+    }
+    fn lies(&self, id: FileId) -> Lies {
+        SourceTree::lies(self, id)
+    }
+    fn not_before(&self, id: FileId) -> Option<Instant> {
+        SourceTree::not_before(self, id)
+    }
+    fn targets(&self) -> &Targets {
+        SourceTree::targets(self)
+    }
+}

@@ -1,0 +1,680 @@
+//! What the walk found and the session still needs: names, fingerprints and descriptors of source entries.
+//!
+//! In: directories, files and symlinks from the walk; new fingerprints from refreshes. Out: a descriptor of
+//! any directory or file by its id, and its path for people.
+//! Invariants: an entry is reached by directory descriptors and one component at a time, never through a
+//! symlink below a source root. Memory holds what was announced and not yet forgotten, and the directories
+//! above it. No more is kept open than the two limits (a file has up to two descriptors) and one per base
+//! directory; what was closed is opened again when needed, and the caller checks that it is still the same file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_core::entry::{FileRange, Fingerprint, Name};
+use haul_core::ids::{DirId, FileId, Generation, TargetId};
+use haul_core::schedule::TARGETS_MAX;
+use haul_core::transfer::source::{Lies, OnChange};
+use haul_core::wire::{Failure, Stage};
+use rustix::fs::{Mode, OFlags, fstatfs, openat};
+use rustix::io::Errno;
+
+use super::age::{self, Clocked};
+use super::failure::{of_source, os_failure};
+use super::open::OpenFile;
+use super::stat::{Seen, Stamp};
+use super::{WallClock, version, wall_clock};
+use crate::io::Target;
+use crate::layout::{Provider, device_of, provider_at};
+use crate::targets::Targets;
+use crate::volume;
+
+/// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
+/// contents are the source), or in one that the walk announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Base(usize),
+    Dir(DirId),
+}
+
+/// A file as the engine needs it, copied out of the tree.
+#[derive(Clone, Debug)]
+pub(crate) struct FileView {
+    pub(crate) place: Place,
+    pub(crate) name: Name,
+    pub(crate) generation: Generation,
+    /// As `stat` shows it.
+    pub(crate) stamp: Stamp,
+    /// What it gives when it is read, where that is more than its size.
+    measured: Option<u64>,
+    changed: OnChange,
+    part: Option<FileRange>,
+}
+
+impl FileView {
+    /// Bytes that are read of it.
+    pub(crate) fn size(&self) -> u64 {
+        self.part.map_or(self.measured.unwrap_or(self.stamp.size), |part| part.len)
+    }
+    /// Where these begin in what stands there.
+    pub(crate) fn base(&self) -> u64 {
+        self.part.map_or(0, |part| part.source)
+    }
+    /// Behind what is read of it more may follow, which is nobody's business.
+    pub(crate) fn is_part(&self) -> bool {
+        self.part.is_some()
+    }
+    /// Its size says nothing: it ends where a read gives nothing more.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.measured.is_some()
+    }
+    /// What stands there `now` can be this file after it grew, and the user asked for the beginning of such files. Whether its
+    /// beginning is what it was is for a second reading to say.
+    pub(crate) fn may_have_grown(&self, now: &Stamp) -> bool {
+        let is_same_file = now.ino == self.stamp.ino || haul_mutant::removed("prefix-is-of-one-file");
+        self.changed == OnChange::Prefix && !self.is_measured() && is_same_file && now.size >= self.stamp.size
+    }
+    /// Where it changed, it is looked at once more later.
+    pub(crate) fn is_tried_again(&self) -> bool {
+        self.changed == OnChange::Retry
+    }
+}
+
+/// The table of source entries, shared by the walk and the engine's threads.
+pub struct SourceTree {
+    inner: Mutex<Inner>,
+    targets: Targets,
+    /// Tells how old a ctime is.
+    clock: WallClock,
+    /// See [`version::salt`].
+    salt: u64,
+    /// What becomes of files that change.
+    changed: OnChange,
+    /// The only file shows this of itself, and no more.
+    part: Option<FileRange>,
+}
+
+struct Inner {
+    bases: Vec<Base>,
+    dirs: HashMap<DirId, DirNode>,
+    entries: HashMap<FileId, EntryNode>,
+    dir_fds: FdCache<DirId, OwnedFd>,
+    files_open: FdCache<FileId, OpenFile>,
+    /// What is known of file systems, by what `stat` calls their device.
+    systems: HashMap<u64, System>,
+}
+
+struct Base {
+    fd: Arc<OwnedFd>,
+    target: Target,
+    /// As it was opened.
+    path: Box<[u8]>,
+}
+
+#[derive(Clone, Copy)]
+struct System {
+    /// Who says where files lie.
+    provider: Provider,
+    device: u64,
+    clocked: Clocked,
+    /// See [`version::mark`].
+    mark: Option<u64>,
+}
+
+struct DirNode {
+    place: Place,
+    name: Name,
+    /// Known when it was opened; before, it is that of the directory above.
+    target: Option<Target>,
+    /// Entries and directories in it that are not forgotten.
+    children: u64,
+    forgotten: bool,
+}
+
+struct EntryNode {
+    place: Place,
+    name: Name,
+    generation: Generation,
+    /// `None`: a symlink.
+    stamp: Option<Stamp>,
+    /// What is read before proves nothing; `None`: whatever is read counts.
+    not_before: Option<Instant>,
+    /// It gave bytes beyond its size.
+    longer: bool,
+    measured: Option<u64>,
+}
+
+impl SourceTree {
+    pub fn new() -> SourceTree {
+        let shares = crate::descriptors::budget();
+        // A file can have two descriptors: one of them for direct reads.
+        SourceTree::with_limits(shares.source_dirs, shares.source_files / 2)
+    }
+
+    /// The same, with a clock from the caller.
+    pub fn with_clock(clock: WallClock) -> SourceTree {
+        SourceTree { clock, ..SourceTree::new() }
+    }
+
+    /// The same, of files of which this becomes when they change.
+    pub fn on_change(self, changed: OnChange) -> SourceTree {
+        SourceTree { changed, ..self }
+    }
+
+    /// The same, of one file that shows a part of itself.
+    pub(crate) fn of_part(self, part: Option<FileRange>) -> SourceTree {
+        SourceTree { part, ..self }
+    }
+
+    /// Where the only file's part begins in it; 0 without.
+    pub(crate) fn base(&self) -> u64 {
+        self.part.map_or(0, |part| part.source)
+    }
+
+    /// The part that the only file shows of itself.
+    pub(crate) fn part(&self) -> Option<FileRange> {
+        self.part
+    }
+
+    /// A tree that keeps at most this many directories and files open.
+    pub fn with_limits(dirs_open_max: usize, files_open_max: usize) -> SourceTree {
+        SourceTree {
+            inner: Mutex::new(Inner {
+                bases: Vec::new(),
+                dirs: HashMap::new(),
+                entries: HashMap::new(),
+                dir_fds: FdCache::new(dirs_open_max),
+                files_open: FdCache::new(files_open_max),
+                systems: HashMap::new(),
+            }),
+            targets: Targets::new(),
+            clock: wall_clock(),
+            salt: version::salt(),
+            changed: OnChange::default(),
+            part: None,
+        }
+    }
+
+    /// The path of an entry relative to the destination; of one that is forgotten, nothing.
+    pub fn path_of(&self, id: FileId) -> Vec<u8> {
+        let inner = self.lock();
+        if let Some(entry) = inner.entries.get(&id) {
+            inner.path(entry.place, &entry.name)
+        } else if let Some(dir) = inner.dirs.get(&id.as_dir()) {
+            inner.path(dir.place, &dir.name)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The path of an entry at this end, as the sources were named, and the version of it that the session knows; `None`: it is
+    /// forgotten, or no file.
+    pub(crate) fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Stamp)> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        let mut place = entry.place;
+        while let Place::Dir(dir) = place {
+            place = inner.dirs.get(&dir)?.place;
+        }
+        let Place::Base(base) = place else { return None };
+        let path = [&inner.bases[base].path, &b"/"[..], &inner.path(entry.place, &entry.name)].concat();
+        Some((path, entry.stamp?))
+    }
+
+    /// The system refused `op` on an entry: in the words of the command, if it names the entry.
+    pub(crate) fn failed(&self, stage: Stage, op: &str, id: FileId, errno: Errno) -> Failure {
+        match self.named(id) {
+            Some(path) => of_source(os_failure(stage, op, &path, errno), op, &path),
+            None => os_failure(stage, op, &self.path_of(id), errno),
+        }
+    }
+
+    /// How the command names an entry, or what lies directly in what it names.
+    fn named(&self, id: FileId) -> Option<Vec<u8>> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        let Place::Base(base) = entry.place else { return None };
+        let base = &inner.bases.get(base)?.path;
+        let slash: &[u8] = if base.ends_with(b"/") { b"" } else { b"/" };
+        match &base[..] {
+            b"" => None,
+            // What has no slash was typed without one.
+            b"./" => Some(entry.name.as_bytes().to_vec()),
+            base => Some([base, slash, entry.name.as_bytes()].concat()),
+        }
+    }
+
+    /// The entry is over: its descriptor is closed and its id means nothing any more.
+    pub fn forget(&self, id: FileId) {
+        let mut inner = self.lock();
+        let fd = inner.files_open.remove(&id);
+        match inner.entries.remove(&id) {
+            Some(entry) => inner.release(entry.place),
+            // A directory shares the number of its entry.
+            None => inner.forget_dir(id.as_dir()),
+        }
+        // Closing may wait for a server: not under the lock.
+        drop(inner);
+        drop(fd);
+    }
+
+    /// The directory goes when nothing in it is left either. Only after its last entry was walked.
+    pub fn forget_dir(&self, id: DirId) {
+        self.lock().forget_dir(id);
+    }
+
+    /// Entries (files and symlinks) and directories that are not forgotten.
+    pub fn len(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.entries.len(), inner.dirs.len())
+    }
+
+    /// Nothing is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == (0, 0)
+    }
+
+    /// A directory outside of the job. `path`: how it was opened.
+    pub(crate) fn add_base(&self, fd: Arc<OwnedFd>, path: &[u8]) -> Place {
+        let target = Target::of(&*fd);
+        self.know(target, &fd);
+        let mut inner = self.lock();
+        inner.bases.push(Base { fd, target, path: path.into() });
+        Place::Base(inner.bases.len() - 1)
+    }
+
+    pub(crate) fn add_dir(&self, id: DirId, place: Place, name: Name) {
+        let mut inner = self.lock();
+        inner.hold(place);
+        inner.dirs.insert(id, DirNode { place, name, target: None, children: 0, forgotten: false });
+    }
+
+    /// Keeps an open directory for reuse, as long as the limit allows.
+    pub(crate) fn keep_dir(&self, id: DirId, fd: Arc<OwnedFd>) {
+        let target = Target::of(&*fd);
+        self.know(target, &fd);
+        let evicted = {
+            let mut inner = self.lock();
+            let Some(dir) = inner.dirs.get_mut(&id) else { return };
+            dir.target = Some(target);
+            inner.dir_fds.insert(id, fd)
+        };
+        drop(evicted);
+    }
+
+    /// Registers what a look just showed: a file (its stamp is that of generation 0), or a symlink (`None`).
+    pub(crate) fn add_entry(&self, id: FileId, place: Place, name: Name, seen: Option<&Seen>) {
+        let settle = seen.map_or(Duration::ZERO, |seen| self.settle(place, seen));
+        let not_before = (!settle.is_zero()).then(|| Instant::now() + settle);
+        let stamp = seen.map(|seen| seen.stamp);
+        let generation = Generation(0);
+        let entry = EntryNode { place, name, generation, stamp, not_before, longer: false, measured: None };
+        let mut inner = self.lock();
+        inner.hold(place);
+        inner.entries.insert(id, entry);
+    }
+
+    /// For how long from now on a read of a file that was just seen does not count, for a change could leave what was seen
+    /// as it is.
+    pub(crate) fn settle(&self, place: Place, seen: &Seen) -> Duration {
+        let now = (self.clock)();
+        age::settle(seen.stamp.ctime, now, self.lock().clocked(place, seen.dev))
+    }
+
+    /// The fingerprint of a file that was just seen, as the far end is told it: with it a later run knows this version again.
+    pub(crate) fn announced(&self, seen: &Seen) -> Fingerprint {
+        let inner = self.lock();
+        // Its own, for something else may be mounted on the file itself.
+        let mark = inner.systems.get(&seen.dev).and_then(|system| system.mark).unwrap_or(self.salt);
+        version::fingerprint(&seen.stamp, mark, self.part.as_ref().filter(|_| seen.is_file()))
+    }
+
+    /// From when on a read of a walked file counts; `None`: whatever is read does.
+    pub fn not_before(&self, id: FileId) -> Option<Instant> {
+        self.lock().entries.get(&id)?.not_before
+    }
+
+    /// A registered file; `None` if it is forgotten or was never a file.
+    pub(crate) fn file(&self, id: FileId) -> Option<FileView> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        Some(FileView {
+            place: entry.place,
+            name: entry.name.clone(),
+            generation: entry.generation,
+            stamp: entry.stamp?,
+            measured: entry.measured,
+            changed: self.changed,
+            part: self.part,
+        })
+    }
+
+    /// The file gave bytes beyond its size: when it is looked at anew, it is to be measured.
+    pub(crate) fn is_longer(&self, id: FileId) {
+        if let Some(entry) = self.lock().entries.get_mut(&id) {
+            entry.longer = true;
+        }
+    }
+
+    /// Whether a file gave bytes beyond its size.
+    pub(crate) fn was_longer(&self, id: FileId) -> bool {
+        self.lock().entries.get(&id).is_some_and(|entry| entry.longer)
+    }
+
+    /// The file's content is of this generation from now on; a descriptor of an older one is closed.
+    /// `measured`: what it gives, where that is more than its size.
+    pub(crate) fn refresh(&self, id: FileId, generation: Generation, stamp: Stamp, measured: Option<u64>) {
+        let mut inner = self.lock();
+        let fd = inner.files_open.remove(&id);
+        if let Some(entry) = inner.entries.get_mut(&id) {
+            entry.generation = generation;
+            entry.stamp = Some(stamp);
+            entry.measured = measured;
+        }
+        drop(inner);
+        drop(fd);
+    }
+
+    /// The storage target of an entry: the file system of its directory, as far as that was opened.
+    pub(crate) fn target_of(&self, id: FileId) -> Target {
+        let inner = self.lock();
+        let dir = || inner.dirs.get(&id.as_dir()).map(|dir| dir.place);
+        let place = inner.entries.get(&id).map(|entry| entry.place).or_else(dir);
+        place.map_or(Target::default(), |place| inner.target_at(place))
+    }
+
+    /// The storage targets of this end.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Where a file lies, as far as that is known without a question.
+    pub fn lies(&self, id: FileId) -> Lies {
+        let device = self.target_of(id).0;
+        match self.provider(device) {
+            // A part is not cut as its file is.
+            _ if self.part.is_some() => Lies::At(self.device_target(device)),
+            Provider::Flat => Lies::At(self.device_target(device)),
+            _ => Lies::Ask,
+        }
+    }
+
+    /// The target of what lies on this device as a whole.
+    pub(crate) fn device_target(&self, device: u64) -> TargetId {
+        let known = self.lock().systems.get(&device).map(|system| system.device);
+        self.targets.device(known.unwrap_or(device))
+    }
+
+    /// Who says where files of this device lie.
+    pub(crate) fn provider(&self, device: u64) -> Provider {
+        self.lock().systems.get(&device).map_or(Provider::Flat, |system| system.provider)
+    }
+
+    /// Finds out who says where files of a file system lie, and whose clock gives their times, once.
+    fn know(&self, target: Target, dir: &OwnedFd) {
+        let inner = self.lock();
+        if inner.systems.contains_key(&target.0) || inner.systems.len() >= TARGETS_MAX {
+            return;
+        }
+        // It may ask a server: not under the lock.
+        drop(inner);
+        let provider = provider_at(dir.as_fd());
+        let device = device_of(dir.as_fd());
+        let kind = fstatfs(dir).map_or(0, |stat| stat.f_type as u64);
+        let (clocked, mark) = (Clocked::of(kind), version::mark(kind, volume::unique(dir).as_deref()));
+        self.lock().systems.insert(target.0, System { provider, device, clocked, mark });
+    }
+
+    /// A file that an earlier read left open.
+    pub(crate) fn open_file(&self, id: FileId) -> Option<Arc<OpenFile>> {
+        self.lock().files_open.get(&id)
+    }
+
+    /// Keeps a file open for its later reads, unless it was forgotten or refreshed meanwhile.
+    pub(crate) fn keep_file(&self, id: FileId, generation: Generation, file: Arc<OpenFile>) {
+        let evicted = {
+            let mut inner = self.lock();
+            if inner.entries.get(&id).is_none_or(|entry| entry.generation != generation) {
+                return;
+            }
+            inner.files_open.insert(id, file)
+        };
+        drop(evicted);
+    }
+
+    /// The directory at `place`, opened again if its descriptor was given up.
+    ///
+    /// Errors: of `openat`; ENOTDIR or ELOOP when a directory on the way became something else.
+    pub(crate) fn dir_fd(&self, place: Place) -> Result<Arc<OwnedFd>, Errno> {
+        let mut missing = Vec::new();
+        let mut fd = {
+            let mut inner = self.lock();
+            let mut place = place;
+            loop {
+                match place {
+                    Place::Base(base) => break inner.bases[base].fd.clone(),
+                    Place::Dir(id) => {
+                        if let Some(fd) = inner.dir_fds.get(&id) {
+                            break fd;
+                        }
+                        let dir = inner.dirs.get(&id).ok_or(Errno::STALE)?;
+                        missing.push((id, dir.name.clone()));
+                        place = dir.place;
+                    }
+                }
+            }
+        };
+        // O_PATH: a directory may be passed through that may not be read.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        while let Some((id, name)) = missing.pop() {
+            fd = Arc::new(openat(&fd, name.as_bytes(), flags, Mode::empty())?);
+            self.keep_dir(id, fd.clone());
+        }
+        Ok(fd)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No invariant is broken half-way by a panic in here: every change is one insert or remove.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The storage target of what lies at `place`, as far as its directory was opened.
+    fn target_at(&self, place: Place) -> Target {
+        let mut place = Some(place);
+        while let Some(at) = place {
+            match at {
+                Place::Base(base) => return self.bases[base].target,
+                Place::Dir(id) => match self.dirs.get(&id) {
+                    Some(DirNode { target: Some(target), .. }) => return *target,
+                    above => place = above.map(|dir| dir.place),
+                },
+            }
+        }
+        Target::default()
+    }
+
+    /// Whose clock gives the times of a file at `place` that `stat` says to be of `dev`.
+    fn clocked(&self, place: Place, dev: u64) -> Clocked {
+        let of = |dev: u64| self.systems.get(&dev).map(|system| system.clocked);
+        let above = self.target_at(place).0;
+        match of(above).unwrap_or(Clocked::Elsewhere) {
+            // Something else is mounted on the file itself.
+            Clocked::Here if dev != above => of(dev).unwrap_or(Clocked::Elsewhere),
+            clocked => clocked,
+        }
+    }
+
+    fn path(&self, place: Place, name: &Name) -> Vec<u8> {
+        let mut names = vec![name.as_bytes()];
+        let mut place = place;
+        while let Place::Dir(id) = place {
+            let Some(dir) = self.dirs.get(&id) else { break };
+            names.push(dir.name.as_bytes());
+            place = dir.place;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    fn hold(&mut self, place: Place) {
+        if let Place::Dir(id) = place
+            && let Some(dir) = self.dirs.get_mut(&id)
+        {
+            dir.children += 1;
+        }
+    }
+
+    /// One entry less at `place`; forgotten directories that are empty now go, and so on upwards.
+    fn release(&mut self, mut place: Place) {
+        while let Place::Dir(id) = place {
+            let Some(dir) = self.dirs.get_mut(&id) else { return };
+            dir.children = dir.children.saturating_sub(1);
+            if dir.children > 0 || !dir.forgotten {
+                return;
+            }
+            place = dir.place;
+            self.remove_dir(id);
+        }
+    }
+
+    fn forget_dir(&mut self, id: DirId) {
+        let Some(dir) = self.dirs.get_mut(&id) else { return };
+        dir.forgotten = true;
+        if dir.children == 0 {
+            let place = dir.place;
+            self.remove_dir(id);
+            self.release(place);
+        }
+    }
+
+    fn remove_dir(&mut self, id: DirId) {
+        self.dirs.remove(&id);
+        self.dir_fds.remove(&id);
+    }
+}
+
+/// Descriptors by last use: the one that was not used for longest goes first.
+struct FdCache<K, V> {
+    limit: usize,
+    clock: u64,
+    fds: HashMap<K, (Arc<V>, u64)>,
+    by_use: BTreeMap<u64, K>,
+}
+
+impl<K: Copy + Eq + Hash, V> FdCache<K, V> {
+    fn new(limit: usize) -> FdCache<K, V> {
+        FdCache { limit: limit.max(1), clock: 0, fds: HashMap::new(), by_use: BTreeMap::new() }
+    }
+
+    fn get(&mut self, key: &K) -> Option<Arc<V>> {
+        let (fd, used) = self.fds.get_mut(key)?;
+        self.by_use.remove(used);
+        self.clock += 1;
+        *used = self.clock;
+        self.by_use.insert(self.clock, *key);
+        Some(fd.clone())
+    }
+
+    /// Returns what had to go, for the caller to close outside of its lock.
+    fn insert(&mut self, key: K, fd: Arc<V>) -> Option<Arc<V>> {
+        let replaced = self.remove(&key);
+        self.clock += 1;
+        self.fds.insert(key, (fd, self.clock));
+        self.by_use.insert(self.clock, key);
+        if self.fds.len() <= self.limit {
+            return replaced;
+        }
+        let (_, oldest) = self.by_use.pop_first()?;
+        self.fds.remove(&oldest).map(|(fd, _)| fd)
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Arc<V>> {
+        let (fd, used) = self.fds.remove(key)?;
+        self.by_use.remove(&used);
+        Some(fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).expect("legal name")
+    }
+
+    fn base(tree: &SourceTree, path: &std::path::Path) -> Place {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        tree.add_base(Arc::new(rustix::fs::open(path, flags, Mode::empty()).expect("open base")), b"")
+    }
+
+    /// Goal: a directory stays while anything in it is left, and goes with the last of it.
+    /// Method: a chain of three with one file at its end, forgotten in both orders.
+    #[test]
+    fn directories_go_with_their_last_entry() {
+        for dirs_first in [true, false] {
+            let tree = SourceTree::new();
+            let temp = tempfile::tempdir().expect("tempdir");
+            let root = base(&tree, temp.path());
+            tree.add_dir(DirId(1), root, name("a"));
+            tree.add_dir(DirId(2), Place::Dir(DirId(1)), name("b"));
+            tree.add_dir(DirId(3), Place::Dir(DirId(2)), name("c"));
+            tree.add_entry(FileId(4), Place::Dir(DirId(3)), name("f"), None);
+            assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
+            assert_eq!(tree.path_of(FileId(2)), b"a/b");
+            if dirs_first {
+                for id in [1, 2, 3] {
+                    tree.forget_dir(DirId(id));
+                }
+                assert_eq!(tree.path_of(FileId(4)), b"a/b/c/f");
+                tree.forget(FileId(4));
+            } else {
+                tree.forget(FileId(4));
+                assert_eq!(tree.len(), (0, 3));
+                for id in [3, 1, 2] {
+                    tree.forget_dir(DirId(id));
+                }
+            }
+            assert!(tree.is_empty());
+        }
+    }
+
+    /// Goal: a directory is reached whatever was evicted, within the limit, and never through a symlink.
+    /// Method: a chain of 40 directories with two descriptors; then one link of the chain is replaced.
+    #[test]
+    fn evicted_directories_are_opened_again_without_following() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let tree = SourceTree::with_limits(2, 2);
+        let mut place = base(&tree, temp.path());
+        let mut path = temp.path().to_path_buf();
+        let mut inodes = Vec::new();
+        for i in 1..=40 {
+            path.push(format!("d{i}"));
+            std::fs::create_dir(&path).expect("mkdir");
+            tree.add_dir(DirId(i), place, name(&format!("d{i}")));
+            place = Place::Dir(DirId(i));
+            inodes.push(std::os::unix::fs::MetadataExt::ino(&path.metadata().expect("stat")));
+        }
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..200 {
+            let i = rng.u64(1..=40);
+            let fd = tree.dir_fd(Place::Dir(DirId(i))).expect("reachable");
+            assert_eq!(rustix::fs::fstat(&fd).expect("fstat").st_ino, inodes[i as usize - 1]);
+            assert!(tree.lock().dir_fds.fds.len() <= 2);
+        }
+        let second = temp.path().join("d1/d2");
+        std::fs::rename(&second, temp.path().join("moved")).expect("rename");
+        std::os::unix::fs::symlink(temp.path().join("moved"), &second).expect("symlink");
+        tree.dir_fd(Place::Dir(DirId(1))).expect("still there");
+        {
+            let mut inner = tree.lock();
+            inner.dir_fds = FdCache::new(2);
+        }
+        let refused = tree.dir_fd(Place::Dir(DirId(40))).expect_err("a symlink on the way");
+        assert!(refused == Errno::NOTDIR || refused == Errno::LOOP, "{refused}");
+    }
+}

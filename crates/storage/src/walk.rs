@@ -1,0 +1,559 @@
+//! Walks the sources of a job: what is there, in batches, with bounded memory whatever the number of files.
+//!
+//! In: source roots. Out: [`WalkItem`]s over a bounded channel, and every announced entry registered in the
+//! [`SourceTree`] before it is sent. A consumer that is slow stops the walk.
+//! Invariants: a directory comes before what lies in it, and its `DirEnd` after all of it. Entries are reached
+//! by directory descriptors; no symlink below a source root is followed. Of the levels of depth no more are open than the walk's
+//! share of descriptors (`way`). Only names of one read of each directory on the way down are in memory. What lies deeper than
+//! [`DEPTH_MAX`] is walked too, and counted.
+//! Left out: several directories at a time. Where `stat` is slow (a network file system), the entries of one
+//! read of a directory are looked at by several threads.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{io, thread};
+
+use crossbeam_channel::{Receiver, bounded};
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name};
+use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::transfer::SMALL_LEN_MAX;
+use haul_core::wire::{Announced, Failure, Stage, Totals};
+use rustix::fs::{FileType, Mode, OFlags, open, openat};
+use rustix::io::Errno;
+
+use crate::descriptors::budget;
+use crate::sink::Jobs;
+use crate::sink::names::may_be_ours;
+use crate::source::failure::{named_failure, of_source, os_failure, own_failure};
+use crate::source::roots::{RootSpec, RootTarget};
+use crate::source::tree::{Place, SourceTree};
+use named::{RootNames, no_file};
+use out::Out;
+use probe::{Probe, Probed};
+use way::{About, DIR_FLAGS, Here, Level, Names, Way};
+
+mod named;
+mod out;
+mod probe;
+mod way;
+
+/// Items sent together at most, but for those of one entry.
+pub const BATCH_ITEMS_MAX: usize = 512;
+/// The shard whose ids a walk gives: that of a session of one pair.
+const SHARD: u16 = 0;
+/// Batches that wait for the consumer at most.
+pub const BATCHES_MAX: usize = 8;
+/// Bytes of names read from a directory at a time: 85 of the longest, about a thousand short ones.
+pub const READ_DIR_LEN: usize = 24 * 1024;
+
+/// What the walk says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WalkItem {
+    /// Of generation 0.
+    Entry(Announced),
+    /// No more entries will come in this directory. Not said of [`DirId::ROOT`].
+    DirEnd(DirId),
+    /// An entry, or what lies below it, cannot be copied. `path` is relative to the destination.
+    Failed {
+        path: Vec<u8>,
+        failure: Failure,
+        counts_as: CountsAs,
+    },
+    NotKept(NotKept),
+    /// The walk is over. A channel that closes without it: the walk was cancelled or broke.
+    End(Totals),
+}
+
+/// What a failed item of the walk means for the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CountsAs {
+    /// One entry is missing.
+    Entry,
+    /// A directory's entries are missing, nobody knows how many.
+    Subtree,
+    /// It was removed while the walk was on its way to it.
+    Vanished,
+}
+
+/// Something that the copy does not carry over. `path` is relative to the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotKept {
+    pub path: Vec<u8>,
+    pub what: NotKeptWhat,
+}
+
+/// What is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotKeptWhat {
+    /// Skipped.
+    Fifo,
+    /// Skipped.
+    Socket,
+    /// Skipped.
+    Device,
+    /// Left out: a temporary, a journal or an owner file of a job whose destination this directory is, or one above it.
+    Debris,
+    /// The file has other names too, and becomes a file of its own.
+    HardLink,
+}
+
+/// A running walk. Dropping it ends the walk, at the latest when a system call that hangs returns.
+pub struct Walk {
+    items: Receiver<Vec<WalkItem>>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Walk {
+    /// Starts to walk. `object_size` chooses the object size from a file's size; `stat_threads` look at
+    /// entries at the same time where one alone is slow.
+    ///
+    /// Errors: the thread cannot be started.
+    pub fn start(
+        roots: Vec<RootSpec>,
+        tree: Arc<SourceTree>,
+        stat_threads: usize,
+        object_size: impl FnMut(u64) -> u32 + Send + 'static,
+    ) -> io::Result<Walk> {
+        Walk::start_with(roots, tree, stat_threads, budget().walk_dirs, object_size)
+    }
+
+    /// As [`Walk::start`]; `open_max`: levels of the way down that are open at a time.
+    fn start_with(
+        roots: Vec<RootSpec>,
+        tree: Arc<SourceTree>,
+        stat_threads: usize,
+        open_max: usize,
+        object_size: impl FnMut(u64) -> u32 + Send + 'static,
+    ) -> io::Result<Walk> {
+        let (sender, items) = bounded(BATCHES_MAX);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let mut walker = Walker {
+            tree,
+            object_size,
+            out: Out { sender, batch: Vec::new(), cancelled: cancelled.clone() },
+            probe: Probe::new(stat_threads),
+            read_dir: vec![MaybeUninit::uninit(); READ_DIR_LEN],
+            next_id: 1,
+            totals: Totals::default(),
+            root_names: RootNames::of(&roots),
+            open_max,
+        };
+        thread::Builder::new().name("haul-walk".into()).spawn(move || {
+            let walked = catch_unwind(AssertUnwindSafe(|| walker.run(&roots)));
+            if walked.is_err() {
+                let failure = own_failure(Stage::Walk, "walk", b"sources", "internal error, see the log");
+                walker.out.push(WalkItem::Failed { path: Vec::new(), failure, counts_as: CountsAs::Subtree });
+            }
+            walker.out.flush();
+        })?;
+        Ok(Walk { items, cancelled })
+    }
+
+    /// A walk that is over already and found `items`.
+    pub fn of(items: Vec<WalkItem>) -> Walk {
+        let (sender, batches) = bounded(1);
+        sender.send(items).expect("the receiver is right here");
+        Walk { items: batches, cancelled: Arc::default() }
+    }
+
+    /// The items, in batches.
+    pub fn items(&self) -> &Receiver<Vec<WalkItem>> {
+        &self.items
+    }
+
+    /// Ends the walk soon; its channel closes without [`WalkItem::End`].
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// It was told to end; what closes its channel then is no fault.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+struct Walker<F> {
+    tree: Arc<SourceTree>,
+    object_size: F,
+    out: Out,
+    probe: Probe,
+    read_dir: Vec<MaybeUninit<u8>>,
+    next_id: u64,
+    totals: Totals,
+    root_names: RootNames,
+    /// Levels that are open at a time.
+    open_max: usize,
+}
+
+impl<F: FnMut(u64) -> u32> Walker<F> {
+    fn run(&mut self, roots: &[RootSpec]) {
+        // Sources by name often lie in one directory: one descriptor for all of those in a row.
+        let mut last_base: Option<(Vec<u8>, Place)> = None;
+        for root in roots {
+            if self.out.cancelled() {
+                return;
+            }
+            match &root.target {
+                RootTarget::Contents => self.walk_contents(&root.path),
+                RootTarget::Named(name) => self.walk_named(root, name, &mut last_base),
+            }
+        }
+        if !self.out.cancelled() {
+            self.out.push(WalkItem::End(self.totals));
+        }
+    }
+
+    fn walk_contents(&mut self, path: &Path) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match open(path, flags, Mode::empty()) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                let place = self.tree.add_base(fd.clone(), path.as_os_str().as_bytes());
+                self.descend(Level::new(Here::new(DirId::ROOT, place), None, fd));
+            }
+            Err(errno) => {
+                self.fail_named("open directory", path.as_os_str().as_bytes(), errno, CountsAs::Subtree);
+            }
+        }
+    }
+
+    fn walk_named(&mut self, root: &RootSpec, name: &Name, last_base: &mut Option<(Vec<u8>, Place)>) {
+        let bytes = root.path.as_os_str().as_bytes();
+        // "a/b" lies in "a/", "b" in "./".
+        let parent = match bytes.iter().rposition(|b| *b == b'/') {
+            Some(slash) => &bytes[..=slash],
+            None => b"./",
+        };
+        let base = match last_base {
+            Some((path, place)) if path == parent => *place,
+            _ => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let fd = match open(parent, flags, Mode::empty()) {
+                    Ok(fd) => fd,
+                    Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
+                };
+                let place = self.tree.add_base(Arc::new(fd), parent);
+                *last_base = Some((parent.to_vec(), place));
+                place
+            }
+        };
+        let fd = match self.tree.dir_fd(base) {
+            Ok(fd) => fd,
+            Err(errno) => return self.fail_named("open directory", parent, errno, CountsAs::Entry),
+        };
+        let probed = probe::probe(fd.as_fd(), name);
+        if let Err(errno) = probed {
+            return self.fail_named("stat", bytes, errno, CountsAs::Entry);
+        }
+        if let Ok(probed) = &probed
+            && let Some(why) = no_file(fd.as_fd(), name, probed)
+        {
+            let failure = of_source(own_failure(Stage::Walk, "copy", bytes, why), "copy", bytes);
+            let path = name.as_bytes().to_vec();
+            return self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        }
+        let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
+        if !root.is_dir {
+            let failure = own_failure(Stage::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
+            let path = name.as_bytes().to_vec();
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        } else if let Some(level) = self.enter(base, DirId::ROOT, &fd, name.clone(), meta) {
+            self.descend(level);
+        }
+    }
+
+    /// Walks a directory and everything below it.
+    fn descend(&mut self, top: Level) {
+        // Levels above the first that have a name of their own: contents are the root itself.
+        let above = usize::from(top.id != DirId::ROOT);
+        let mut way = Way::new(top, self.open_max);
+        // What lies too deep: how many levels are above it, its path, and how many entries it is so far.
+        let mut too_deep: Option<(usize, Vec<u8>, u64)> = None;
+        while let Some(level) = way.last() {
+            if self.out.cancelled() {
+                return;
+            }
+            if level.is_over() {
+                let left = way.leave().expect("there is one");
+                if !left.counted && left.id != DirId::ROOT {
+                    self.out.push(WalkItem::DirEnd(left.id));
+                }
+                if let Some((_, path, entries)) = too_deep.take_if(|(levels, ..)| *levels == way.len()) {
+                    self.leave_out(path, entries);
+                }
+            } else if let Err(errno) = way.open_last() {
+                let level = way.last().expect("there is one");
+                level.give_up();
+                let path = self.tree.path_of(level.id.as_file());
+                self.fail("return to directory", &path, errno, CountsAs::Subtree);
+            } else {
+                let levels = way.len();
+                self.go_on(&mut way, levels + above, &mut too_deep);
+            }
+            if self.out.sender.is_empty() {
+                // The consumer has nothing: do not let it wait for a full batch.
+                self.out.flush();
+            }
+        }
+    }
+
+    /// Reads more of the last level, which is open, or enters the next directory in it; `depth` is that directory's.
+    fn go_on(&mut self, way: &mut Way, depth: usize, too_deep: &mut Option<(usize, Vec<u8>, u64)>) {
+        let levels = way.len();
+        let level = way.last().expect("a level goes on");
+        let Some((name, about)) = level.subdirs.next() else {
+            match too_deep {
+                Some((_, _, entries)) if level.counted => *entries += self.count_level(level),
+                _ => self.read_level(level),
+            }
+            return;
+        };
+        if depth > DEPTH_MAX {
+            let first = too_deep.is_none();
+            let path = || self.path(level.place, &name);
+            // The first is one of those that are left out; what is in it is counted when it is read.
+            let (.., entries) = too_deep.get_or_insert_with(|| (levels, path(), 1));
+            match level.below(name) {
+                Ok(level) => way.enter(level, &mut self.read_dir),
+                Err(_) if first => {
+                    let entries = *entries;
+                    let (_, path, _) = too_deep.take().expect("just put there");
+                    self.leave_out(path, entries);
+                }
+                // It is counted as one.
+                Err(_) => {}
+            }
+            return;
+        }
+        let (place, id, fd) = (level.place, level.id, level.fd());
+        if let Some(level) = self.enter(place, id, &fd, name, about) {
+            way.enter(level, &mut self.read_dir);
+        }
+    }
+
+    /// A directory that lies too deep is not copied, nor what is in it.
+    fn leave_out(&mut self, path: Vec<u8>, entries: u64) {
+        let cause = format!(
+            "deeper than {DEPTH_MAX} directories: {entries} entries are left out; copy it as a source of its own"
+        );
+        let failure = own_failure(Stage::Walk, "enter", &path, &cause);
+        self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+    }
+
+    /// Announces a directory and opens it.
+    fn enter(
+        &mut self,
+        place: Place,
+        parent: DirId,
+        above: &OwnedFd,
+        name: Name,
+        about: About,
+    ) -> Option<Level> {
+        let About { meta, version } = about;
+        let file_id = self.take_id();
+        let id = file_id.as_dir();
+        self.tree.add_dir(id, place, name.clone());
+        self.totals.dirs += 1;
+        self.out.push(WalkItem::Entry(Announced {
+            id: file_id,
+            generation: Generation(0),
+            parent,
+            name: name.clone(),
+            meta,
+            kind: EntryKind::Dir { version },
+            extras: Extras::default(),
+        }));
+        match openat(above, name.as_bytes(), DIR_FLAGS, Mode::empty()) {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                self.tree.keep_dir(id, fd.clone());
+                Some(Level::new(Here::new(id, Place::Dir(id)), Some(name), fd))
+            }
+            Err(errno) => {
+                let path = self.path(place, &name);
+                self.fail("open directory", &path, errno, CountsAs::Subtree);
+                self.out.push(WalkItem::DirEnd(id));
+                None
+            }
+        }
+    }
+
+    /// Reads some names of a directory, and announces what is not a directory.
+    fn read_level(&mut self, level: &mut Level) {
+        let Names { mut names, impossible, broken } = level.next_names(&mut self.read_dir);
+        for (bytes, why) in impossible {
+            let mut path = self.tree.path_of(level.id.as_file());
+            path.push(b'/');
+            path.extend_from_slice(&bytes);
+            let failure = own_failure(Stage::Walk, "name", &path, &why.to_string());
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+        }
+        if let Some(errno) = broken {
+            let path = self.tree.path_of(level.id.as_file());
+            self.fail("read directory", &path, errno, CountsAs::Subtree);
+        }
+        // The jobs are looked for when the names are known: a journal is there before its first temporary.
+        let jobs = names.iter().any(|name| may_be_ours(name.as_bytes())).then(|| Jobs::at(level.fd()));
+        names.retain(|name| self.keep_name(level, name, jobs.as_ref()));
+        let mut subdirs = Vec::new();
+        for (name, probed) in self.probe.probe_all(&level.fd(), names) {
+            if let Some(about) = self.emit(level.place, level.id, name.clone(), probed) {
+                subdirs.push((name, about));
+            }
+        }
+        level.subdirs = subdirs.into_iter();
+    }
+
+    /// Reads some names of a directory that lies too deep, and returns how many they are.
+    fn count_level(&mut self, level: &mut Level) -> u64 {
+        let Names { names, impossible, .. } = level.next_names(&mut self.read_dir);
+        let entries = names.len() + impossible.len();
+        let found = self.probe.probe_all(&level.fd(), names);
+        let is_dir = |probed: &Probed| probed.seen.kind == FileType::Directory;
+        let dirs = found.into_iter().filter(|(_, probed)| probed.as_ref().is_ok_and(is_dir));
+        level.subdirs = dirs.map(|(name, _)| (name, About::default())).collect::<Vec<_>>().into_iter();
+        entries as u64
+    }
+
+    /// Whether a name that was found is to be copied: not a job's, and not taken in the root.
+    fn keep_name(&mut self, level: &Level, name: &Name, jobs: Option<&Jobs>) -> bool {
+        if jobs.is_some_and(|jobs| jobs.own(name.as_bytes()))
+            || haul_mutant::removed("names-are-the-users") && may_be_ours(name.as_bytes())
+        {
+            let path = self.path(level.place, name);
+            self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Debris }));
+            return false;
+        }
+        if level.id == DirId::ROOT && !self.root_names.take(name) {
+            let path = self.path(level.place, name);
+            let cause = "another source has this name already; copy the two into different directories";
+            let failure = own_failure(Stage::Walk, "name", &path, cause);
+            self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+            return false;
+        }
+        true
+    }
+
+    /// Announces an entry; what is to be told of a directory is returned instead, for [`Walker::enter`].
+    fn emit(
+        &mut self,
+        place: Place,
+        parent: DirId,
+        name: Name,
+        probed: Result<Probed, Errno>,
+    ) -> Option<About> {
+        let Probed { seen, link } = match probed {
+            Ok(probed) => probed,
+            Err(errno) => {
+                let path = self.path(place, &name);
+                self.fail("stat", &path, errno, CountsAs::Entry);
+                return None;
+            }
+        };
+        let skipped = match seen.kind {
+            FileType::Directory => {
+                let version = self.tree.announced(&seen).version;
+                return Some(About { meta: seen.meta, version });
+            }
+            FileType::RegularFile | FileType::Symlink => None,
+            FileType::Fifo => Some(NotKeptWhat::Fifo),
+            FileType::Socket => Some(NotKeptWhat::Socket),
+            _ => Some(NotKeptWhat::Device),
+        };
+        if let Some(what) = skipped {
+            let path = self.path(place, &name);
+            self.out.push(WalkItem::NotKept(NotKept { path, what }));
+            return None;
+        }
+        let kind = if seen.is_file() {
+            let fingerprint = self.tree.announced(&seen);
+            let size = fingerprint.size;
+            self.totals.files += 1;
+            self.totals.bytes = self.totals.bytes.saturating_add(size);
+            if seen.links > 1 {
+                let path = self.path(place, &name);
+                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::HardLink }));
+            }
+            EntryKind::File {
+                fingerprint,
+                object_size: (self.object_size)(size),
+                // Or it is compressed, or not written yet: its map will tell. A small one travels whole.
+                sparse: size > SMALL_LEN_MAX && seen.allocated < seen.stamp.size,
+                // The source's machine knows.
+                striped: false,
+            }
+        } else {
+            let target = link.unwrap_or_default();
+            if target.is_empty() || target.len() > LINK_LEN_MAX {
+                let path = self.path(place, &name);
+                let cause = format!("a target of {} bytes, 1 to {LINK_LEN_MAX} are possible", target.len());
+                let failure = own_failure(Stage::Walk, "read symlink", &path, &cause);
+                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+                return None;
+            }
+            self.totals.symlinks += 1;
+            EntryKind::Symlink { target }
+        };
+        let id = self.take_id();
+        self.tree.add_entry(id, place, name.clone(), seen.is_file().then_some(&seen));
+        let generation = Generation(0);
+        self.out.push(WalkItem::Entry(Announced {
+            id,
+            generation,
+            parent,
+            name,
+            meta: seen.meta,
+            kind,
+            extras: Extras { range: self.tree.part().filter(|_| seen.is_file()), metadata: false },
+        }));
+        None
+    }
+
+    fn fail(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
+        let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
+        let failure = os_failure(Stage::Walk, op, path, errno);
+        self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
+    }
+
+    /// A source that the command names could not be begun.
+    fn fail_named(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
+        let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
+        let failure = match haul_mutant::removed("named-source-does-not-vanish") {
+            true => os_failure(Stage::Walk, op, path, errno),
+            false => of_source(named_failure(Stage::Walk, op, path, errno), op, path),
+        };
+        self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
+    }
+
+    fn path(&self, place: Place, name: &Name) -> Vec<u8> {
+        let mut path = match place {
+            Place::Base(_) => Vec::new(),
+            Place::Dir(id) => self.tree.path_of(id.as_file()),
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        path
+    }
+
+    fn take_id(&mut self) -> FileId {
+        let id = FileId::new(SHARD, self.next_id);
+        self.next_id += 1;
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Looks at many names of one directory: by one thread where that is quick, by several where a server has
+//! to be asked for each.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use haul_core::entry::Name;
+use rustix::fs::{FileType, readlinkat};
+use rustix::io::Errno;
+
+use crate::source::acl;
+use crate::source::stat::{Seen, look_at};
+
+/// Most helper threads.
+const THREADS_MAX: usize = 64;
+/// Names that one thread takes at a time.
+const SHARE: usize = 16;
+/// Names that are looked at before it is decided whether helpers pay.
+const SAMPLE: usize = 4;
+/// A look that takes this long goes to a server: a local one takes 1 to 5 us, a hand-over to a thread 10.
+const SLOW: Duration = Duration::from_micros(60);
+
+/// What there is under a name; the target if it is a symlink.
+#[derive(Clone, Debug)]
+pub(super) struct Probed {
+    pub(super) seen: Seen,
+    pub(super) link: Option<Box<[u8]>>,
+}
+
+pub(super) type Found = (Name, Result<Probed, Errno>);
+
+struct Share {
+    dir: Arc<OwnedFd>,
+    names: Vec<Name>,
+    index: usize,
+    reply: Sender<(usize, Vec<Found>)>,
+}
+
+/// The helpers, started when first needed.
+pub(super) struct Probe {
+    threads: usize,
+    slow: Duration,
+    shares: Option<Sender<Share>>,
+}
+
+/// Looks at one name.
+pub(super) fn probe(dir: BorrowedFd<'_>, name: &Name) -> Result<Probed, Errno> {
+    let seen = acl::told(dir, name, look_at(dir, name)?);
+    let link = match seen.kind {
+        FileType::Symlink => Some(readlinkat(dir, name.as_bytes(), Vec::new())?.into_bytes().into()),
+        _ => None,
+    };
+    Ok(Probed { seen, link })
+}
+
+fn probe_share(dir: &OwnedFd, names: Vec<Name>) -> Vec<Found> {
+    names
+        .into_iter()
+        .map(|name| {
+            let probed = probe(dir.as_fd(), &name);
+            (name, probed)
+        })
+        .collect()
+}
+
+impl Probe {
+    pub(super) fn new(threads: usize) -> Probe {
+        Probe { threads: threads.min(THREADS_MAX), slow: SLOW, shares: None }
+    }
+
+    /// Looks at all of `names`; the answers are in their order.
+    pub(super) fn probe_all(&mut self, dir: &Arc<OwnedFd>, mut names: Vec<Name>) -> Vec<Found> {
+        let rest = names.split_off(names.len().min(SAMPLE));
+        let start = Instant::now();
+        let sampled = names.len() as u32;
+        let mut found = probe_share(dir, names);
+        if rest.is_empty() {
+            return found;
+        }
+        if self.threads < 2 || start.elapsed() / sampled.max(1) < self.slow || !self.have_threads() {
+            found.extend(probe_share(dir, rest));
+            return found;
+        }
+        found.extend(self.share_out(dir, rest));
+        found
+    }
+
+    fn share_out(&self, dir: &Arc<OwnedFd>, names: Vec<Name>) -> Vec<Found> {
+        let shares = names.len().div_ceil(SHARE);
+        // Room for every answer: no helper waits for us while we wait for it.
+        let (reply, replies) = bounded(shares);
+        let mut names = names.into_iter();
+        for index in 0..shares {
+            let names: Vec<Name> = names.by_ref().take(SHARE).collect();
+            let share = Share { dir: dir.clone(), names, index, reply: reply.clone() };
+            let sender = self.shares.as_ref().expect("share_out follows have_threads");
+            if let Err(lost) = sender.send(share) {
+                let share = lost.into_inner();
+                let _ = share.reply.send((index, probe_share(&share.dir, share.names)));
+            }
+        }
+        drop(reply);
+        let mut answers: Vec<(usize, Vec<Found>)> = replies.iter().collect();
+        assert_eq!(answers.len(), shares, "a helper of the walk broke");
+        answers.sort_unstable_by_key(|(index, _)| *index);
+        answers.into_iter().flat_map(|(_, found)| found).collect()
+    }
+
+    /// Starts the helpers; false if not one can be started.
+    fn have_threads(&mut self) -> bool {
+        if self.shares.is_some() {
+            return true;
+        }
+        let (sender, receiver) = bounded::<Share>(self.threads);
+        let started = (0..self.threads)
+            .filter(|i| {
+                let receiver: Receiver<Share> = receiver.clone();
+                let help = move || {
+                    for share in receiver {
+                        // Nobody waits for the answer any more if this fails.
+                        let _ = share.reply.send((share.index, probe_share(&share.dir, share.names)));
+                    }
+                };
+                thread::Builder::new().name(format!("haul-stat-{i}")).spawn(help).is_ok()
+            })
+            .count();
+        if started > 0 {
+            self.shares = Some(sender);
+        } else {
+            self.threads = 0;
+        }
+        started > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: several threads give the same answers in the same order as one.
+    /// Method: 300 files of different sizes with missing names between, always shared out and never.
+    #[test]
+    fn helpers_answer_in_order() {
+        let temp = tempfile::tempdir().expect("tempdir");
+        let mut names = Vec::new();
+        for i in 0..300_usize {
+            let name = format!("f{i}");
+            if i % 7 != 3 {
+                std::fs::write(temp.path().join(&name), vec![0; i]).expect("write");
+            }
+            names.push(Name::new(name.as_bytes()).expect("legal"));
+        }
+        let dir = Arc::new(std::fs::File::open(temp.path()).expect("open").into());
+        let show = |found: Vec<Found>| -> Vec<_> {
+            found.into_iter().map(|(name, p)| (name, p.map(|p| p.seen.stamp))).collect()
+        };
+        let alone = show(Probe::new(0).probe_all(&dir, names.clone()));
+        let mut shared = Probe::new(4);
+        shared.slow = Duration::ZERO;
+        for _ in 0..3 {
+            assert_eq!(show(shared.probe_all(&dir, names.clone())), alone);
+        }
+        assert!(shared.shares.is_some());
+        for (i, (name, found)) in alone.into_iter().enumerate() {
+            assert_eq!(name.as_bytes(), format!("f{i}").as_bytes());
+            assert_eq!(found.map(|f| f.size), if i % 7 == 3 { Err(Errno::NOENT) } else { Ok(i as u64) });
+        }
+    }
+}
