@@ -4,7 +4,7 @@ use std::path::Path;
 
 use haul::ctl::{Reply, Request};
 use haul::job::AgentRequest;
-use haul::probe::{network, passport};
+use haul::passport::{pair, storage};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         2 => drop(serde_json::from_slice::<Reply>(json)),
-        3 => drop(passport::parse(json, Path::new("passport"))),
-        _ => drop(network::passport::parse(json, Path::new("passport"))),
+        3 => drop(storage::parse(json, Path::new("passport"))),
+        _ => drop(pair::parse(json, Path::new("passport"))),
     }
 });

@@ -21,7 +21,7 @@ const PAGES: &[&str] = &[
 ];
 
 /// The crates of the product.
-const CRATES: &[&str] = &["core", "base", "storage", "transport", "launch", "haul", "cli"];
+const CRATES: &[&str] = &["core", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
 
 /// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is named.
 /// Method: every list item before the last section; every `test:` line, its function sought behind `#[test]`.

@@ -347,9 +347,13 @@ pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), S
 /// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
 ///
 /// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
-/// (`SSH_CONNECTION`), from which the address to listen on is taken.
-pub fn agent(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
-    crate::copy::serve(home, ssh_connection)
+/// (`SSH_CONNECTION`), from which the address to listen on is taken; `prober`: what it does where it is asked to measure.
+pub fn agent(
+    home: Option<PathBuf>,
+    ssh_connection: Option<String>,
+    prober: &'static dyn crate::trial::Prober,
+) -> i32 {
+    crate::copy::serve(home, ssh_connection, prober)
 }
 
 /// `haul agent --channel`: brings a further channel of an ssh connection to the agent of this user that the near end names on

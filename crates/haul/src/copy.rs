@@ -24,7 +24,6 @@ use rustix::fs::{Mode, OFlags};
 use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::job::{AgentRequest, Options};
-use crate::probe::path as path_probe;
 use haul_base::role::Role;
 use haul_launch::{AgentEnv, RemoteSpec};
 use haul_storage::descriptors::raise_nofile;
@@ -279,7 +278,11 @@ fn show_paths(paths: &[(IpAddr, IpAddr, usize)]) -> Option<String> {
 }
 
 /// `haul agent`: the far end of one session. Returns the exit code.
-pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i32 {
+pub(crate) fn serve(
+    home: Option<PathBuf>,
+    ssh_connection: Option<String>,
+    prober: &'static dyn trial::Prober,
+) -> i32 {
     raise_nofile();
     let least_protect = policy::least_protect(home.as_deref());
     let storage_rate = home.clone().map(passport::rate_at);
@@ -287,7 +290,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
         let home = home.clone();
         haul_launch::Answers(Arc::new(move |question, tell| {
             let state = home.as_deref().map(passport::state_of);
-            path_probe::answer(question, (home.as_deref(), state.as_deref()), tell);
+            prober.answer(question, (home.as_deref(), state.as_deref()), tell);
         }))
     };
     let answers = Some(answers);
@@ -323,7 +326,7 @@ pub(crate) fn serve(home: Option<PathBuf>, ssh_connection: Option<String>) -> i3
             let pacer = Arc::new(Pacer::new(request.options.rate));
             let mut from = source_request(request.sources, &request.options, home, memory, &pacer);
             if let Some(ask) = &request.trial {
-                from.trial = Some(trial::far(ask, &links, &watch.control));
+                from.trial = Some(trial::far(prober, ask, &links, &watch.control));
             }
             End::Source(from.into())
         }

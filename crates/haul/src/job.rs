@@ -17,6 +17,8 @@ pub use haul_transport::Protect;
 pub use haul_transport::path::Start;
 pub use haul_transport::tcp::CONTROL_LEN_MAX;
 
+use crate::passport::Direction;
+
 /// What a finished file is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -351,9 +353,21 @@ pub struct NetworkTrial {
     /// Most payload bytes; `None`: no limit but the time.
     pub bytes: Option<u64>,
     pub full: bool,
-    pub only: crate::probe::network::Only,
+    pub only: Only,
     /// The largest receive buffer that the sink can fix, bytes.
     pub rmem_fixed: Option<u64>,
+}
+
+/// Settings to which a probe of a network is narrowed. An empty list narrows nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Only {
+    /// 1 to 64.
+    pub streams: Vec<u16>,
+    /// Bytes; 0 is the kernel's own growth.
+    pub windows: Vec<u64>,
+    /// Names.
+    pub controls: Vec<String>,
 }
 
 /// A probe of the storage at the far end, and what that may cost.
@@ -361,7 +375,7 @@ pub struct NetworkTrial {
 pub struct StorageQuestion {
     /// What was typed after the colon.
     pub place: Place,
-    pub direction: crate::probe::Direction,
+    pub direction: Direction,
     pub time_ms: u64,
     /// Most bytes read and written together.
     pub bytes: u64,

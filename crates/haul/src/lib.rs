@@ -12,6 +12,7 @@ pub mod ctl;
 mod driver;
 pub mod endpoint;
 pub mod job;
-pub mod probe;
+pub mod passport;
+pub mod trial;
 
 pub use haul_base::{escape, kernel, size};

@@ -14,5 +14,5 @@ pub fn run(protocol: bool, channel: bool) -> i32 {
     // Without it the loss of ssh might cost more than it must, which is no reason not to start.
     let _ = crate::signals::outlive_hangup();
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-    haul::api::agent(home, std::env::var("SSH_CONNECTION").ok())
+    haul::api::agent(home, std::env::var("SSH_CONNECTION").ok(), &haul_probe::Here)
 }

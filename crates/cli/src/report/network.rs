@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use haul::probe::network::{End, Network, Point, Setting};
+use haul_probe::network::{End, Network, Point, Setting};
 
 use super::probe::size;
 

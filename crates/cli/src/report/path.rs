@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use haul::probe::path::{Part, PathProbe};
+use haul_probe::path::{Part, PathProbe};
 
 use super::probe::rate;
 use super::probe::table::columns;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use haul::job::Order;
-use haul::probe::{Best, Direction, Io, Pattern, Point, Probe, Setting};
+use haul_probe::{Best, Direction, Io, Pattern, Point, Probe, Setting};
 
 use crate::progress::bytes;
 

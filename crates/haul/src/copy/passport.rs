@@ -15,8 +15,8 @@ use haul_core::io::IoPolicy;
 use crate::api::{CopyRequest, Endpoint, Place};
 use crate::driver::choices::InWords;
 use crate::job::{AgentRequest, Options};
-use crate::probe::network::Way;
-use crate::probe::{self, Direction, network, passport};
+use crate::passport::network::Way;
+use crate::passport::{Direction, identity::identify, pair, storage as passport};
 use haul_base::role::Role;
 use haul_base::users;
 use haul_launch::StorageRate;
@@ -132,16 +132,16 @@ fn load(
         None => PathBuf::from(OsStr::from_bytes(path)),
     };
     // What cannot be looked at has no passport; the copy itself will say what is wrong with it.
-    let Ok(identity) = probe::identify(&path) else { return Ok(None) };
+    let Ok(identity) = identify(&path) else { return Ok(None) };
     passport::load(state, &identity)
 }
 
 /// Fills in what the passport of the way to `host` or from it says; it counts where its address is the one that is dialled. A
 /// congestion control that the user named makes the rest another's.
 fn adopt_network(state: &Path, host: &str, way: Way, options: &mut Options) -> InWords {
-    match network::passport::load(state, host, way) {
+    match pair::load(state, host, way) {
         Ok(passport) => {
-            let start = passport.as_ref().and_then(network::passport::start);
+            let start = passport.as_ref().and_then(pair::start);
             options.start =
                 start.filter(|start| options.congestion.is_none() || options.congestion == start.congestion);
             InWords::new()
@@ -176,7 +176,7 @@ fn merge(options: &mut StorageOptions, values: &StorageOptions, end: &str, reaso
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Best, FORMAT, Io, Probe, Setting};
+    use crate::passport::{Best, FORMAT, Io, Probe, Setting};
     use haul_storage::null::NULL;
     use haul_storage::options::Order;
 
@@ -187,7 +187,7 @@ mod tests {
             haul: "0.1.0".into(),
             host: "h".into(),
             path: "/data".into(),
-            storage: probe::identify(of).unwrap(),
+            storage: identify(of).unwrap(),
             taken: std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() - 3 * 86_400,
             engine: "pread".into(),
             size: 0,
@@ -279,7 +279,7 @@ mod tests {
         keep_passport(dir.path(), dir.path());
         assert!(!try_with(dir.path(), here).1 && !try_with(dir.path(), &Place::file("~/x")).1);
         assert_eq!(try_with(dir.path(), &Place::sized(&NULL, 1 << 30)), (InWords::new(), true));
-        let identity = probe::identify(dir.path()).unwrap();
+        let identity = identify(dir.path()).unwrap();
         std::fs::write(dir.path().join(format!("passports/{}.json", identity.id)), "{").unwrap();
         let (chosen, same) = try_with(dir.path(), here);
         assert!(same && chosen.len() == 1 && chosen[0].1.contains("damaged"), "{chosen:?}");

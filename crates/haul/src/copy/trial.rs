@@ -2,6 +2,7 @@
 //! as a copy is.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use crate::driver::trial::SharedTrial;
 use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
 use crate::endpoint::Place;
 use crate::job::{AgentRequest, NetworkTrial, Options, StorageQuestion};
-use crate::probe::network;
 use haul_base::role::Role;
 use haul_storage::descriptors::raise_nofile;
 use haul_storage::null::NULL;
@@ -34,38 +34,54 @@ const STREAMS_FIRST: u16 = 2;
 const PATIENCE: u32 = 20;
 
 /// Two ends that have met.
-pub(crate) struct Met {
+pub struct Met {
     /// The far end's address; `None`: through ssh.
-    pub(crate) address: Option<IpAddr>,
+    pub address: Option<IpAddr>,
     /// Where the data goes, in words, and what protects it.
-    pub(crate) path: String,
-    pub(crate) protect: String,
-    pub(crate) rtt: Option<Duration>,
-    pub(crate) near: EndFacts,
-    pub(crate) far: Option<EndFacts>,
+    pub path: String,
+    pub protect: String,
+    pub rtt: Option<Duration>,
+    pub near: EndFacts,
+    pub far: Option<EndFacts>,
     /// Most streams that there can be.
-    pub(crate) streams: u16,
+    pub streams: u16,
     /// Congestion controls that can be set, the system's own first; empty: nothing can be set.
-    pub(crate) controls: Vec<String>,
+    pub controls: Vec<String>,
+}
+
+/// What a far end does that is asked to measure. The program brings it, for measuring is no part of moving.
+pub trait Prober: Send + Sync {
+    /// Answers a question of the near end by JSON texts that it gives to `tell`, the last one the answer, at least one every few
+    /// seconds; `false` from there: nobody wants to hear more. `home`: the user's directory; `state`: where the passports of this
+    /// host lie.
+    fn answer(
+        &self,
+        question: &StorageQuestion,
+        home_and_state: (Option<&Path>, Option<&Path>),
+        tell: &mut dyn FnMut(String) -> bool,
+    );
+
+    /// What measures a session whose source this end is. It ends the session by `control`.
+    fn trial(&self, ask: &NetworkTrial, met: &Met, control: &Control) -> SharedTrial;
 }
 
 /// A session that is over.
-pub(crate) struct Over {
-    pub(crate) end: SessionEnd,
+pub struct Over {
+    pub end: SessionEnd,
     /// User and system time of both ends in all.
-    pub(crate) cpu_near: Duration,
-    pub(crate) cpu_far: Option<Duration>,
+    pub cpu_near: Duration,
+    pub cpu_far: Option<Duration>,
     /// How long it took to join them.
-    pub(crate) joined_in: Duration,
+    pub joined_in: Duration,
 }
 
 /// Whom to call, and what to ask there before the session.
-pub(crate) struct Call<'a> {
-    pub(crate) host: &'a str,
-    pub(crate) remote: &'a RemoteOptions,
-    pub(crate) question: Option<StorageQuestion>,
+pub struct Call<'a> {
+    pub host: &'a str,
+    pub remote: &'a RemoteOptions,
+    pub question: Option<StorageQuestion>,
     /// Takes the answers; `false`: enough.
-    pub(crate) hear: &'a mut dyn FnMut(&str) -> bool,
+    pub hear: &'a mut dyn FnMut(&str) -> bool,
 }
 
 impl Call<'_> {
@@ -150,7 +166,7 @@ fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
 ///
 /// # Errors
 /// The ends cannot be joined, or `make` refused: a sentence for people.
-pub(crate) fn run(
+pub fn run(
     mut call: Call<'_>,
     observer: &Arc<dyn Observer>,
     control: &Control,
@@ -174,7 +190,7 @@ pub(crate) fn run(
 ///
 /// # Errors
 /// As [`run`]'s, `met` being what may refuse.
-pub(crate) fn run_back(
+pub fn run_back(
     mut call: Call<'_>,
     trial: NetworkTrial,
     observer: &Arc<dyn Observer>,
@@ -204,7 +220,7 @@ pub(crate) fn run_back(
 ///
 /// # Errors
 /// As [`run`]'s.
-pub(crate) fn run_local(
+pub fn run_local(
     observer: &Arc<dyn Observer>,
     control: &Control,
     make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
@@ -239,7 +255,7 @@ pub(crate) fn run_local(
 }
 
 /// The trial of an agent that was asked to measure. It ends the session by `control`.
-pub(super) fn far(ask: &NetworkTrial, links: &Links, control: &Control) -> SharedTrial {
+pub(super) fn far(prober: &dyn Prober, ask: &NetworkTrial, links: &Links, control: &Control) -> SharedTrial {
     let controls = controls(links);
     let joins = !controls.is_empty();
     let near = EndFacts::here(None, None, None);
@@ -254,5 +270,5 @@ pub(super) fn far(ask: &NetworkTrial, links: &Links, control: &Control) -> Share
         streams: if joins { haul_core::wire::STREAMS_MAX } else { links.data.len() as u16 },
         controls,
     };
-    network::trial(ask, &met, control)
+    prober.trial(ask, &met, control)
 }

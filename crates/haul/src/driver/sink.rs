@@ -88,7 +88,7 @@ pub(crate) struct SinkRequest {
 
 /// Takes the JSON of a [`Message::Trial`]: whatever the other end said, at most
 /// [`TRIAL_LEN_MAX`](haul_core::wire::TRIAL_LEN_MAX) of it.
-pub(crate) type Hears = Arc<dyn Fn(&[u8]) + Send + Sync>;
+pub type Hears = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 /// Runs the sink end of a session until it is over.
 pub(crate) fn run(links: Links, request: &SinkRequest, watch: &Watch) -> Report {

@@ -15,35 +15,35 @@ use haul_transport::tcp::TcpSample;
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is seen of the network at one moment. Counts are since the session began.
-pub(crate) struct Look<'a> {
-    pub(crate) now: Time,
+pub struct Look<'a> {
+    pub now: Time,
     /// Payload that the sink has received, checked and taken, bytes: told about four times a second.
-    pub(crate) taken: u64,
+    pub taken: u64,
     /// When it was told so.
-    pub(crate) taken_at: Time,
+    pub taken_at: Time,
     /// Streams that carry data.
-    pub(crate) streams: u16,
+    pub streams: u16,
     /// Those of them that have a connection of their own, as the kernel sees it.
-    pub(crate) flows: &'a [(StreamId, TcpSample)],
+    pub flows: &'a [(StreamId, TcpSample)],
     /// Bytes of all connections that there were, headers and seals included: sent, and sent again.
-    pub(crate) sent: u64,
-    pub(crate) again: u64,
+    pub sent: u64,
+    pub again: u64,
     /// User and system time of this process.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
 }
 
 /// A setting to use from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
-    pub(crate) streams: u16,
+pub struct Turn {
+    pub streams: u16,
     /// `None`: what the connections have.
-    pub(crate) control: Option<String>,
+    pub control: Option<String>,
     /// Bytes under way that each send buffer holds; `None`: left as it is. The kernel's own growth does not come back.
-    pub(crate) window: Option<u64>,
+    pub window: Option<u64>,
 }
 
 /// See the module.
-pub(crate) trait Trial: Send {
+pub trait Trial: Send {
     /// Decides what to do next. Must not block.
     fn look(&mut self, look: &Look<'_>) -> Option<Turn>;
     /// The last turn could not be made as a whole: why.
@@ -56,4 +56,4 @@ pub(crate) trait Trial: Send {
 }
 
 /// A trial, shared with whoever wants its result.
-pub(crate) type SharedTrial = Arc<Mutex<dyn Trial>>;
+pub type SharedTrial = Arc<Mutex<dyn Trial>>;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use haul::api::{Control, Dialler};
 use haul::endpoint;
-use haul::probe::network::{
+use haul_probe::network::{
     self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport,
 };
 

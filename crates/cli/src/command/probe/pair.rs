@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use haul::probe::passport::{self, PassportError};
-use haul::probe::{self, Probe};
+use haul_probe::Probe;
+use haul_probe::passport::{self, PassportError};
 
 use super::super::{FAILED, complain};
 use crate::args::probe::Pair;
@@ -20,7 +20,7 @@ pub fn run(args: &Pair) -> i32 {
         (Ok(source), Ok(sink)) => (source, sink),
         (Err(error), _) | (_, Err(error)) => return complain(&escape::text(&error), FAILED),
     };
-    let pairing = match probe::pair(&source, &sink) {
+    let pairing = match haul_probe::pair(&source, &sink) {
         Ok(pairing) => pairing,
         Err(error) => return complain(&escape::text(&error.to_string()), FAILED),
     };

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul::api::{Control, Dialler};
 use haul::endpoint;
-use haul::probe::path::{
+use haul_probe::path::{
     self, BYTES_LIMIT_DEFAULT, BYTES_LIMIT_QUICK, Event, PathError, PathProbe, Request, TIME_LIMIT_DEFAULT,
     TIME_LIMIT_QUICK,
 };
-use haul::probe::{network, passport};
+use haul_probe::{network, passport};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};

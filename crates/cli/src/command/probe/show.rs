@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use haul::probe::passport::{self, Passport};
-use haul::probe::{self, network};
+use haul_probe::network;
+use haul_probe::passport::{self, Passport};
 
 use super::super::surroundings::state_dir;
 use super::super::{FAILED, complain};
@@ -116,7 +116,7 @@ fn find(state: &Path, path: Option<&Path>) -> Result<(Vec<Shown>, Vec<String>), 
         let refused = listing.refused.iter().map(ToString::to_string).collect();
         return Ok((listing.passports.into_iter().map(hinted).collect(), refused));
     };
-    let identity = probe::identify(path).map_err(|error| error.to_string())?;
+    let identity = haul_probe::identify(path).map_err(|error| error.to_string())?;
     match passport::load(state, &identity).map_err(|error| error.to_string())? {
         Some(passport) => Ok((vec![hinted(passport)], Vec::new())),
         None => Err(format!(
@@ -143,7 +143,7 @@ fn hints(passport: &Passport) -> Vec<String> {
     if storage.network {
         return hints;
     }
-    match probe::identify(Path::new(&storage.mount_point)) {
+    match haul_probe::identify(Path::new(&storage.mount_point)) {
         Ok(now) if now.id == storage.id => {
             let (was, is) = (storage.size as f64, now.size as f64);
             if (is - was).abs() > SIZE_DRIFT * was {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use haul::api::Control;
 use haul::job;
-use haul::probe::{self, Direction, Io, Only, Pattern, Plan, Probe, ProbeError, ProbeEvent, Request};
-use haul::probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
+use haul_probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
+use haul_probe::{Direction, Io, Only, Pattern, Plan, Probe, ProbeError, ProbeEvent, Request};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
@@ -26,7 +26,7 @@ pub fn run(args: &Storage) -> i32 {
         return complain(&escape::text(&error), code);
     }
     let surroundings = Surroundings::look();
-    let plan = match probe::plan(&request(args)) {
+    let plan = match haul_probe::plan(&request(args)) {
         Ok(plan) => plan,
         Err(error) => return complain(&escape::text(&error.to_string()), code_of(&error)),
     };
@@ -157,7 +157,7 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
     screen.borrow_mut().write(|out| json::started(out, plan, now()));
     let live = RefCell::new(Live::default());
     let tell = |event| tell(&mut screen.borrow_mut(), &mut live.borrow_mut(), &event);
-    let ended = probe::run(plan, &tell, &control);
+    let ended = haul_probe::run(plan, &tell, &control);
     let mut screen = screen.into_inner();
     screen.erase();
     match ended {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use haul::probe::network::Network;
+use haul_probe::network::Network;
 
 const HEADER: &str = "streams,window,congestion,rate,bytes,seconds,sent,resent,rtt_min,rtt_median,rtt_p99,cpu_seconds,limit,rising";
 

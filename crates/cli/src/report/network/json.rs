@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-use haul::probe::network::{Best, Network, Point};
+use haul_probe::network::{Best, Network, Point};
 use serde::Serialize;
 
 /// Version of the schema.

@@ -1,6 +1,6 @@
 //! Probes of networks as pages: the curves of XDD's papers (figures 9 to 13), from one's own path.
 
-use haul::probe::network::{Network, Way};
+use haul_probe::network::{Network, Way};
 
 use super::table::reordering;
 use super::{Grid, end, millis, reasons, setting, share, window};
@@ -135,7 +135,7 @@ fn points(page: Page, probe: &Network) -> Page {
         ("processor", true),
         ("held by", false),
     ];
-    let row = |p: &haul::probe::network::Point| {
+    let row = |p: &haul_probe::network::Point| {
         vec![
             p.setting.streams.to_string(),
             p.setting.congestion.clone(),

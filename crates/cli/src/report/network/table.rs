@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use haul::probe::network::passport::Passport;
-use haul::probe::network::{Network, Way};
+use haul_probe::network::passport::Passport;
+use haul_probe::network::{Network, Way};
 
 use super::{Grid, end, millis, reasons, setting, share};
 use crate::escape;

@@ -1,7 +1,7 @@
 //! A probe of a network that never was, told in every form.
 
-use haul::probe::network::HostLimits;
-use haul::probe::network::{Advice, Best, FORMAT, KIND, LeftOut, Limit};
+use haul_probe::network::HostLimits;
+use haul_probe::network::{Advice, Best, FORMAT, KIND, LeftOut, Limit};
 use serde_json::Value;
 
 use super::*;
@@ -51,7 +51,7 @@ fn synthetic() -> Network {
         kind: KIND.into(),
         haul: "0.1.0".into(),
         host: "dtn1".into(),
-        way: haul::probe::network::Way::To,
+        way: haul_probe::network::Way::To,
         to: "me@dtn2.example.org".into(),
         address: Some([192, 0, 2, 7].into()),
         path: "tcp to 192.0.2.7:50000".into(),

@@ -4,8 +4,8 @@
 
 use std::io::{self, Write};
 
-use haul::probe::network::Point;
-use haul::probe::path::PathProbe;
+use haul_probe::network::Point;
+use haul_probe::path::PathProbe;
 use serde::Serialize;
 
 /// Version of the schema.

@@ -1,6 +1,6 @@
 //! Probes of paths as pages.
 
-use haul::probe::path::PathProbe;
+use haul_probe::path::PathProbe;
 
 use super::{besides, gives, part_name};
 use crate::progress::time;
@@ -26,7 +26,7 @@ pub fn probe(probe: &PathProbe) -> String {
     if !probe.remarks.is_empty() {
         page = page.section("Remarks").list(&probe.remarks);
     }
-    let row = |part: &haul::probe::path::Part| {
+    let row = |part: &haul_probe::path::Part| {
         let weakest = if Some(&part.part) == probe.weakest.as_ref() { "weakest" } else { "" };
         vec![part_name(&part.part), gives(part), weakest.into(), part.place.clone(), part.how.clone()]
     };
@@ -42,7 +42,7 @@ pub fn probe(probe: &PathProbe) -> String {
         rows: probe.parts.iter().map(row).collect(),
     });
     if let Some(network) = &probe.network {
-        let row = |point: &haul::probe::network::Point| vec![setting(&point.setting), rate(point.rate)];
+        let row = |point: &haul_probe::network::Point| vec![setting(&point.setting), rate(point.rate)];
         page = page.section("The network, from memory to memory").table(&Table {
             caption: "All measurements",
             columns: &[("setting", false), ("rate", true)],

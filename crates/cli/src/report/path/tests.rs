@@ -1,4 +1,4 @@
-use haul::probe::path::{FORMAT, KIND};
+use haul_probe::path::{FORMAT, KIND};
 use serde_json::Value;
 
 use super::*;

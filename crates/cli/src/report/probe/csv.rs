@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use haul::probe::Probe;
+use haul_probe::Probe;
 
 use super::{direction, io, pattern};
 

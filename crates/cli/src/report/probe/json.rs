@@ -6,8 +6,8 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use haul::probe::passport::Passport;
-use haul::probe::{Best, Pairing, Plan, Point, Probe, StorageIdentity};
+use haul_probe::passport::Passport;
+use haul_probe::{Best, Pairing, Plan, Point, Probe, StorageIdentity};
 use serde::Serialize;
 
 use crate::report::json::PathFields;

@@ -2,7 +2,7 @@
 //!
 //! In: events of the library. Out: one line of text that fits a width. No clock and no terminal in here.
 
-use haul::probe::{Direction, Pattern, ProbeEvent, ProbeProgress};
+use haul_probe::{Direction, Pattern, ProbeEvent, ProbeProgress};
 
 use super::rate;
 use crate::progress::{bytes, time};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use haul::probe::passport::Passport;
-use haul::probe::{Direction, Io, Pattern, Probe};
+use haul_probe::passport::Passport;
+use haul_probe::{Direction, Io, Pattern, Probe};
 
 use super::{DIRECTIONS, Grid, IOS, Orders};
 use super::{best, direction, flatness, io, pattern, percent, rate, setting, size, storage};
@@ -370,7 +370,7 @@ fn points(page: Page, probe: &Probe) -> Page {
         ("99th percentile", true),
     ];
     let millis = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
-    let row = |p: &haul::probe::Point| {
+    let row = |p: &haul_probe::Point| {
         let s = &p.setting;
         vec![
             direction(p.direction).into(),

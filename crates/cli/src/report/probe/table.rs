@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use haul::probe::passport::Passport;
-use haul::probe::{Direction, Io, Pairing, Pattern, Probe, Setting};
+use haul_probe::passport::Passport;
+use haul_probe::{Direction, Io, Pairing, Pattern, Probe, Setting};
 
 use super::{DIRECTIONS, Grid, IOS, Orders};
 use super::{best, direction, flatness, io, percent, rate, setting, size, storage};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use haul::probe::passport::Passport;
-use haul::probe::{Mistake, Pairing, StorageIdentity};
+use haul_probe::passport::Passport;
+use haul_probe::{Mistake, Pairing, StorageIdentity};
 use serde_json::Value;
 
 use super::*;
@@ -78,7 +78,7 @@ pub fn synthetic() -> Probe {
         penalty,
     };
     Probe {
-        format: haul::probe::FORMAT,
+        format: haul_probe::FORMAT,
         haul: "0.1.0".into(),
         host: "dtn1".into(),
         path: "/scratch/user".into(),
@@ -263,8 +263,8 @@ fn lines_follow_the_schema() {
     .unwrap();
     let mut out = Vec::new();
     let probe = poisoned();
-    let plan = haul::probe::Plan {
-        request: haul::probe::Request::new("/x"),
+    let plan = haul_probe::Plan {
+        request: haul_probe::Request::new("/x"),
         identity: probe.storage.clone(),
         size: 1 << 30,
         bytes_max: 8 << 30,
@@ -310,7 +310,7 @@ fn lines_follow_the_schema() {
 /// Goal: the live line tells the phase, what is left and the best so far, and fits any width.
 #[test]
 fn live_lines_fit() {
-    use haul::probe::{Phase, ProbeEvent, ProbeProgress};
+    use haul_probe::{Phase, ProbeEvent, ProbeProgress};
     let mut live = live::Live::default();
     assert_eq!(live.line(80), "");
     let probe = synthetic();
