@@ -14,6 +14,7 @@ use haul::size::parse_size;
 
 pub mod ctl;
 pub mod far;
+pub mod forms;
 pub mod network;
 pub mod path;
 pub mod probe;

@@ -31,6 +31,7 @@ pub mod lists;
 pub mod network;
 pub mod path;
 pub mod probe;
+mod words;
 
 use human::Manner;
 use json::Events;

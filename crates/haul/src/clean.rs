@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
-use crate::api::{CleanJob, CleanReport};
 use haul_base::users::name_of;
 use haul_storage::jail::Jail;
 use haul_storage::sink::claim::{Claim, Debris};
@@ -19,6 +18,33 @@ use haul_storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, r
 use haul_storage::sink::owner::{Life, boot_id};
 use haul_storage::sink::{JobDir, Patience};
 use haul_storage::volume::is_of;
+
+/// What dead jobs left below a destination.
+#[derive(Clone, Debug, Default)]
+pub struct CleanReport {
+    pub jobs: Vec<CleanJob>,
+    /// Files that are named like temporaries and that no journal here speaks of.
+    pub strays: u64,
+}
+
+/// One job's journal and temporaries.
+#[derive(Clone, Debug)]
+pub struct CleanJob {
+    /// The job's key, as in the name of its journal.
+    pub key: String,
+    /// `dead`, or who runs it.
+    pub state: String,
+    /// From what to where, as its last owner said; `None`: not known.
+    pub what: Option<String>,
+    /// Whose journal it is, by name if that is known.
+    pub user: Option<String>,
+    /// Since it was last written.
+    pub age: Option<Duration>,
+    /// Its temporaries, and their bytes with those of its journal; the same whether they were removed or not.
+    pub files: u64,
+    pub bytes: u64,
+    pub removed: bool,
+}
 
 /// What a job has to do with a destination.
 #[derive(Clone, Copy, PartialEq, Eq)]

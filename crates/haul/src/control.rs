@@ -15,8 +15,8 @@ use haul_core::tune::rate::RATE_MIN;
 use haul_core::wire::{KNOB_THREADS_MAX, Knobs, RATE_UNLIMITED, STREAMS_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::api::Progress;
 use crate::board::{Board, Sides, TargetTable};
+use crate::events::Progress;
 use haul_base::role::Role;
 
 /// Why a knob cannot be turned that only the far end could turn.

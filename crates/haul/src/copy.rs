@@ -21,9 +21,13 @@ use haul_core::tune::Choice;
 use haul_core::wire::STREAMS_MAX;
 use rustix::fs::{Mode, OFlags};
 
-use crate::api::{Control, CopyRequest, Endpoint, Event, Observer, Status, Summary};
+use crate::control::Control;
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
+use crate::endpoint::Endpoint;
+use crate::events::{Event, Observer};
 use crate::job::{AgentRequest, Options};
+use crate::request::CopyRequest;
+use crate::summary::{Status, Summary};
 use haul_base::role::Role;
 use haul_launch::{AgentEnv, RemoteSpec};
 use haul_storage::descriptors::raise_nofile;
@@ -431,7 +435,7 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
 /// A copy for which nothing else was asked.
 #[cfg(test)]
 fn bare(sources: Vec<Endpoint>, destination: Endpoint) -> CopyRequest {
-    let remote = crate::api::RemoteOptions {
+    let remote = crate::request::RemoteOptions {
         ssh: vec!["ssh".into()],
         remote_haul: None,
         no_push: false,

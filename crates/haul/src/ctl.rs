@@ -17,7 +17,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Control, Knob, Phase, Setting, Sides, State};
+use crate::board::Sides;
+use crate::control::{Control, Knob, Phase, Setting, State};
 
 mod client;
 mod server;

@@ -11,8 +11,12 @@ mod copy;
 pub mod ctl;
 mod driver;
 pub mod endpoint;
+mod events;
 pub mod job;
+mod layout;
 pub mod passport;
+mod request;
+mod summary;
 pub mod trial;
 
 pub use haul_base::{escape, kernel, size};

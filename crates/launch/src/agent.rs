@@ -6,22 +6,24 @@
 //! [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the loss of ssh loses nothing.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, after, bounded, never, select};
+use crossbeam_channel::{after, bounded, never, select};
 use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
+use super::gathered::{Decided, Gathered, JOIN_WAIT, watch_pipe};
 use super::listener::{At, Listener};
 use super::meet::Session;
 use super::message::{
-    self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, FarDialled, Listening, MAGIC, Named,
-    NearHello, NotListening, PROGRAM_LEN_MAX, Wish,
+    self, AgentHello, AgentReply, Bytes, Decision, FarDialled, MAGIC, NearHello, NotListening,
+    PROGRAM_LEN_MAX, Wish,
 };
+use super::named::{named, place};
 use super::race::Caller;
 use super::request::Request;
 use super::reverse;
@@ -31,11 +33,9 @@ use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::EndFacts;
 use haul_transport::rejoin::{Door, Joins};
-use haul_transport::routes::{self, Address};
+use haul_transport::routes::{self};
 use haul_transport::{Link, tcp, tls};
 
-/// How long the near end may take to join all streams, and to decide.
-pub(super) const JOIN_WAIT: Duration = Duration::from_secs(30);
 /// Most words of the near end after its hello.
 const DECISIONS_MAX: usize = 6;
 /// How often a control without its pipe is looked at: does the near end live?
@@ -293,46 +293,6 @@ where
     Ok((near.request, connected))
 }
 
-/// Where to listen: at the user's addresses; else wherever this host may be reached, unless it was reached from itself.
-pub(super) fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
-    match server {
-        _ if !vias.is_empty() => Some(At::Only(vias.to_vec())),
-        Some(server) if server.is_loopback() => Some(At::Only(vec![server])),
-        server => server.map(|_| At::Everywhere),
-    }
-}
-
-/// The addresses to try: the user's, each for a path of its own; else that which ssh reached, and the others of this host,
-/// `own`, one of each device first.
-pub(super) fn named(
-    vias: &[IpAddr],
-    server: IpAddr,
-    own: &[Address],
-    port: u16,
-    failed: Vec<String>,
-) -> Listening {
-    let own: &[Address] = if server.is_loopback() { &[] } else { own };
-    let device = own.iter().find(|own| own.ip == server).map_or(0, |own| own.device);
-    let mut all: Vec<Named> = match vias {
-        [] => vec![Named { address: server, device }],
-        vias => (1..).zip(vias).map(|(device, &address)| Named { address, device }).collect(),
-    };
-    if vias.is_empty() {
-        let mut later = Vec::new();
-        for own in own.iter().filter(|own| own.ip != server) {
-            let one = Named { address: own.ip, device: own.device };
-            match all.iter().any(|named| named.device == own.device) {
-                true => later.push(one),
-                false => all.push(one),
-            }
-        }
-        all.extend(later);
-    }
-    all.truncate(ADDRESSES_MAX);
-    let first = all.remove(0);
-    Listening { address: first.address, port, device: first.device, also: all, failed }
-}
-
 /// Client and server address of `$SSH_CONNECTION`, as far as they are plain addresses. One with a scope
 /// (link-local) cannot be dialled from elsewhere without knowing the other's interfaces.
 fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
@@ -340,38 +300,6 @@ fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
     let client = fields.next().and_then(|f| f.parse().ok());
     let server = fields.nth(1).and_then(|f| f.parse().ok());
     (client, server)
-}
-
-/// What the near end said: a word, and with the last one the rest of the pipe.
-pub(super) type Decided = (std::io::Result<Decision>, Option<Box<dyn Read + Send>>);
-
-pub(super) enum Gathered {
-    Direct {
-        listener: Listener,
-        control: Link,
-        data: Vec<(StreamId, Link)>,
-    },
-    /// Through ssh; the last data streams have channels of their own, one at least has none.
-    Mux {
-        input: Box<dyn Read + Send>,
-        channels: Vec<Link>,
-    },
-    /// The same, with channels that are to come.
-    Channels {
-        decided: Receiver<Decided>,
-    },
-    /// The near end listens there.
-    Reverse {
-        at: Listening,
-        decided: Receiver<Decided>,
-    },
-    /// This end dialled all.
-    Dialled {
-        addr: SocketAddr,
-        control: Link,
-        data: Vec<(StreamId, Link)>,
-        joins: Joins,
-    },
 }
 
 /// Waits for the near end's decision, and for control and one data stream: the others come to a session that runs. What
@@ -459,17 +387,6 @@ where
             recv(after(if orphaned { wait.min(LOOK) } else { wait })) -> _ => {}
         }
     }
-}
-
-/// Notes the end of the pipe: ssh is gone, or the near end with it. The session does not end by that alone.
-pub(super) fn watch_pipe(mut input: impl Read + Send + 'static, orphaned: Arc<AtomicBool>) {
-    let watch = move || {
-        // The near end says nothing more here; should it, it is not meant for us.
-        let _ = std::io::copy(&mut input, &mut std::io::sink());
-        orphaned.store(true, Ordering::Release);
-    };
-    // Without the thread a dead near end is waited for a little longer.
-    let _ = thread::Builder::new().name("haul-ssh-watch".into()).spawn(watch);
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
+use super::super::message::{ADDRESSES_MAX, Listening, Named};
 use super::super::{listener, meet};
 use super::*;
 use haul_transport::rejoin::JoinEvent;
+use haul_transport::routes::Address;
 use serde::{Deserialize, Serialize};
 
 use super::super::request::Needs;

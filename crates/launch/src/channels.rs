@@ -23,15 +23,14 @@ use crossbeam_channel::bounded;
 use haul_core::tune::Choice;
 
 use super::BootstrapError;
+use super::clients::Clients;
 use super::gate::{GateAt, GateReply, HelperTask};
-use super::message::{self, CHANNEL_MAGIC, Decision};
+use super::message::{self, CHANNEL_MAGIC, Decision, FURTHER_MAX};
 use super::share::Sharing;
 use super::ssh::Ssh;
 use super::words::{Notes, escape};
 use haul_transport::{Link, pipe};
 
-/// Most channels besides the first.
-pub(super) const FURTHER_MAX: u16 = 31;
 /// What one channel has under way at most, bytes (OpenSSH's `CHAN_SES_WINDOW_DEFAULT`).
 const WINDOW: u64 = 2 << 20;
 /// What ssh encrypts at most on processors of today, bytes per second: more channels than this needs bring nothing.
@@ -40,10 +39,8 @@ const CIPHER_RATE: u64 = 1_500_000_000;
 const RTT_MIN: Duration = Duration::from_millis(5);
 /// How long the channels may take to come up. The far end waits for longer.
 const OPEN_WAIT: Duration = Duration::from_secs(10);
-/// How long the clients may take to end, all together, when their pipes are closed.
-const END_WAIT: Duration = Duration::from_secs(2);
 
-const _: () = assert!(OPEN_WAIT.as_secs() < super::agent::JOIN_WAIT.as_secs());
+const _: () = assert!(OPEN_WAIT.as_secs() < super::gathered::JOIN_WAIT.as_secs());
 
 /// The remote command of a channel: a constant. It reads the path of haul from the near end, who has it from the agent.
 const STAGE: &str = "exec sh -c 'IFS= read -r p && exec \"$p\" agent --channel'";
@@ -113,28 +110,6 @@ pub(super) fn open(
         String::new()
     };
     Ok(Further { links, clients, told: Choice { value, why: which + &refused } })
-}
-
-/// Clients of the channels. Dropped, they get a moment to end by themselves, all together; their pipes are closed by then.
-#[derive(Default)]
-pub(super) struct Clients(Vec<Child>);
-
-impl Clients {
-    fn end(&mut self, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        for child in &mut self.0 {
-            if super::ssh::wait_child(child, deadline.saturating_duration_since(Instant::now())).is_none() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
-    }
-}
-
-impl Drop for Clients {
-    fn drop(&mut self) {
-        self.end(END_WAIT);
-    }
 }
 
 /// Starts `count` clients and waits until the agent greets over them. Who does not come up is ended.

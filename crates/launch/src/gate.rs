@@ -27,10 +27,9 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::agent::{Decided, Gathered, JOIN_WAIT};
-use super::channels::FURTHER_MAX;
+use super::gathered::{Decided, Gathered, JOIN_WAIT};
 use super::meet::random;
-use super::message::{self, Bytes, CHANNEL_MAGIC, Decision, Fixed};
+use super::message::{self, Bytes, CHANNEL_MAGIC, Decision, FURTHER_MAX, Fixed};
 use super::{BootstrapError, BootstrapKind};
 use haul_transport::{Link, pipe};
 

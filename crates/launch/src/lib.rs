@@ -37,11 +37,14 @@ use haul_transport::{Link, TransportError, mux};
 
 mod agent;
 mod channels;
+mod clients;
 mod coming;
 mod gate;
+mod gathered;
 mod listener;
 mod meet;
 mod message;
+mod named;
 mod near;
 mod push;
 mod race;
@@ -65,7 +68,7 @@ pub use ssh::SshGuard;
 pub use words::{escape, split_command};
 
 /// Most channels of one ssh connection.
-pub const SSH_CHANNELS_MAX: u16 = channels::FURTHER_MAX + 1;
+pub const SSH_CHANNELS_MAX: u16 = message::FURTHER_MAX + 1;
 /// The name of data that is authenticated and not encrypted.
 pub const INTEGRITY: &str = "integrity";
 /// Starts each of the answers to `haul agent --protocol`.

@@ -28,6 +28,8 @@ pub(super) const KEY_LEN_MAX: usize = 256;
 pub(super) const PROGRAM_LEN_MAX: usize = 100;
 /// Most addresses of a host that are named, and dialled.
 pub const ADDRESSES_MAX: usize = 8;
+/// Most channels besides the first.
+pub(super) const FURTHER_MAX: u16 = 31;
 /// Control and data streams of a session's start.
 pub(super) const LINKS_MAX: usize = STREAMS_MAX as usize + 1;
 

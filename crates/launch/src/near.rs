@@ -25,7 +25,7 @@ use super::redial::{Other, Redial, Redialler};
 use super::request::{Needs, Request};
 use super::reverse::{self, Taken, Terms};
 use super::share::Sharing;
-use super::ssh::{Ssh, dial_name};
+use super::ssh::{ANSWER_WAIT, Ssh, dial_name};
 use super::start::{self, Dialled};
 use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, SSH_CHANNELS_MAX, harden};
@@ -37,8 +37,6 @@ use haul_transport::routes::Address;
 use haul_transport::tcp::HostLimits;
 use haul_transport::{Link, routes, tls};
 
-/// How long the far end may be silent once it has said its first word.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// How long ssh may take to log in when nobody types a password.
 const LOGIN_WAIT: Duration = Duration::from_secs(120);
 const _: () = assert!(VERSION == VERSION_MIN, "what is said before the far end has spoken names one version");

@@ -237,7 +237,7 @@ pub(super) fn start_haul(
             Mark::Magic => return Ok(words.is_some() && program.is_none()),
             Mark::Stage0(line) => line,
         };
-        ssh.set_silence(super::near::ANSWER_WAIT);
+        ssh.set_silence(super::ssh::ANSWER_WAIT);
         let text = String::from_utf8_lossy(&line);
         let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
         let rest = rest.trim();

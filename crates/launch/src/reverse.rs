@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::StreamId;
 
-use super::agent::{self, Decided, Gathered, JOIN_WAIT};
+use super::gathered::{Decided, Gathered, JOIN_WAIT, watch_pipe};
 use super::listener::{At, FIRST_EPOCH, Listener};
 use super::meet::{Met, Session};
 use super::message::{self, Decision, FarDialled, Listening};
+use super::named;
 use super::race::{self, Caller, Race, Rules, Way};
 use super::redial::{Other, Redial, Redialler};
 use super::ssh::Ssh;
@@ -129,7 +130,7 @@ fn say(ssh: &mut Ssh, word: &Decision, notes: Notes<'_>) -> Result<(), Bootstrap
 /// Opens the near end's port: at the user's addresses, or everywhere, as the far end does.
 fn listen(terms: Terms<'_>) -> Result<(Listener, Listening), String> {
     let Terms { vias, client, peer, ports, session, identity, pin, most, window, strays } = terms;
-    let Some(place) = agent::place(vias, client) else {
+    let Some(place) = named::place(vias, client) else {
         return Err("the address that ssh came from is not known".into());
     };
     let known = peer.into_iter().collect();
@@ -145,7 +146,7 @@ fn listen(terms: Terms<'_>) -> Result<(Listener, Listening), String> {
     let works = |via: &&IpAddr| listener.failed.iter().all(|(failed, _)| failed != *via);
     let vias: Vec<IpAddr> = vias.iter().filter(works).copied().collect();
     let first = client.unwrap_or(listener.addr.ip());
-    let at = agent::named(&vias, first, &routes::addresses(), listener.addr.port(), Vec::new());
+    let at = named::named(&vias, first, &routes::addresses(), listener.addr.port(), Vec::new());
     Ok((listener, at))
 }
 
@@ -236,7 +237,7 @@ pub(super) fn answer(
             (Ok(Decision::Direct) | Err(_), pipe) if up.is_some() => {
                 let Some(Up { way, control, data, used }) = up else { unreachable!("it was just seen") };
                 let orphaned = Arc::new(AtomicBool::new(pipe.is_none()));
-                pipe.into_iter().for_each(|pipe| agent::watch_pipe(pipe, orphaned.clone()));
+                pipe.into_iter().for_each(|pipe| watch_pipe(pipe, orphaned.clone()));
                 let redial = Redial::new(caller, at, used, way, None, Other::Far { orphaned });
                 let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
                 return Ok((Gathered::Dialled { addr: way.remote, control, data, joins }, streams));

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::channels::Clients;
+use super::clients::{Clients, wait_child};
 use super::message::{self, CHATTER_MAX, MAGIC};
 use super::words::{Lines, Notes, escape, quote};
 use super::{BootstrapError, BootstrapKind, RemoteSpec};
 
+/// How long the far end may be silent once it has said its first word.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Starts each line of the `sh` stage.
 pub(super) const STAGE0: &[u8] = b"HAUL-STAGE0 1 ";
 /// Longest line of the `sh` stage after [`STAGE0`], bytes.
@@ -573,18 +575,6 @@ fn follow(stderr: Option<ChildStderr>, mut words: Lines, held: Vec<String>) -> A
         drop(spawned);
     }
     words
-}
-
-/// Waits until `child` has ended, at most `limit`.
-pub(super) fn wait_child(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            _ => return None,
-        }
-    }
 }
 
 fn set_nonblocking(fd: impl AsFd, on: bool) -> io::Result<()> {

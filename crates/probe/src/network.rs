@@ -28,6 +28,7 @@ mod far;
 mod judge;
 mod run;
 mod sweep;
+mod tried;
 
 pub(crate) use far::trial;
 pub use run::run;

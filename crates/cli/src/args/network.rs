@@ -59,7 +59,7 @@ pub struct Network {
     pub far: super::far::Far,
 
     #[command(flatten)]
-    pub forms: super::probe::Forms,
+    pub forms: super::forms::Forms,
 
     /// Do not keep the result as the network's passport
     ///

@@ -50,7 +50,7 @@ pub struct Path {
     pub far: super::far::Far,
 
     #[command(flatten)]
-    pub forms: super::probe::Forms,
+    pub forms: super::forms::Forms,
 
     /// Do not keep what was found as passports of storage and network
     ///

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
+use super::forms::Forms;
 use super::{parse_duration, parse_size};
 
 /// Sizes of a request that storage engines take, bytes.
@@ -112,24 +113,6 @@ pub struct Storage {
 const STORAGE_AFTER: &str = "\
 Exit codes: 0 complete; 1 failed; 2 wrong usage, or a network file system and nobody to ask; 130 or 143 \
 interrupted. The scratch file is removed after each of them.";
-
-/// In which forms a probe reports; as text where none is named.
-#[derive(ClapArgs, Debug)]
-pub struct Forms {
-    /// Write events as JSON lines to stdout, the last one is the summary
-    ///
-    /// The schema is docs/probe.schema.json. Texts for people stay on stderr.
-    #[arg(long)]
-    pub json: bool,
-
-    /// Write every measurement as CSV to FILE, or to stdout in place of the table for -
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<PathBuf>,
-
-    /// Write the report as one self-contained page
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-}
 
 #[derive(ClapArgs, Debug)]
 pub struct Pair {

@@ -11,7 +11,8 @@ use haul::api::{
 };
 use haul::job::{Digest, Durability, Verify};
 
-use super::{Ending, json};
+use super::Ending;
+use super::words;
 use crate::escape;
 use crate::progress::{bytes, count, plural, time};
 
@@ -228,7 +229,7 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         Status::Partial | Status::Interrupted => YELLOW,
         Status::Failed => RED,
     };
-    let word = manner.paint(json::status(s.status), colour);
+    let word = manner.paint(words::status(s.status), colour);
     let mut what = vec![plural(s.files, "file", "files")];
     for (n, one, many) in [(s.dirs, "directory", "directories"), (s.symlinks, "symlink", "symlinks")] {
         if n > 0 {

@@ -7,11 +7,12 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Status, Summary, TargetTable};
+use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Summary, TargetTable};
 use haul::job::{Changed, Durability, Resume, Verify};
 use serde::Serialize;
 
 use super::Ending;
+use super::words::status;
 use crate::progress::Tracker;
 
 /// Version of the schema.
@@ -232,16 +233,6 @@ struct SummaryLine<'a> {
     slow_targets_more: u64,
     manifest: Option<ManifestCounts>,
     events_dropped: u64,
-}
-
-/// The word for a status, in JSON and in texts.
-pub fn status(status: Status) -> &'static str {
-    match status {
-        Status::Complete => "complete",
-        Status::Partial => "partial",
-        Status::Failed => "failed",
-        Status::Interrupted => "interrupted",
-    }
 }
 
 /// Writes events. After the first error (a reader that went away, a full disk) it is silent: the copy is worth

@@ -247,7 +247,7 @@ fn events_are_as_the_schema_says() {
             "start note plan plan progress entry entry entry failed targets progress progress note summary";
         assert_eq!(kinds.join(" "), want);
         let last = lines.last().unwrap();
-        assert_eq!(last["status"], json::status(status));
+        assert_eq!(last["status"], words::status(status));
         assert_eq!(last["exit_code"], exit_code(&end.summary, 130));
     }
 }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, statat};
 
-use crate::api::{CopyRequest, Endpoint};
+use crate::endpoint::Endpoint;
+use crate::request::CopyRequest;
 use haul_base::mounts::ways_below;
 use haul_storage::sink::fold::may_fold_case;
 use haul_storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sources};

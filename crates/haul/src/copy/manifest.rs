@@ -17,9 +17,10 @@ use crossbeam_channel::Receiver;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::api::{CopyRequest, Event, Observer};
 use crate::driver::Unmoved;
+use crate::events::{Event, Observer};
 use crate::job::Changed;
+use crate::request::CopyRequest;
 use haul_storage::sink::store::destination as root_of;
 use haul_storage::source::{Stamp, version_of};
 

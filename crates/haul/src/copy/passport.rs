@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use haul_core::io::IoPolicy;
 
-use crate::api::{CopyRequest, Endpoint, Place};
 use crate::driver::choices::InWords;
+use crate::endpoint::{Endpoint, Place};
 use crate::job::{AgentRequest, Options};
 use crate::passport::network::Way;
 use crate::passport::{Direction, identity::identify, pair, storage as passport};
+use crate::request::CopyRequest;
 use haul_base::role::Role;
 use haul_base::users;
 use haul_launch::StorageRate;

@@ -13,11 +13,12 @@ use haul_core::wire::RATE_UNLIMITED;
 
 use super::Refused;
 use super::ends::{End, memory, sink_request, source_request};
-use crate::api::{CopyRequest, Endpoint};
 use crate::driver::sink::SinkRequest;
 use crate::driver::{Links, Report, Watch, policy};
+use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
 use crate::job::AgentRequest;
+use crate::request::CopyRequest;
 use haul_base::role::Role;
 use haul_transport::pace::Pacer;
 use haul_transport::path;

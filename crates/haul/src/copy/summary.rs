@@ -9,9 +9,12 @@ use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
 
 use super::LOCAL_STREAMS;
-use crate::api::{CopyRequest, Endpoint, Held, SlowTarget, Status, Summary};
+use crate::board::SlowTarget;
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
+use crate::endpoint::Endpoint;
+use crate::request::CopyRequest;
+use crate::summary::{Held, Status, Summary};
 use haul_base::role::Role;
 
 /// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took was mostly the

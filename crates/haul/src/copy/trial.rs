@@ -11,12 +11,15 @@ use haul_core::transfer::SessionEnd;
 
 use super::ends::{memory, sink_request, source_request};
 use super::{Remote, memory_links};
-use crate::api::{Control, CopyRequest, Endpoint, Observer, RemoteOptions};
+use crate::control::Control;
 use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
 use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
+use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
+use crate::events::Observer;
 use crate::job::{AgentRequest, NetworkTrial, Options, StorageQuestion};
+use crate::request::{CopyRequest, RemoteOptions};
 use haul_base::role::Role;
 use haul_storage::descriptors::raise_nofile;
 use haul_storage::null::NULL;

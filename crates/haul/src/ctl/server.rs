@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{CtlError, Job, Label, PATIENCE, Place, REQUEST_LEN_MAX, Reply, Request, system};
-use crate::api::Control;
+use crate::control::Control;
 
 /// Clients that are listened to at a time; others wait in the kernel's queue.
 const CLIENTS_MAX: usize = 16;

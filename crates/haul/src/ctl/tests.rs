@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Instant;
 
 use super::*;
-use crate::api::Knob;
+use crate::control::Knob;
 
 /// A hang's end.
 const HANGS_AFTER: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use haul_core::wire::{CHOICES_MAX, Chosen, Message};
 use super::Watch;
 use haul_transport::stream::ControlHandle;
 
-/// Name, value and reason, as [`crate::api::Summary::chosen`] has them.
+/// Name, value and reason, as [`crate::summary::Summary::chosen`] has them.
 pub(crate) type InWords = Vec<(String, String)>;
 
 /// One end's part in it.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use haul_core::transfer::sink::Sink;
 use haul_core::transfer::source::SourceCounts;
 
-use crate::api::Checking;
+use crate::events::Checking;
 
 /// A rate of less time than this says nothing.
 const RATE_AFTER: f64 = 1.0;

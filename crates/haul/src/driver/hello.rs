@@ -15,9 +15,9 @@ use haul_core::wire::{
     capability, negotiate,
 };
 
-use super::session::{self, Mailbox};
+use super::mailbox::{self, Mailbox};
 use super::{Protection, TICK, Watch, protocol};
-use crate::api::Event;
+use crate::events::Event;
 use crate::job::{Durability, Options, Resume, Verify};
 use haul_storage::store::Waiting;
 use haul_transport::stream::{ControlEvent, ControlHandle};
@@ -81,7 +81,7 @@ impl<T> Opening<'_, T> {
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
             };
-            let session::Event::Control(event) = event else { continue };
+            let mailbox::Event::Control(event) = event else { continue };
             event.taken(self.control);
             match event {
                 ControlEvent::Message(Message::Ping(n)) => self.send(Message::Pong(n)),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul_core::wire::Message;
 
 use super::{TICK, Watch};
-use crate::api::{Event, Progress};
+use crate::events::{Event, Progress};
 use haul_base::role::Role;
 use haul_storage::Stuck;
 use haul_transport::stream::ControlHandle;

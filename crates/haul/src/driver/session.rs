@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, select};
 use haul_core::ids::{SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::table::Table;
 use haul_core::schedule::{Health, TargetState};
@@ -19,12 +19,14 @@ use haul_core::wire::{Agreed, EndReport, Failure, Knobs, Message, STREAMS_MAX};
 
 use super::choices::{Choices, InWords};
 use super::hello::Opening;
+use super::mailbox::{Event, Mailbox};
 use super::processors::Load;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View};
 use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, protocol};
-use crate::api::{Knob, Progress};
+use crate::control::Knob;
+use crate::events::Progress;
 use haul_base::meter::Meter;
 use haul_base::role::Role;
 use haul_storage::{Post, Stuck};
@@ -156,36 +158,6 @@ pub(super) struct Closing {
     pub(super) resumed: bool,
     /// Bytes of unfinished files that a resume finds, as this end knows.
     pub(super) kept: u64,
-}
-
-/// What is posted to a session; `T`: what its end's threads post.
-pub(super) enum Event<T> {
-    Control(ControlEvent),
-    Join(JoinEvent),
-    Own(T),
-}
-
-/// Where everything is posted, from whatever thread.
-pub(super) struct Mailbox<T> {
-    sender: Sender<Event<T>>,
-    pub(super) events: Receiver<Event<T>>,
-}
-
-impl<T: Send + 'static> Mailbox<T> {
-    fn new() -> Mailbox<T> {
-        let (sender, events) = unbounded();
-        Mailbox { sender, events }
-    }
-
-    fn post_event<X>(&self, wrap: impl Fn(X) -> Event<T> + Send + Sync + 'static) -> Post<X> {
-        let sender = self.sender.clone();
-        Arc::new(move |event| drop(sender.send(wrap(event))))
-    }
-
-    /// What one of the end's threads posts with.
-    pub(super) fn post<X>(&self, wrap: impl Fn(X) -> T + Send + Sync + 'static) -> Post<X> {
-        self.post_event(move |event| Event::Own(wrap(event)))
-    }
 }
 
 /// The other end, and the line to it.

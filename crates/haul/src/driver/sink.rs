@@ -26,7 +26,9 @@ use super::{
     Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, network_of, places_in_words,
     protocol,
 };
-use crate::api::{DEBRIS, Knob, Progress};
+use crate::control::Knob;
+use crate::events::Progress;
+use crate::summary::DEBRIS;
 use haul_base::buffer::{Buffer, Pool};
 use haul_base::role::Role;
 use haul_storage::descriptors::{Claim, FEW_DESCRIPTORS};

@@ -21,7 +21,8 @@ use super::spill::Spill;
 use super::trial::SharedTrial;
 use super::view::name_of;
 use super::{Kind, Links, Report, Watch, end_report, network_of, places_in_words};
-use crate::api::{Knob, Progress};
+use crate::control::Knob;
+use crate::events::Progress;
 use crate::job::Options;
 use haul_base::role::Role;
 use haul_storage::descriptors::Claim;
@@ -35,11 +36,12 @@ use haul_transport::pace::Pacer;
 use haul_transport::stream::SendEvent;
 
 use network::Network;
+use parts::{Payload, Storage};
 use setup::Setup;
-use start::{Payload, Storage};
 use walked::Walked;
 
 mod network;
+mod parts;
 mod setup;
 mod start;
 mod trial;

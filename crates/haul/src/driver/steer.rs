@@ -8,8 +8,9 @@
 use haul_core::wire::{Knobs, Message};
 
 use super::Watch;
-use crate::api::{Event, Knob};
+use crate::control::Knob;
 use crate::control::{FAR_HAS_NO_WRITERS, FAR_IS_FIXED};
+use crate::events::Event;
 use haul_transport::stream::ControlHandle;
 
 /// One end's part in it.

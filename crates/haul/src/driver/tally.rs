@@ -7,7 +7,8 @@ use haul_core::transfer::Ended;
 use haul_core::wire::{Failure, Stage};
 
 use super::{Kind, Watch};
-use crate::api::{Change, EntryEnd, Event};
+use crate::events::{EntryEnd, Event};
+use haul_core::change::Change;
 use haul_storage::store::Stamp;
 
 /// How the mappings of a dry run are shown.

@@ -15,7 +15,7 @@ use haul_core::schedule::table::{Table, Troubles, UnwellTargets};
 use haul_core::wire::Message;
 
 use super::{TICK, Watch};
-use crate::api::Event;
+use crate::events::Event;
 use haul_base::role::Role;
 use haul_storage::targets::Targets;
 use haul_transport::stream::ControlHandle;

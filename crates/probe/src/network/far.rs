@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bench::{Bench, Seen};
-use super::run::{Shared, sweep};
+use super::tried::{Shared, sweep};
 use super::{Event, LeftOut, Point, Progress};
 use haul::api::Control;
 use haul::job::NetworkTrial;

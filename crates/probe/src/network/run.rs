@@ -9,7 +9,7 @@ use haul_core::transfer::SessionEnd;
 
 use super::bench::{Bench, Seen};
 use super::far::Heard;
-use super::sweep::{Can, Sweep};
+use super::tried::{Shared, sweep};
 use super::{
     End, Event, FORMAT, KIND, LeftOut, Network, NetworkError, Only, Point, Request, TIME_LIMIT_MAX, Way,
     judge,
@@ -227,25 +227,6 @@ fn check(request: &Request) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// What is to be tried over what was met, and the number of settings. `met`: by the source, whose end is the near one there.
-pub(super) fn sweep(only: &Only, full: bool, met: &Met) -> Result<(Sweep, usize), String> {
-    let missing = only.controls.iter().find(|name| !met.controls.contains(name));
-    if let Some(name) = missing.filter(|_| !met.controls.is_empty()) {
-        let can = met.controls.join(", ");
-        return Err(format!("congestion control '{name}' cannot be used here; possible are: {can}"));
-    }
-    let fixed = |limit: Option<u64>| limit.map_or(0, |bytes| bytes / 2);
-    let far = met.far.map_or(0, |far| fixed(far.limits.rmem_fixed));
-    let window = match met.controls.is_empty() {
-        true => 0,
-        false => fixed(met.near.limits.wmem_fixed).min(far),
-    };
-    let can = Can { streams: met.streams, controls: met.controls.clone(), window };
-    let sweep = Sweep::new(&can, only, full);
-    let settings = sweep.settings();
-    Ok((sweep, settings))
-}
-
 /// What is kept of the meeting.
 struct Arrived {
     address: Option<std::net::IpAddr>,
@@ -349,21 +330,6 @@ fn finish(
         cpu_near: Some(per_gb(over.cpu_near)),
         cpu_far: over.cpu_far.map(per_gb),
         remarks,
-    }
-}
-
-/// The bench, which stays here when the session is over.
-pub(super) struct Shared(pub(super) Arc<Mutex<Option<Bench>>>);
-
-impl haul::trial::Trial for Shared {
-    fn look(&mut self, look: &haul::trial::Look<'_>) -> Option<haul::trial::Turn> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.look(look)
-    }
-
-    fn refused(&mut self, why: String) {
-        if let Some(bench) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            bench.refused(why);
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::surroundings::Surroundings;
 use super::super::{FAILED, USAGE, complain};
-use crate::args::probe::Forms;
+use crate::args::forms::Forms;
 use crate::report::{LOG_EVERY, REDRAW, now, width};
 use crate::{escape, output};
 

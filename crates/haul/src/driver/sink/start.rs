@@ -12,9 +12,9 @@ use haul_core::wire::{Failure, Message};
 
 use super::setup::Setup;
 use super::{Arrived, Names, Network, Own, Session, SinkEnd, SinkRequest, Storage, start_receiver};
-use crate::api::{DEBRIS, IN_MEMORY};
 use crate::driver::EPOCH;
 use crate::driver::net::Receive;
+use crate::summary::{DEBRIS, IN_MEMORY};
 use haul_base::buffer::Pool;
 use haul_storage::descriptors::budget;
 use haul_storage::store::{Claimed, Finding, Writing};

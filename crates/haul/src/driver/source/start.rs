@@ -4,14 +4,14 @@
 //! under way yet.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use haul_core::ids::{BufferId, StreamId, Time};
+use haul_core::ids::{StreamId, Time};
 use haul_core::transfer::BUNDLE_LEN_MAX;
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceConfig};
 use haul_core::wire::{Failure, Knobs, STREAMS_MAX, credit_cost};
 
 use super::network::{Network, start_sender};
+use super::parts::{Payload, Storage};
 use super::setup::Setup;
 use super::walked::Walked;
 use super::{Own, Session, SourceEnd, SourceRequest};
@@ -19,24 +19,9 @@ use crate::driver::net::Net;
 use crate::driver::spill::Spill;
 use crate::driver::{EPOCH, held};
 use crate::job::{Resume, Verify};
-use haul_base::buffer::{Buffer, Pool};
-use haul_storage::SourceEngine;
-use haul_storage::store::{Reading, SourceNames, SourceParts};
+use haul_base::buffer::Pool;
+use haul_storage::store::{Reading, SourceParts};
 use haul_transport::Link;
-
-/// Where the data comes from.
-pub(super) struct Storage {
-    pub(super) names: Arc<dyn SourceNames>,
-    pub(super) engine: Box<dyn SourceEngine>,
-    pub(super) object_size: u32,
-}
-
-/// Payload on its way from storage to a stream.
-pub(super) struct Payload {
-    pub(super) pool: Pool,
-    pub(super) spill: Spill,
-    pub(super) buffers: HashMap<BufferId, Buffer>,
-}
 
 /// The parts of an end that has agreed with the other; `data`: the streams of the start that are up.
 pub(super) fn start(

@@ -12,9 +12,9 @@ use haul_core::transfer::source::{Lies, Source};
 use haul_core::wire::NotKept;
 
 use super::Session;
-use super::start::Storage;
-use crate::api::{LEFT_OUT, SKIPPED};
+use super::parts::Storage;
 use crate::driver::Kind;
+use crate::summary::{LEFT_OUT, SKIPPED};
 use haul_base::escape;
 use haul_storage::walk::{NotKeptWhat, Walk, WalkItem};
 

@@ -5,7 +5,7 @@ use haul_core::wire::{Chosen, Message, capability};
 
 use super::evil::{Evil, hello, hello_knowing};
 use super::*;
-use crate::api::{Event, Observer};
+use crate::events::{Event, Observer};
 
 struct Deaf;
 

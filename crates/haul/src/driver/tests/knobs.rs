@@ -7,7 +7,8 @@ use haul_core::wire::{Knobs, Message, RATE_UNLIMITED, capability};
 
 use super::evil::{Evil, hello, hello_knowing};
 use super::*;
-use crate::api::{Control, Event, Knob, Observer, Phase};
+use crate::control::{Control, Knob, Phase};
+use crate::events::{Event, Observer};
 
 /// The limit that the source's command named: more than the test's files need.
 const RATE_BEGAN: u64 = 1 << 30;

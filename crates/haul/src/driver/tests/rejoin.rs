@@ -13,8 +13,9 @@ use super::{
     Bench, Links, Report, SESSION, Watch, bytes, contents, failure, finish, sink, sink_request, source,
     source_request, spawn_end,
 };
-use crate::api::{Control, Event, Knob, Observer};
+use crate::control::{Control, Knob};
 use crate::driver::Protection;
+use crate::events::{Event, Observer};
 use haul_transport::rejoin::{Dial, Door, JoinEvent, Joins, Peer};
 use haul_transport::{Guard, Link, Post, memory};
 

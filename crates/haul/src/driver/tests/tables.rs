@@ -9,7 +9,9 @@ use haul_core::wire::{Message, capability};
 
 use super::evil::{Evil, hello, hello_knowing};
 use super::*;
-use crate::api::{Control, Event, Observer, Side};
+use crate::board::Side;
+use crate::control::Control;
+use crate::events::{Event, Observer};
 use haul_base::role::Role;
 
 /// Hears of targets.

@@ -1,0 +1,23 @@
+//! The forms of a report that every probe has.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+/// In which forms a probe reports; as text where none is named.
+#[derive(ClapArgs, Debug)]
+pub struct Forms {
+    /// Write events as JSON lines to stdout, the last one is the summary
+    ///
+    /// The schema is docs/probe.schema.json. Texts for people stay on stderr.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write every measurement as CSV to FILE, or to stdout in place of the table for -
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Write the report as one self-contained page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}

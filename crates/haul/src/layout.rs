@@ -1,0 +1,36 @@
+//! Where a file lies, as its file system tells.
+
+use std::path::Path;
+
+use haul_core::layout::Layout;
+
+/// Where a file lies.
+#[derive(Clone, Debug)]
+pub struct FileLayout {
+    /// Bytes.
+    pub size: u64,
+    /// `lustre`, `cephfs`, `glusterfs`, `beegfs`, or `flat` where no file system says more than the device.
+    pub provider: &'static str,
+    pub layout: Layout,
+    /// A parallel file system was asked and gave no layout: its reason.
+    pub why_flat: Option<String>,
+}
+
+/// Asks the file system where the regular file at `path` lies. Reads nothing of it.
+///
+/// # Errors
+/// It cannot be opened, or is no regular file.
+pub fn layout(path: &Path) -> Result<FileLayout, String> {
+    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+    let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what} {}: {error}", path.display());
+    // Without waiting, for it may turn out to be a pipe.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty()).map_err(|e| failed("open", &e))?;
+    let stat = fstat(&file).map_err(|e| failed("look at", &e))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(format!("{} is no regular file; only these have a layout", path.display()));
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let found = haul_storage::layout::layout_of(&file, size);
+    Ok(FileLayout { size, provider: found.provider.name(), layout: found.layout, why_flat: found.why_flat })
+}

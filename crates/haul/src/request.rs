@@ -1,0 +1,54 @@
+//! What a copy is asked for.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use haul_launch::Dialler;
+
+use crate::endpoint::Endpoint;
+use crate::job::Options;
+
+/// One copy, as the user asked for it.
+#[derive(Clone, Debug)]
+pub struct CopyRequest {
+    /// At least one; all on the same side.
+    pub sources: Vec<Endpoint>,
+    pub destination: Endpoint,
+    pub options: Options,
+    pub remote: RemoteOptions,
+    /// Look only: nothing is made or changed at the sink.
+    pub dry_run: bool,
+    /// Send an [`Event::Entry`] for each entry that ended well.
+    pub verbose: bool,
+    /// Send [`Event::Targets`].
+    pub targets: bool,
+    /// Where storage passports are kept on this host, `~/.local/state/haul` say; `None`: none is looked for.
+    pub state_home: Option<PathBuf>,
+}
+
+/// How the far end is reached and started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteOptions {
+    /// The remote shell and its arguments, at least one word.
+    pub ssh: Vec<String>,
+    /// A `haul` at the far end, instead of the one in its PATH or a pushed one.
+    pub remote_haul: Option<PathBuf>,
+    /// Never copy the local binary to the far end.
+    pub no_push: bool,
+    /// Which end opens the connections.
+    pub dial: Dialler,
+    /// Addresses of the end that listens, instead of the one that ssh reached and those that it names; each is a path for
+    /// data. With [`Dialler::Auto`] those that this host has are its own, the others the far end's.
+    pub via: Vec<IpAddr>,
+    /// Ports that the end that listens may use, first and last.
+    pub ports: Option<(u16, u16)>,
+    /// A person can answer ssh's questions.
+    pub interactive: bool,
+    /// Channels of the ssh connection where all data goes through it, 1 to [`SSH_CHANNELS_MAX`]; `None`: chosen.
+    pub ssh_channels: Option<u16>,
+    /// Directories for ssh's control socket, of which the first is taken that can be this user's alone; without one there is
+    /// one channel.
+    pub sockets: Vec<PathBuf>,
+    /// The program to push; `None`: none can be pushed.
+    pub binary: Option<PathBuf>,
+}

@@ -1,0 +1,188 @@
+//! What a copy did.
+
+use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
+
+use crate::board::SlowTarget;
+use crate::job::{Changed, Digest, Durability, Resume, Verify};
+
+/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
+/// the source (files of copies into it, and special files), and what a dry run could not look at.
+pub const DEBRIS: &str = "debris";
+/// The destination is of this file system, which keeps files in memory alone.
+pub const IN_MEMORY: &str = "destination in memory";
+pub const LEFT_OUT: &str = "left out";
+pub const SKIPPED: &str = "skipped";
+pub const UNSEEN: &str = "not looked at";
+
+/// What became of the parts of files that an earlier run left, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Held {
+    /// They were read, and what of them was not as it was left was sent again.
+    pub checked: u64,
+    pub wrong: u64,
+    /// They were believed unread: `resume` is trust.
+    pub trusted: u64,
+    /// How long the check took; other data moved meanwhile.
+    pub seconds: f64,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Everything is where it should be.
+    Complete,
+    /// Some entries failed, the others are complete.
+    Partial,
+    /// Ended by an error; can be run again.
+    Failed,
+    /// Stopped by [`Control::stop`]; can be resumed.
+    Interrupted,
+}
+
+/// What a run did.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    pub status: Status,
+    pub files: u64,
+    pub dirs: u64,
+    pub symlinks: u64,
+    pub unchanged: u64,
+    /// Those of the unchanged files whose mode or owner was brought up to date.
+    pub amended: u64,
+    pub changed: Changed,
+    /// With `changed` prefix: of the files that were copied, those that grew meanwhile, and what of them was copied, bytes.
+    pub prefixes: u64,
+    pub prefix_bytes: u64,
+    pub skipped: u64,
+    pub failed: u64,
+    /// Of these, entries that were gone from the source when they were to be read.
+    pub vanished: u64,
+    /// Of these, entries that fail again until somebody moves or renames something: their name is taken, or cannot be.
+    pub lasting: u64,
+    /// The command makes no sense as it stands, and nothing was done.
+    pub usage: bool,
+    /// Sizes of the files that were copied, bytes: holes and what an earlier run left included.
+    pub bytes: u64,
+    /// Data that was moved, also within one host: no holes; what was sent again is included.
+    pub bytes_sent: u64,
+    pub objects_resent: u64,
+    pub seconds: f64,
+    pub cpu_seconds_near: f64,
+    /// `None`: there is no far end, or it did not say.
+    pub cpu_seconds_far: Option<f64>,
+    /// Most resident memory, bytes.
+    pub rss_near: u64,
+    pub rss_far: Option<u64>,
+    pub streams: u16,
+    /// `tls`, `integrity` (data unencrypted), `ssh` or `local`.
+    pub protect: String,
+    pub digest: Digest,
+    pub verify: Verify,
+    /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it is written again,
+    /// the second time it fails.
+    pub came_back: u64,
+    pub resume: Resume,
+    pub held: Held,
+    /// Where the data went, in words for people.
+    pub path: String,
+    /// What was asked for; `None`: the destination keeps nothing (`null://`).
+    pub durability: Option<Durability>,
+    /// Files were written into those that stood at the destination.
+    pub in_place: bool,
+    /// In the order of [`Stage::ALL`].
+    pub stages: [StageTime; 5],
+    /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
+    pub processors: [Option<Processors>; 2],
+    /// What haul itself used of these processors over the whole run, 0 to 1.
+    pub own_shares: [Option<f64>; 2],
+    pub limited_by: Option<Stage>,
+    /// What the copy does not carry over, with the number of entries concerned.
+    pub not_kept: Vec<(String, u64)>,
+    /// Connections from strangers that were turned away.
+    pub strays: u64,
+    /// An earlier run of this job had left a journal.
+    pub resumed: bool,
+    /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the destination.
+    pub kept: u64,
+    /// Why the run as a whole ended, if not well.
+    pub error: Option<String>,
+    /// The user's own limit held the rate down.
+    pub rate_limited: bool,
+    /// The memory limit held the rate down.
+    pub memory_limited: bool,
+    /// Values that haul chose, by name, with the reason.
+    pub chosen: Vec<(String, String)>,
+    /// Storage targets that were congested or hung for a noticeable time, the worst of each end; and how many more.
+    pub slow_targets: Vec<SlowTarget>,
+    pub slow_others: u64,
+}
+
+impl Summary {
+    /// The file system of the destination, if it keeps files in memory alone.
+    pub fn in_memory(&self) -> Option<&str> {
+        self.chosen.iter().find(|(name, _)| name == IN_MEMORY).map(|(_, kind)| kind.as_str())
+    }
+
+    /// The host that limited the rate had no processor left, and it was other programs that had them: what haul itself used.
+    pub fn others_busy(&self) -> Option<f64> {
+        let end = match self.limited_by? {
+            Stage::SourceHost => 0,
+            Stage::SinkHost => 1,
+            Stage::SourceStorage | Stage::Network | Stage::SinkStorage => return None,
+        };
+        self.own_shares[end].filter(|own| others_use_up(self.processors[end], Some(*own)))
+    }
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Summary {
+            status: Status::Failed,
+            files: 0,
+            dirs: 0,
+            symlinks: 0,
+            unchanged: 0,
+            amended: 0,
+            changed: Changed::default(),
+            prefixes: 0,
+            prefix_bytes: 0,
+            skipped: 0,
+            failed: 0,
+            vanished: 0,
+            lasting: 0,
+            usage: false,
+            bytes: 0,
+            bytes_sent: 0,
+            objects_resent: 0,
+            seconds: 0.0,
+            cpu_seconds_near: 0.0,
+            cpu_seconds_far: None,
+            rss_near: 0,
+            rss_far: None,
+            streams: 0,
+            protect: "local".into(),
+            digest: Digest::default(),
+            verify: Verify::default(),
+            came_back: 0,
+            resume: Resume::default(),
+            held: Held::default(),
+            path: String::new(),
+            durability: Some(Durability::Disk),
+            in_place: false,
+            stages: [StageTime::default(); 5],
+            processors: [None; 2],
+            own_shares: [None; 2],
+            limited_by: None,
+            not_kept: Vec::new(),
+            strays: 0,
+            resumed: false,
+            kept: 0,
+            error: None,
+            rate_limited: false,
+            memory_limited: false,
+            chosen: Vec::new(),
+            slow_targets: Vec::new(),
+            slow_others: 0,
+        }
+    }
+}
