@@ -214,7 +214,7 @@ impl<A: Copy + PartialEq> Facts<A> {
                     reopen(dirs, file.parent, records);
                     let parent = dirs.path(file.parent).expect("a file holds its directory open");
                     let mark = DoneMark::new(parent, &file.fingerprint, *root);
-                    records.push(Record::Done { path: file.path, mark });
+                    self.ledger.done(file.path, mark, records);
                 }
             }
             Fact::Forgotten { slot, named } => {
