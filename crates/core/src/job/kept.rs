@@ -36,7 +36,7 @@ pub(crate) struct Kept {
     /// What is on media and the journal says so, in subtrees as it keeps them; made in this run, of frames or by reading.
     pub(crate) durable: SubtreeSet,
     /// What is expected elsewhere and not read yet: what an earlier run's journal said, and what is durable in temporaries that
-    /// somebody may still write into.
+    /// somebody may still write into. Of none of them nothing.
     pub(crate) olds: Vec<Old>,
     /// Of this run, in which the journal says it.
     slot: Option<u32>,
@@ -233,7 +233,8 @@ impl Kept {
             let _ = old.parts.insert(part.offset, part.len, part.cv);
         } else {
             let mut parts = self.durable.fresh();
-            if parts.insert(part.offset, part.len, part.cv).is_ok() {
+            // Of an empty file there is nothing to be read.
+            if parts.insert(part.offset, part.len, part.cv) == Ok(true) {
                 self.olds.push(Old { temp, parts });
             }
         }
@@ -283,5 +284,28 @@ impl Kept {
             old.parts.iter().for_each(|part| self.expect(old.temp, part));
         }
         left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Timestamp, Version};
+
+    /// Goal: nothing is expected where nothing can be read, and nothing any more when all of it was.
+    /// Method: the only part of an empty file, which has no bytes, and one of a file of a page, here and elsewhere.
+    #[test]
+    fn expected_is_what_has_bytes() {
+        let (here, elsewhere) = (Temp { tag: 9, number: 1 }, Temp { tag: 9, number: 2 });
+        for (size, temp) in [(0, here), (0, elsewhere), (4096, here), (4096, elsewhere)] {
+            let (mtime, version) = (Timestamp { secs: 1, nanos: 0 }, Version::NONE);
+            let about = (Fingerprint { size, mtime, version }, 1 << 20);
+            let path = (DirId::ROOT, PathKey([1; 16]), Generation(0));
+            let mut kept = Kept::new(path, about, here, DigestKind::Blake3);
+            kept.expect(temp, Subtree { offset: 0, len: size, cv: [7; 32] });
+            assert_eq!(kept.olds.len(), usize::from(size > 0), "{size} in {temp:?}");
+            kept.expect_no_more(temp, 0);
+            assert!(kept.olds.is_empty());
+        }
     }
 }
