@@ -377,6 +377,45 @@ fn a_journal_that_refuses_ends_the_job() {
     assert_eq!(actions(&mut job), [Action::Finished(SessionEnd::Failed(lost()))]);
 }
 
+/// Goal: nothing is durable of what a pair says that it wrote, and then that it did not begin.
+/// Method: it gives all of a file back, of which a part is in the journal and another on its way there, or not yet; the next pair finds
+/// nothing of it.
+#[test]
+fn what_was_not_begun_is_not_durable() {
+    for (first, writing) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut job, _) = begin(config());
+        let liar = (pair(0, 0), job.handle_joined(pair(0, 0), Time(0)).unwrap());
+        let (id, generation) = (FileId(1), Generation(0));
+        job.handle_file(spec(1, 64 * MIB)).unwrap();
+        actions(&mut job);
+        if first {
+            job.handle_persisted(liar, id, generation, 0, parts(0, MIB), false);
+            actions(&mut job);
+            job.handle_journaled(Ok(()), Time(1));
+        }
+        job.handle_joined(pair(1, 1), Time(1)).unwrap();
+        actions(&mut job);
+        job.handle_tick(Time(1_000_000_000));
+        assert!(matches!(actions(&mut job)[..], [Action::GiveBack { .. }]));
+        job.handle_persisted(liar, id, generation, 0, parts(32 * MIB, MIB), false);
+        if writing {
+            assert!(matches!(actions(&mut job)[..], [Action::Journal { .. }]));
+        }
+        job.handle_returned(liar, id, generation, 0, Some(0));
+        for (pair, work) in works(&actions(&mut job)) {
+            if work.kind == WorkKind::Begin {
+                let at = (pair, job.lease_of(pair).unwrap());
+                job.handle_begun(at, id, generation, false);
+            }
+        }
+        job.handle_journaled(Ok(()), Time(2));
+        let told = actions(&mut job);
+        let durable = told.iter().any(|action| matches!(action, Action::Durable { .. }));
+        assert!(!durable, "first: {first}, writing: {writing}: {told:?}");
+        assert_eq!(job.lease_of(liar.0), None, "it said what cannot be");
+    }
+}
+
 /// Goal: what does not fit is refused, and costs the pair its lease and the job nothing.
 #[test]
 fn a_pair_that_says_what_cannot_be_loses_its_lease() {
