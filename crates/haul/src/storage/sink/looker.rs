@@ -60,6 +60,11 @@ impl Looker {
         self.tree.is_none()
     }
 
+    /// The root, if it is there.
+    pub fn root(&self) -> Option<&OwnedFd> {
+        self.tree.as_ref().map(|tree| &**tree.root())
+    }
+
     /// Why nothing can be made in the root, as far as that can be told without doing it.
     pub fn denies_files(&self) -> Option<Errno> {
         let root = self.tree.as_ref()?.root();

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::clean::{Job, age_in_words, find_debris};
 use super::looker::Looker;
 use super::owner::{Life, boot_id};
-use super::place::{no_state, unopened, unwritable};
+use super::place::{no_state, refuse_special, unopened, unwritable};
 use super::widened::restore;
 use super::{
     AcquireError, Adopt, Beside, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left,
@@ -62,9 +62,7 @@ impl SinkStore for Directory {
         let like = root_like(roots);
         let tree = SinkTree::open_root_like(&root, rename.is_none(), like.as_ref())
             .map_err(|failure| unopened(failure, &self.typed, &root, rename.is_some()))?;
-        if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
-            refuse_special(&tree, name)?;
-        }
+        refuse_special(tree.root(), &root, rename.as_ref(), coming)?;
         let key = job_of(tree.root_id(), roots, rename.as_ref(), coming.part.as_ref());
         let state = self.state.as_deref();
         let place =
@@ -132,6 +130,9 @@ impl SinkStore for Directory {
         // nothing can be written is told at the start.
         if rename.is_some() && looker.is_nothing() {
             return Err(unopened(failed(Errno::NOENT), &self.typed, &root, rename.is_some()));
+        }
+        if let Some(stands) = looker.root() {
+            refuse_special(stands, &root, rename.as_ref(), coming)?;
         }
         if let Some(errno) = looker.denies_files().filter(|_| self.state.is_none()) {
             return Err(unwritable(failed(errno), &root, None));
@@ -482,23 +483,6 @@ pub(crate) fn destination(
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
-}
-
-/// A device, FIFO or socket that the command names as its destination is no place for a file, and what keeps its journal
-/// beside it would write into `/dev`.
-fn refuse_special(tree: &SinkTree, name: &Name) -> Result<(), Failure> {
-    use rustix::fs::{AtFlags, FileType, statat};
-    let stat = statat(tree.root(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
-    let kind = stat.ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
-    let special = kind
-        .is_some_and(|kind| !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink));
-    if !special || haul_mutant::removed("special-files-stay") {
-        return Ok(());
-    }
-    let path = tree.path_of(DirId::ROOT, name);
-    let text =
-        format!("{path} is a device, FIFO or socket and was left alone; --force replaces it with the file");
-    Err(Failure { stage: Stage::Create, errno: 17, text: text.into() })
 }
 
 /// Something stands at the destination already under a name of this job.
