@@ -384,6 +384,8 @@ pub struct CleanJob {
     pub files: u64,
     pub bytes: u64,
     pub removed: bool,
+    /// It is dead and this user's to remove (root's is everybody's), and could not be.
+    pub failed: bool,
 }
 
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the
