@@ -643,3 +643,31 @@ fn nowhere_is_nothing_in_place() {
         refused.says("nothing can be written in place");
     }
 }
+
+/// Goal: where a device stands nobody is told to try --force, which writes into none in place.
+/// Method: a FIFO as the destination and in a tree, in copies and dry runs, without --force and with it.
+#[test]
+fn force_is_no_hint_in_place() {
+    let pair = Pair::new();
+    let (tree, copy) = (pair.room.dir("tree"), pair.room.dir("sink/tree"));
+    fs::write(tree.join("file"), "content").expect("write");
+    let fifo = |path: &Path| {
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("fifo");
+    };
+    let alone = pair.sink.join("alone");
+    fifo(&alone);
+    fifo(&copy.join("file"));
+    for more in [&[][..], &["-n"], &["--force"], &["-n", "--force"]] {
+        let told = |options: &[&str], source: &Path, sink: &Path| {
+            let options = [options, more].concat();
+            let refused = Way::Here.plain(&options, &[source], sink).run().sane();
+            assert!(matches!(refused.status.code(), Some(1 | 3)), "{}", refused.describe());
+            assert!(refused.stderr.contains("nothing is written into"), "{}", refused.describe());
+            assert!(!refused.describe().contains("--force replaces"), "{}", refused.describe());
+        };
+        told(&["--in-place"], &pair.source, &alone);
+        told(&["--range=0:1", "--to=0"], &pair.source, &alone);
+        told(&["-r", "--in-place"], &tree, &pair.sink);
+    }
+}

@@ -427,8 +427,8 @@ fn plan(
     let skipped = match existing {
         Existing::Dir => return Err(dir_stands()),
         Existing::Nothing => false,
-        Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
         Existing::Link | Existing::Special if in_place => return Err(not_in_place()),
+        Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
         Existing::Link | Existing::Special => policy.no_clobber,
         Existing::File { mtime, rights, .. } => {
             let fits = !change.has(Change::SIZE) && !change.has(Change::TIME);

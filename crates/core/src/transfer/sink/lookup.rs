@@ -60,7 +60,8 @@ impl Sink {
                 return self.fail_file(id, failure);
             }
             Existing::Nothing => None,
-            Existing::Special if !policy.no_clobber && !policy.force => {
+            // In place it is refused where it would be opened, and nobody is told that it gives way.
+            Existing::Special if !policy.no_clobber && !policy.force && !self.config.agreed.in_place => {
                 let text = "a device, FIFO or socket stands there and was left alone; --force replaces it";
                 return self
                     .fail_file(id, Failure { stage: Stage::Create, errno: EEXIST, text: text.into() });
