@@ -304,8 +304,8 @@ impl<O: Write, E: Write> Screen<O, E> {
                 let wrote = self.list.mapping(source, destination, (*bytes, *metadata_only));
                 self.heard(wrote);
             }
-            Event::Entry { path, kind, end, change, .. } => {
-                let listed = self.list.entry(path, *kind, (*end, *change));
+            Event::Entry { path, kind, end, change, bytes } => {
+                let listed = self.list.entry(path, *kind, (*end, *change), *bytes);
                 let elsewhere = *listed.as_ref().unwrap_or(&true);
                 self.heard(listed.map(drop));
                 if let Some(line) = human::entry(path, *end, self.manner).filter(|_| !elsewhere) {

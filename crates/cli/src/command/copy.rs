@@ -37,6 +37,7 @@ pub fn run(args: &Cp) -> i32 {
         len: range.len,
         to: request.options.to,
     });
+    settings.manner.part = request.options.part();
     settings.manner.sends = request.destination.host().is_some();
     if let Err(error) = haul::api::lists_are_apart(&request, &lists::files(&settings)) {
         return complain(&error, USAGE);
@@ -199,6 +200,7 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
             unchanged: args.verbose > 1 || args.itemize_changes > 1,
             print0: args.print0,
             sends: false,
+            part: None,
             skips: match (args.no_clobber, args.update) {
                 (true, _) => Some("it is there already, and --no-clobber leaves that"),
                 (_, true) => Some("it is newer there, and --update leaves that"),

@@ -9,7 +9,7 @@ use haul::api::{
     DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SKIPPED, SlowTarget, Stage, Status, Summary,
     UNSEEN,
 };
-use haul::job::{Digest, Durability, Verify};
+use haul::job::{Digest, Durability, Part, Verify};
 
 use super::{Ending, json};
 use crate::escape;
@@ -29,6 +29,8 @@ pub struct Manner {
     pub print0: bool,
     /// The destination is at another host.
     pub sends: bool,
+    /// The part of one file that is copied, if not files as a whole.
+    pub part: Option<Part>,
     /// Why files that are there already are left as they are, if the user asked for that.
     pub skips: Option<&'static str>,
 }
@@ -61,14 +63,28 @@ pub fn entry(path: &[u8], kind: EntryEnd, manner: Manner) -> Option<String> {
     }
 }
 
-/// A mapping of a dry run.
-pub fn plan(source: &[u8], destination: &[u8], (size, metadata_only): (Option<u64>, bool)) -> String {
+/// A mapping of a dry run, of a part if it is one.
+pub fn plan(
+    source: &[u8],
+    destination: &[u8],
+    (size, metadata_only): (Option<u64>, bool),
+    part: Option<Part>,
+) -> String {
     let what = match (size, metadata_only) {
         (_, true) => " (metadata only)".into(),
-        (Some(size), _) => format!(" ({})", bytes(size)),
+        (Some(size), _) => {
+            let from = part.map(|part| format!(" {}", place(part))).unwrap_or_default();
+            format!(" ({}{from})", bytes(size))
+        }
         (None, _) => String::new(),
     };
     format!("{} -> {}{what}", escape::name(source), escape::name(destination))
+}
+
+/// Where a part begins, and where it goes.
+fn place(part: Part) -> String {
+    let to = part.sink.map(|to| format!(", to byte {to}")).unwrap_or_default();
+    format!("from byte {} on{to}", part.source)
 }
 
 /// An entry that failed.

@@ -13,7 +13,7 @@ use crate::support::way::Way;
 use crate::support::{Room, number_from_env, procs, read, set_mode};
 
 /// Of the source, and of what stands at the destination; no multiple of anything.
-const LEN: usize = 24_000_003;
+pub(crate) const LEN: usize = 24_000_003;
 const STOOD: usize = 30_000_001;
 /// Slow enough for a kill half-way, fast enough for a test.
 const SLOW: &str = "--rate=16MiB/s";
@@ -25,16 +25,16 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// A source and a destination that differ everywhere.
-struct Pair {
-    room: Room,
+pub(crate) struct Pair {
+    pub(crate) room: Room,
     new: Vec<u8>,
-    old: Vec<u8>,
-    source: PathBuf,
-    sink: PathBuf,
+    pub(crate) old: Vec<u8>,
+    pub(crate) source: PathBuf,
+    pub(crate) sink: PathBuf,
 }
 
 impl Pair {
-    fn new() -> Pair {
+    pub(crate) fn new() -> Pair {
         let room = Room::new();
         let (new, old) = (bytes(1, LEN), bytes(2, STOOD));
         let source = room.file("source", &new);
@@ -43,7 +43,7 @@ impl Pair {
     }
 
     /// A destination in which the old content stands, if anything does.
-    fn stands(&self, old: bool) -> PathBuf {
+    pub(crate) fn stands(&self, old: bool) -> PathBuf {
         let path = self.sink.join("file");
         let _ = fs::remove_file(&path);
         if old {

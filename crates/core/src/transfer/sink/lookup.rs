@@ -43,7 +43,11 @@ impl Sink {
             Err(failure) => return self.fail_file(id, failure),
         };
         let policy = self.config.policy;
-        file.change = Change::of_file(&found.existing, file.size(), &file.meta, policy.owner);
+        let goes_into = self.config.part.is_some_and(|part| part.sink.is_some());
+        file.change = match goes_into {
+            true => Change::of_part_of_file(&found.existing),
+            false => Change::of_file(&found.existing, file.size(), &file.meta, policy.owner),
+        };
         file.found = found.seen;
         if found.adopted {
             file.mark(Mark::HasTemp);
