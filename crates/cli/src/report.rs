@@ -186,8 +186,8 @@ impl Observer for Reporter {
                     let (path, stage, text) = (path.clone(), stage.clone(), text.clone());
                     let _ = lists.send(ToLists::Failed { path, stage, errno: *errno, text });
                 }
-                Event::Digest { path, root } => {
-                    let _ = lists.send(ToLists::Digest { path: path.clone(), root: *root });
+                Event::Digest { path, root, bytes } => {
+                    let _ = lists.send(ToLists::Digest { path: path.clone(), root: *root, bytes: *bytes });
                 }
                 _ => {}
             }

@@ -211,8 +211,14 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         let _ = writeln!(out, "  {strays} turned away");
     }
     if let Some(counts) = &ending.lists.manifest {
-        let _ = writeln!(out, "  manifest: {}", plural(counts.plain, "file", "files"));
-        if counts.json > 0 {
+        let goes_into = manner.part.is_some_and(|part| part.sink.is_some());
+        if goes_into {
+            let _ =
+                writeln!(out, "  manifest: {} of a file, in its .json", plural(counts.json, "part", "parts"));
+        } else {
+            let _ = writeln!(out, "  manifest: {}", plural(counts.plain, "file", "files"));
+        }
+        if counts.json > 0 && !goes_into {
             let _ = writeln!(
                 out,
                 "  manifest: {} more, whose names b3sum cannot check, are in its .json",

@@ -1,8 +1,10 @@
 //! What is said of a part of a file that is copied (`--range`, `--to`), and what a dry run says of copies in place.
 
-use crate::ranges::Pair;
-use crate::support::set_mode;
+use std::fs;
+
+use crate::ranges::{LEN, Pair};
 use crate::support::way::Way;
+use crate::support::{read, set_mode};
 
 /// Goal: a list tells of the part that goes into a file, and not how the whole of that file differs from it.
 /// Method: a part into a file of another length, mode and time, and into none; lists of dry runs and copies, short, itemized and of
@@ -35,4 +37,34 @@ fn lists_tell_of_the_part() {
         String::from_utf8_lossy(&run.stdout).into_owned()
     };
     assert_eq!(run(&["-i", "--range=24000000:"]), ">f.stp..... file (3 bytes from byte 24000000 on)\n");
+}
+
+/// Goal: the manifest of a part whose end is not typed says its length, and is counted; where there is no line that b3sum could check,
+/// stdout is refused for it before anything is done.
+#[test]
+fn the_manifest_of_a_part_is_counted() {
+    let pair = Pair::new();
+    let list = pair.room.at("sums");
+    let text = list.to_str().expect("utf-8");
+    let len = LEN as u64 - 7;
+    for (to, plain, json) in [(&["--to=5"][..], 0, 1), (&[], 1, 0)] {
+        let sink = pair.stands(true);
+        let options = [&["--range=7:", "--manifest", text], to].concat();
+        for force in [&[][..], &["--force"]] {
+            let options = [&options[..], force].concat();
+            let done = Way::Here.cp(&options, &[&pair.source], &sink).run().sane().exits(0);
+            let counts = &done.summary().0["manifest"];
+            assert_eq!((counts["plain"].as_u64(), counts["json"].as_u64()), (Some(plain), Some(json)));
+            let line = fs::read_to_string(pair.room.at("sums.json")).expect("a list");
+            let line: serde_json::Value = serde_json::from_str(&line).expect("one line");
+            assert_eq!(line["part"]["length"], len);
+        }
+        let told = Way::Here.plain(&options, &[&pair.source], &sink).run().sane().exits(0);
+        assert!(told.stderr.contains("  manifest: 1 "), "{}", told.describe());
+    }
+    let sink = pair.stands(true);
+    let options = ["--range=7:", "--to=5", "--manifest", "-"];
+    let refused = Way::Here.plain(&options, &[&pair.source], &sink).run().sane().exits(2);
+    assert!(refused.says("give it a file").stdout.is_empty());
+    assert!(read(&sink) == pair.old);
 }
