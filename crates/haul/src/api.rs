@@ -21,7 +21,7 @@ pub use crate::storage::sink::OTHERS_DIRS;
 pub use crate::storage::sink::clean::age_in_words;
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
-use crate::job::{Changed, Digest, Durability, Options, Resume, Role, Verify};
+use crate::job::{Changed, Digest, Durability, Options, Part, Resume, Role, Verify};
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -231,6 +231,8 @@ pub struct Summary {
     pub durability: Option<Durability>,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,
+    /// The part of one file that was copied, if not files as a whole.
+    pub part: Option<Part>,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
     /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
@@ -311,6 +313,7 @@ impl Default for Summary {
             path: String::new(),
             durability: Some(Durability::Disk),
             in_place: false,
+            part: None,
             stages: [StageTime::default(); 5],
             processors: [None; 2],
             own_shares: [None; 2],

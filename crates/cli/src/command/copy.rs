@@ -83,7 +83,8 @@ fn open_socket(
         0 | 1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    let what = format!("{}{more} to {}", shown(first), shown(&request.destination));
+    let part = request.options.part().map(|part| format!(" ({})", part.in_words())).unwrap_or_default();
+    let what = format!("{}{more}{part} to {}", shown(first), shown(&request.destination));
     // For people: a path of 4 KiB helps nobody, and a reply has its bound.
     let what = what.chars().take(WHAT_MAX).collect();
     match Server::start(&surroundings::control_dirs(), &job_name(first), what, control.clone()) {

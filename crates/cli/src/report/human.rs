@@ -155,6 +155,13 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     let s = &ending.summary;
     let mut out = String::new();
     head(&mut out, s, manner);
+    if let Some(part) = s.part {
+        let of = Part { sink: None, ..part }.in_words();
+        let to = part.sink.map_or(", which are all of the destination".to_owned(), |to| {
+            format!(", to byte {to} of the destination")
+        });
+        let _ = writeln!(out, "  part: {of} of the source{to}");
+    }
     if manner.dry_run {
         if s.in_place {
             out += "  in place: it would be written into the files that stand there\n";

@@ -2,9 +2,12 @@
 
 use std::fs;
 
+use rustix::process::Signal;
+
 use crate::ranges::{LEN, Pair};
+use crate::support::run::Haul;
 use crate::support::way::Way;
-use crate::support::{read, set_mode};
+use crate::support::{procs, read, set_mode};
 
 /// Goal: a list tells of the part that goes into a file, and not how the whole of that file differs from it.
 /// Method: a part into a file of another length, mode and time, and into none; lists of dry runs and copies, short, itemized and of
@@ -67,4 +70,53 @@ fn the_manifest_of_a_part_is_counted() {
     let refused = Way::Here.plain(&options, &[&pair.source], &sink).run().sane().exits(2);
     assert!(refused.says("give it a file").stdout.is_empty());
     assert!(read(&sink) == pair.old);
+}
+
+/// Goal: what is said of a copy of a part says which part: the summary, the events, the list of copies that run and of those that died.
+/// Method: a part whose end is not typed, into a file and as one, with each of them.
+#[test]
+fn a_part_is_told_as_one() {
+    let pair = Pair::new();
+    let len = LEN as u64 - 7;
+    for to in [Some(5), None] {
+        let options: Vec<String> =
+            ["--range=7:".to_owned()].into_iter().chain(to.map(|to| format!("--to={to}"))).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let sink = pair.stands(true);
+        let slow = [&options[..], &["--rate=4MiB/s"]].concat();
+        set_mode(&pair.room.dir("run"), 0o700);
+        let mut run =
+            Way::Here.cp(&slow, &[&pair.source], &sink).env("XDG_RUNTIME_DIR", pair.room.at("run")).start();
+        assert!(run.until(|run| procs::written(&run.near()) >= 3 << 20), "it was over too early");
+        let ctl = |words: &[&str]| {
+            let list =
+                Haul::new(["ctl", "list"]).args(words).env("XDG_RUNTIME_DIR", pair.room.at("run")).run();
+            String::from_utf8_lossy(&list.exits(0).stdout).into_owned()
+        };
+        let into = if to.is_some() { ", to byte 5" } else { "" };
+        let what = format!("(all from byte 7 on{into})");
+        assert!(ctl(&[]).contains(&what), "{}", ctl(&[]));
+        assert!(ctl(&["--json"]).contains(&what), "{}", ctl(&["--json"]));
+        let mark = run.mark.clone();
+        run.signal(Signal::KILL);
+        run.wait();
+        procs::wait_gone(&mark);
+        let dead = Haul::new(["clean", "-n"]).args([&pair.sink]).run().exits(0);
+        assert!(String::from_utf8_lossy(&dead.stdout).contains(&what), "{}", dead.describe());
+        let done = Way::Here.plain(&options, &[&pair.source], &sink).run().sane().exits(0);
+        let line = format!(
+            "  part: {len} bytes from byte 7 on of the source{}\n",
+            match to {
+                Some(_) => ", to byte 5 of the destination",
+                None => ", which are all of the destination",
+            }
+        );
+        assert!(done.stderr.contains(&line), "{}", done.describe());
+        let done =
+            Way::Here.cp(&[&options[..], &["--force"]].concat(), &[&pair.source], &sink).run().exits(0);
+        let part = &done.summary().0["part"];
+        assert_eq!(*part, serde_json::json!({"offset": 7, "length": len, "to": to}));
+    }
+    let all = Way::Here.cp(&[], &[&pair.source], pair.stands(false)).run().exits(0);
+    assert!(all.summary().0["part"].is_null());
 }

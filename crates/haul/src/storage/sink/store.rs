@@ -252,7 +252,7 @@ fn acquire(place: &JobDir, coming: &Coming<'_>, waiting: &dyn Waiting) -> Result
         }
         waiting.stopped()
     };
-    let what = described(coming.roots, coming.what.trim_start_matches("copy "));
+    let what = described(coming);
     let patience = Patience { takes_unproven: !coming.in_place, ..Patience::default() };
     place.acquire_unless(floor, &what, &patience, &mut stop)
 }
@@ -398,8 +398,11 @@ fn in_memory(root: impl AsFd) -> Option<&'static str> {
 }
 
 /// What a job says of itself: what comes from the source, and where it goes.
-fn described(roots: &[SourceRoot], to: &str) -> String {
-    let names: Vec<String> = roots
+fn described(coming: &Coming<'_>) -> String {
+    let part = coming.part.map(|part| format!("({}) ", part.in_words())).unwrap_or_default();
+    let to = format!("{part}{}", coming.what.trim_start_matches("copy "));
+    let names: Vec<String> = coming
+        .roots
         .iter()
         .map(|root| match root {
             SourceRoot::Named { name, .. } => fault::show(name.as_bytes()),
