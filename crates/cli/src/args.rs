@@ -13,6 +13,7 @@ use haul::job::{LayoutChoice, Policy, Range};
 use haul::size::parse_size;
 
 pub mod ctl;
+pub mod dd;
 pub mod far;
 pub mod network;
 pub mod path;

@@ -176,18 +176,18 @@ fn what_is_no_part_is_refused() {
     symlink(&pair.source, &link).expect("link");
     let link = text(&link);
     let small = text(&pair.room.file("small", "small"));
-    let cases: [(&[&str], &[&str], i32, &str); 14] = [
+    let cases: [(&[&str], &[&str], i32, &str); 16] = [
         (
             &["--range", "24000003:"],
             &[&source],
-            1,
-            "has 24000003 bytes, and no such part: all from byte 24000003 on",
+            2,
+            "has 24000003 bytes, and no such part: all from byte 24000003 on; nothing was copied\n",
         ),
         (
             &["--range", "24000000:4"],
             &[&source],
-            1,
-            "has 24000003 bytes, and no such part: 4 bytes from byte 24000000 on",
+            2,
+            "has 24000003 bytes, and no such part: 4 bytes from byte 24000000 on; nothing was copied (--range 24000000: copies what is",
         ),
         (&["--range", "0:1"], &[&dir], 2, "is a directory"),
         (&["-r", "--range", "0:1"], &[&dir], 2, "is a directory"),
@@ -201,13 +201,15 @@ fn what_is_no_part_is_refused() {
         (&["--in-place", "--update"], &[&source], 2, "--update"),
         (&["--range", "0:1", "--to", "0", "--no-clobber"], &[&source], 2, "--no-clobber"),
         (&["--in-place", "--resume=trust"], &[&source], 2, "--resume=trust"),
+        (&["if=x", "skip=1"], &[&source], 2, "these are dd's words"),
+        (&["--seek=1"], &[&source], 2, "--seek is dd's: write --range"),
     ];
     for (options, sources, code, words) in cases {
         Way::Here.plain(options, sources, &sink).run().sane().exits(code).says(words);
         assert!(!sink.exists(), "{options:?}");
     }
     if let Some(way) = Way::all().into_iter().find(|way| matches!(way, Way::Pull(_))) {
-        let refused = way.plain(&["--range", "24000003:"], &[&source], &sink).run().sane().exits(1);
+        let refused = way.plain(&["--range", "24000003:"], &[&source], &sink).run().sane().exits(2);
         refused.says("has 24000003 bytes, and no such part");
     }
     assert_no_debris(&pair.sink);
