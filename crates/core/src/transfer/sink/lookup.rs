@@ -87,7 +87,8 @@ impl Sink {
                     let text = "an interrupted run began to write it in place, and it is half new: the same command without \
                                 --no-clobber completes it";
                     let failure = Failure { stage: Stage::Create, errno: EEXIST, text: text.into() };
-                    return self.fail_file(id, failure);
+                    // Nothing of it is this run's to discard, and the journal goes on to promise it.
+                    return self.leave_file(id, failure);
                 } else if file.is(Mark::Begun) {
                     // Half of it is ours: that is nothing to leave alone.
                     None

@@ -98,7 +98,7 @@ impl SinkStore for Directory {
             like: like.map(|like| (like, policy)),
             written: OnceLock::new(),
             ready: Some(Ready {
-                adopt: Adopt::new(ours, &earlier.tags, &earlier.unproven),
+                adopt: Adopt::new(ours, &earlier.tags, &earlier.unproven, policy.no_clobber),
                 old_tags: earlier.tags.clone(),
                 left: Left {
                     names: names.clone(),
