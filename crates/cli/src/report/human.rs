@@ -297,6 +297,13 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     let first = bytes(s.prefix_bytes);
     match s.prefixes {
         0 => {}
+        // Of a file that grew a part may be copied that is not its beginning.
+        _ if let Some(Part { source: from @ 1.., .. }) = s.part => {
+            let _ = writeln!(
+                out,
+                "  the file grew while it was copied: of it {first} from byte {from} on were copied"
+            );
+        }
         1 => {
             let _ = writeln!(out, "  1 file grew while it was copied: its first {first} were copied");
         }
