@@ -1,6 +1,7 @@
 //! What is said of a part of a file that is copied (`--range`, `--to`), and what a dry run says of copies in place.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::process::Signal;
 
@@ -119,4 +120,60 @@ fn a_part_is_told_as_one() {
     }
     let all = Way::Here.cp(&[], &[&pair.source], pair.stands(false)).run().exits(0);
     assert!(all.summary().0["part"].is_null());
+}
+
+/// Goal: a dry run refuses what the copy refuses: files that may not be written in place, that have a second name of another entry or of a
+/// source; and a destination in which nothing can be made.
+/// Method: each of them as a user who is not root, dry and for real, with the same words.
+#[test]
+fn a_dry_run_refuses_what_the_copy_does() {
+    need!("setpriv");
+    let pair = Pair::new();
+    let (tree, sink) = (pair.room.dir("tree"), pair.room.dir("copy"));
+    for name in ["a", "b", "c"] {
+        fs::write(tree.join(name), name.repeat(7)).expect("write");
+    }
+    // One file under two names, one that may not be written, one that is a source's.
+    fs::write(sink.join("a"), "old").expect("write");
+    fs::hard_link(sink.join("a"), sink.join("b")).expect("link");
+    fs::write(sink.join("c"), "closed").expect("write");
+    set_mode(&sink.join("c"), 0o444);
+    for path in [&sink, &sink.join("a"), &sink.join("c")] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("chown");
+    }
+    let contents = crate::support::way::contents(&tree);
+    let words = |options: &[&str], source: &std::ffi::OsStr, to: &Path, code: i32, words: &str| {
+        for dry in [&["-n"][..], &[]] {
+            let options = [options, dry].concat();
+            let run = Way::Here.cp(&options, &[source], to).run_by_nobody(&pair.room).run().sane();
+            let told = run.exits(code).says(words);
+            assert_eq!(told.summary().number("failed") > 0, code == 3, "{}", told.describe());
+        }
+    };
+    words(&["-r", "--in-place"], &contents, &sink, 3, "another name of a file");
+    for name in ["a", "b", "c"] {
+        fs::remove_file(sink.join(name)).expect("remove");
+    }
+    fs::write(sink.join("c"), "closed").expect("write");
+    set_mode(&sink.join("c"), 0o444);
+    words(&["--in-place"], tree.join("c").as_os_str(), &sink.join("c"), 3, "permission denied");
+    words(&["--range=0:1", "--to=5"], tree.join("c").as_os_str(), &sink.join("c"), 3, "permission denied");
+    fs::hard_link(tree.join("b"), sink.join("a")).expect("link");
+    set_mode(&tree.join("b"), 0o666);
+    words(&["-r", "--in-place"], &contents, &sink, 3, "another name of a source");
+    // Nothing can be made below, or in, a directory of another user's.
+    let closed = pair.room.dir("closed");
+    words(&["-r"], &contents, &closed.join("new"), 1, "no permission");
+    words(&["-r"], &contents, &closed.join("new/er"), 1, "no permission");
+    let below = pair.room.dir("copy/below");
+    let (data, state) = (pair.room.dir("data/below"), pair.room.dir("state"));
+    fs::write(data.join("f"), "f").expect("write");
+    set_mode(&state, 0o777);
+    words(&["-r"], &crate::support::way::contents(&pair.room.at("data")), &sink, 3, "permission denied");
+    let option = format!("--state={}", state.display());
+    words(&["-r", &option], &crate::support::way::contents(&data), &below, 1, "permission");
+    let option = format!("--state={}", pair.room.at("none").display());
+    words(&["-r", &option], &contents, &sink, 2, "there is no such directory");
+    let option = format!("--state={}", closed.display());
+    words(&["-r", &option], &contents, &sink, 1, "no permission to write there");
 }

@@ -295,7 +295,12 @@ impl Dry {
             EntryKind::File { fingerprint, .. } => {
                 let found = looker.file(parent, &name);
                 let planned = found.and_then(|found| {
-                    plan(&found, fingerprint.size, &meta, policy, (self.part, self.in_place))
+                    let state = plan(&found, fingerprint.size, &meta, policy, (self.part, self.in_place))?;
+                    let change = Change::of_file(&found, fingerprint.size, &meta, policy.owner);
+                    let counts = !change.has(Change::NEW.with(Change::SIZE, true).with(Change::TIME, true));
+                    let writes = matches!(state, FileState::Planned(_));
+                    looker.may_have((parent, &name), id, (counts, writes))?;
+                    Ok(state)
                 });
                 let (end, change) = match planned {
                     Ok(state) => {
@@ -371,7 +376,12 @@ impl Dry {
                     return Err(protocol(format!("more than {ENTRIES_MAX} directories are open")));
                 }
                 looker.register(dir, parent, name.clone());
-                let looked = looker.dir(dir);
+                let looked = looker.dir(dir).and_then(|stood| {
+                    if stood.is_none() {
+                        looker.may_have((parent, &name), id, (false, true))?;
+                    }
+                    Ok(stood)
+                });
                 if looked.is_ok() {
                     // Of a directory they are set in every run.
                     self.foreseen.count(&meta, policy.owner, false);

@@ -15,10 +15,11 @@ use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::journal::{Replay, Replayed};
 use haul_core::wire::{Failure, Policy, SourceRoot, Stage};
+use rustix::fs::Access;
 use rustix::io::Errno;
 
 use super::clean::{Job, age_in_words, find_debris};
-use super::looker::Looker;
+use super::looker::{Looker, denied};
 use super::owner::{Life, boot_id};
 use super::place::{no_state, refuse_special, unopened, unwritable};
 use super::widened::restore;
@@ -27,6 +28,7 @@ use super::{
     NotKeptCounters, Ours, Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
 };
 use crate::storage::SinkEngine;
+use crate::storage::jail::Jail;
 use crate::storage::source::failure::strerror;
 use crate::storage::store::{
     Capabilities, Claimed, Coming, Destination, Finding, HeldJob, Looks, SinkStore, Waiting, Writing,
@@ -106,10 +108,7 @@ impl SinkStore for Directory {
                     clean: clean_command(&root, state),
                 },
                 confirm: owner.follows_unproven() || earlier.may_be_overtaken(),
-                in_place: coming.in_place.then(|| {
-                    let part = coming.part.and_then(|part| part.sink);
-                    InPlace::new(part, policy.durable, Beside::new(coming.sources_here.to_vec()))
-                }),
+                in_place: in_place(coming),
                 tree: Arc::new(tree),
                 journal,
                 tag,
@@ -121,7 +120,7 @@ impl SinkStore for Directory {
 
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
         let (root, rename) = destination(&self.typed, coming.roots, self.home.as_deref())?;
-        let looker = Looker::open(&root)?;
+        let looker = Looker::open(&root)?.in_place(in_place(coming));
         let failed = |errno: Errno| {
             let (errno, text) = (errno.raw_os_error(), "create a file there".into());
             Failure { stage: Stage::Open, errno, text }
@@ -134,7 +133,16 @@ impl SinkStore for Directory {
         if let Some(stands) = looker.root() {
             refuse_special(stands, &root, rename.as_ref(), coming)?;
         }
-        if let Some(errno) = looker.denies_files().filter(|_| self.state.is_none()) {
+        if let Some(errno) = above_denies(&root).filter(|_| looker.is_nothing()) {
+            return Err(unopened(failed(errno), &self.typed, &root, false));
+        }
+        if let Some(state) = self.state.as_deref() {
+            let place = Jail::open_root(state).map_err(|errno| no_state(failed(errno), state))?;
+            if let Some(errno) = denied(&place, b".", Access::WRITE_OK | Access::EXEC_OK) {
+                return Err(unwritable(failed(errno), &root, Some(state)));
+            }
+        }
+        if let Some(errno) = looker.denies_files() {
             return Err(unwritable(failed(errno), &root, None));
         }
         Ok((Box::new(looker), rename))
@@ -228,6 +236,21 @@ impl HeldJob for HeldDirectory {
 fn started(why: impl std::fmt::Display) -> Failure {
     let text = format!("starting the writing threads: {why}");
     Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+}
+
+/// Why the missing directories of a destination cannot be made, as far as that can be told without doing it.
+fn above_denies(root: &Path) -> Option<Errno> {
+    let stands = |above: &&Path| above.as_os_str().is_empty() || above.symlink_metadata().is_ok();
+    let above = root.ancestors().skip(1).find(stands)?;
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    denied(rustix::fs::CWD, above.as_os_str().as_bytes(), Access::WRITE_OK | Access::EXEC_OK)
+}
+
+/// How files are written in place, if they are.
+fn in_place(coming: &Coming<'_>) -> Option<InPlace> {
+    let part = coming.part.and_then(|part| part.sink);
+    let sources = || Beside::new(coming.sources_here.to_vec());
+    coming.in_place.then(|| InPlace::new(part, coming.policy.durable, sources()))
 }
 
 /// What a destination root becomes that has to be made: what the directory is whose contents come into it. Of several it allows what
