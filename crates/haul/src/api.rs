@@ -21,7 +21,7 @@ pub use crate::storage::sink::OTHERS_DIRS;
 pub use crate::storage::sink::clean::age_in_words;
 pub use crate::transport::bootstrap::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 
-use crate::job::{Changed, Digest, Durability, Options, Resume, Role, Verify};
+use crate::job::{Changed, Digest, Durability, Options, Part, Resume, Role, Verify};
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]
@@ -90,8 +90,8 @@ pub enum Event {
     Entry { path: Vec<u8>, kind: EntryKind, end: EntryEnd, change: Change, bytes: u64 },
     /// An entry that was not copied. `errno` is 0 if no system call failed.
     Failed { path: Vec<u8>, stage: String, errno: i32, text: String },
-    /// Only if [`Options::manifest`]: the BLAKE3 hash of a file at the destination.
-    Digest { path: Vec<u8>, root: [u8; 32] },
+    /// Only if [`Options::manifest`]: the BLAKE3 hash of a file at the destination, and how much that is of, if it was copied.
+    Digest { path: Vec<u8>, root: [u8; 32], bytes: Option<u64> },
 }
 
 /// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
@@ -231,6 +231,8 @@ pub struct Summary {
     pub durability: Option<Durability>,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,
+    /// The part of one file that was copied, if not files as a whole.
+    pub part: Option<Part>,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
     /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
@@ -311,6 +313,7 @@ impl Default for Summary {
             path: String::new(),
             durability: Some(Durability::Disk),
             in_place: false,
+            part: None,
             stages: [StageTime::default(); 5],
             processors: [None; 2],
             own_shares: [None; 2],
@@ -384,6 +387,8 @@ pub struct CleanJob {
     pub files: u64,
     pub bytes: u64,
     pub removed: bool,
+    /// It is dead and this user's to remove (root's is everybody's), and could not be.
+    pub failed: bool,
 }
 
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the

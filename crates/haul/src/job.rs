@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
-use haul_core::entry::Part;
+pub use haul_core::entry::Part;
 pub use haul_core::io::IoPolicy;
 use haul_core::io::OrderPolicy;
 pub use haul_core::schedule::Policy;
