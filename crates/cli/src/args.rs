@@ -13,6 +13,7 @@ use haul::job::{LayoutChoice, Policy, Range};
 use haul::size::parse_size;
 
 pub mod ctl;
+pub mod dd;
 pub mod far;
 pub mod forms;
 pub mod network;
@@ -540,6 +541,22 @@ mod tests {
             assert!(error.exit_code() == 2 && error.to_string().contains("<DST>..."), "{error}");
         }
         assert_eq!(cp(&["a", "--", "-b", "-c"]).expect("paths").paths.all(), ["a", "-b", "-c"]);
+    }
+
+    /// Goal: what the README shows to be typed is understood.
+    /// Method: each line of its code blocks that begins with `haul`, without what follows a `#`.
+    #[test]
+    fn commands_of_the_readme_are_understood() {
+        let page = include_str!("../../../README.md");
+        let lines = page.split("```").skip(1).step_by(2).flat_map(str::lines);
+        let mut commands = 0;
+        for line in lines.filter(|line| line.starts_with("haul ")) {
+            let words = line.split('#').next().unwrap_or_default().split_whitespace();
+            assert!(Args::try_parse_from(words).is_ok(), "{line}");
+            commands += 1;
+        }
+        assert!(commands >= 10, "{commands}");
+        assert!(page.contains("haul cp --in-place ") && page.contains("haul cp --range "));
     }
 
     const BEGIN: &str = "<!-- help: ";

@@ -32,7 +32,8 @@ fn main() {
         let exists = |word: &str| std::path::Path::new(word).symlink_metadata().is_ok();
         args::rsync::without_noise(error, exists).exit()
     });
-    if let Some(told) = args::rsync::key_named(&argv) {
+    let is_there = |word: &std::ffi::OsStr| std::path::Path::new(word).symlink_metadata().is_ok();
+    if let Some(told) = args::rsync::key_named(&argv).or_else(|| args::dd::words(&argv, is_there)) {
         let _ = writeln!(std::io::stderr(), "haul: {told}");
         std::process::exit(2);
     }

@@ -174,11 +174,13 @@ impl Manifest {
         Manifest { part, ..self }
     }
 
-    /// Adds a file.
-    pub fn add(&mut self, path: &[u8], root: &[u8; 32]) -> io::Result<()> {
+    /// Adds a file, of which so many bytes were copied.
+    pub fn add(&mut self, path: &[u8], root: &[u8; 32], bytes: Option<u64>) -> io::Result<()> {
         let hex = HEXLOWER.encode(root);
         let is_all = self.part.as_ref().is_none_or(|part| part.to.is_none());
-        if let Some(line) = line(path, &hex).filter(|_| is_all) {
+        let line = line(path, &hex).filter(|_| is_all);
+        let is_plain = line.is_some();
+        if let Some(line) = line {
             self.counts.plain += 1;
             self.plain.out.write_all(line.as_bytes())?;
             if self.part.is_none() || self.beside.is_none() {
@@ -193,11 +195,11 @@ impl Manifest {
             Some(part) => part,
             none => none.insert(List::create(&Place::File(beside.clone()))?),
         };
-        self.counts.json += u64::from(self.part.is_none());
+        self.counts.json += u64::from(!is_plain);
         let of = self.part.as_ref().map(|part| PartFields {
             source: PathFields::new(&part.source),
             offset: part.offset,
-            length: part.len,
+            length: part.len.or(bytes),
             to: part.to,
         });
         let json = &mut part.out;
@@ -311,7 +313,7 @@ mod tests {
         for (i, name) in NAMES.iter().chain(&ODD).enumerate() {
             let content = i.to_string();
             fs::write(dir.path().join(OsStr::from_bytes(name)), &content).unwrap();
-            manifest.add(name, blake3::hash(content.as_bytes()).as_bytes()).unwrap();
+            manifest.add(name, blake3::hash(content.as_bytes()).as_bytes(), None).unwrap();
         }
         assert!(!list.exists(), "a manifest that is there is a whole one");
         assert_eq!(manifest.finish().unwrap(), Counts { plain: 11, json: 3, left_out: 0 });
@@ -339,7 +341,7 @@ mod tests {
         let list = dir.path().join("sums");
         fs::write(&list, "old").unwrap();
         let mut manifest = Manifest::create(&list).unwrap();
-        manifest.add(b"\xff", &[0; 32]).unwrap();
+        manifest.add(b"\xff", &[0; 32], None).unwrap();
         drop(manifest);
         assert_eq!(fs::read_to_string(&list).unwrap(), "old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -351,7 +353,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join("sums");
         let mut manifest = Manifest::create(&list).unwrap();
-        manifest.add(b"\xff", &[0; 32]).unwrap();
+        manifest.add(b"\xff", &[0; 32], None).unwrap();
         manifest.finish().unwrap();
         assert!(dir.path().join("sums.json").exists());
         assert_eq!(foreign_json(&list), None);
@@ -367,12 +369,12 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (list, json) = (dir.path().join("sums"), dir.path().join("sums.json"));
             let mut manifest = Manifest::create(&list).unwrap();
-            manifest.add(b"\xff", &[0; 32]).unwrap();
+            manifest.add(b"\xff", &[0; 32], None).unwrap();
             manifest.finish().unwrap();
             let before = fs::read(&json).unwrap();
             let mut manifest = Manifest::create(&list).unwrap();
             if odd {
-                manifest.add(b"cr\r", &[0; 32]).unwrap();
+                manifest.add(b"cr\r", &[0; 32], None).unwrap();
             }
             fs::remove_file(&list).unwrap();
             fs::create_dir(&list).unwrap();
@@ -411,7 +413,7 @@ mod tests {
                 assert_eq!(Manifest::create(&list).is_ok(), known, "{content:?}");
                 assert_eq!(foreign_json(&list).is_none(), known, "{content:?}");
                 if odd {
-                    manifest.add(b"cr\r", &[0; 32]).unwrap();
+                    manifest.add(b"cr\r", &[0; 32], None).unwrap();
                 }
                 assert_eq!(manifest.finish().is_ok(), known, "{content:?}");
                 let left = fs::read_to_string(&json).ok();

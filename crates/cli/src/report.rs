@@ -187,8 +187,8 @@ impl Observer for Reporter {
                     let (path, stage, text) = (path.clone(), stage.clone(), text.clone());
                     let _ = lists.send(ToLists::Failed { path, stage, errno: *errno, text });
                 }
-                Event::Digest { path, root } => {
-                    let _ = lists.send(ToLists::Digest { path: path.clone(), root: *root });
+                Event::Digest { path, root, bytes } => {
+                    let _ = lists.send(ToLists::Digest { path: path.clone(), root: *root, bytes: *bytes });
                 }
                 _ => {}
             }
@@ -305,8 +305,8 @@ impl<O: Write, E: Write> Screen<O, E> {
                 let wrote = self.list.mapping(source, destination, (*bytes, *metadata_only));
                 self.heard(wrote);
             }
-            Event::Entry { path, kind, end, change, .. } => {
-                let listed = self.list.entry(path, *kind, (*end, *change));
+            Event::Entry { path, kind, end, change, bytes } => {
+                let listed = self.list.entry(path, *kind, (*end, *change), *bytes);
                 let elsewhere = *listed.as_ref().unwrap_or(&true);
                 self.heard(listed.map(drop));
                 if let Some(line) = human::entry(path, *end, self.manner).filter(|_| !elsewhere) {

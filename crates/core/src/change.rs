@@ -64,6 +64,14 @@ impl Change {
         change.rights(meta, *rights, owner, 0)
     }
 
+    /// Of a file that a part goes into and that keeps everything else: nothing but its content is held against the source's.
+    pub fn of_part_of_file(existing: &Existing) -> Change {
+        match existing {
+            Existing::File { .. } => Change::NONE,
+            _ => Change::NEW,
+        }
+    }
+
     /// Of a link that leads where it should.
     pub fn of_link(found: Rights, meta: &Meta, owner: bool) -> Change {
         // Links have no mode of their own.

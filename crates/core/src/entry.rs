@@ -168,6 +168,23 @@ impl Part {
         FileRange { source: self.source, sink: self.sink.unwrap_or(0), len, partial: true }
     }
 
+    /// In words: `5 bytes from byte 7 on, to byte 9`.
+    pub fn in_words(&self) -> String {
+        let bytes = match self.len {
+            Some(1) => "1 byte".to_owned(),
+            Some(len) => format!("{len} bytes"),
+            None => "all".to_owned(),
+        };
+        let to = self.sink.map_or(String::new(), |to| format!(", to byte {to}"));
+        format!("{bytes} from byte {} on{to}", self.source)
+    }
+
+    /// The same part, as long as it turned out to be.
+    #[must_use]
+    pub fn known(self, len: Option<u64>) -> Part {
+        Part { len: self.len.or(len), ..self }
+    }
+
     /// Whether a range that is told is this one.
     pub fn is(&self, told: &FileRange) -> bool {
         *told == self.of_len(self.len.unwrap_or(told.len))

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use haul_core::change::Change;
-use haul_core::digest::{DigestKind, subtrees};
+use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, Holder, StreamId, Time};
 use haul_core::journal::{
-    DirMark, PathKey, Record, Replay, Replayed, Resume, RootId, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX,
-    Widened, compact,
+    DirMark, Partial, PathKey, Record, Replay, Replayed, Resume, RootId, WIDENED_LEN_MAX,
+    WIDENED_PATH_LEN_MAX, Widened, compact,
 };
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
@@ -48,6 +48,23 @@ fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
     let cvs = if root { vec![[7; 32]] } else { subtrees(offset, len, tail).map(|_| [7; 32]).collect() };
     let (id, len) = (FileId(id), len as u32);
     DataEntry { id, generation, offset, len, root, hole: false, tail, sealed, pass: 0, digest, cvs }
+}
+
+fn print(size: u64) -> Fingerprint {
+    Fingerprint { size, mtime: Timestamp { secs: 1, nanos: 0 }, version: Version::NONE }
+}
+
+fn file(id: u64, parent: DirId, name: &str, size: u64) -> Announced {
+    let (fingerprint, object_size) = (print(size), OBJECT as u32);
+    Announced {
+        id: FileId(id),
+        generation: Generation(0),
+        parent,
+        name: Name::new(name.as_bytes()).expect("legal"),
+        meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime: fingerprint.mtime },
+        kind: EntryKind::File { fingerprint, object_size, sparse: false, striped: false },
+        extras: Extras::default(),
+    }
 }
 
 fn dir_name(id: u64) -> Name {
@@ -104,23 +121,7 @@ impl Bench {
     }
 
     fn announce_in(&mut self, parent: DirId, ids: std::ops::Range<u64>, size: u64) {
-        let mtime = Timestamp { secs: 1, nanos: 0 };
-        let all: Vec<Announced> = ids
-            .map(|id| Announced {
-                id: FileId(id),
-                generation: Generation(0),
-                parent,
-                name: Name::new(format!("f{id}").as_bytes()).expect("legal"),
-                meta: Meta { mode: 0o644, uid: 0, gid: 0, mtime },
-                kind: EntryKind::File {
-                    fingerprint: Fingerprint { size, mtime, version: Version::NONE },
-                    object_size: OBJECT as u32,
-                    sparse: false,
-                    striped: false,
-                },
-                extras: Extras::default(),
-            })
-            .collect();
+        let all: Vec<Announced> = ids.map(|id| file(id, parent, &format!("f{id}"), size)).collect();
         for part in all.chunks(100) {
             self.sink.handle_message(Message::Announce(part.to_vec()), self.now);
             self.act();
@@ -574,4 +575,60 @@ fn what_is_made_anew_reopens_its_directories() {
     let replayed = bench.replayed();
     assert_eq!(replayed.partials.len(), 1);
     assert_eq!(replayed.finished.keys().collect::<Vec<_>>(), [&beside]);
+}
+
+/// Goal: of two entries of one name the journal keeps what it says of the parts of the second, however the first ends.
+/// Method: parts of the second become durable; then the first, to which an earlier run left parts, or which left some in this run, is
+/// given up or gets its name; the journal is replayed, once more when the next part of the second is durable.
+#[test]
+fn the_second_of_a_name_keeps_what_was_said_of_it() {
+    let name = "x";
+    let path = PathKey::ROOT.child(&Name::new(name.as_bytes()).expect("legal"));
+    let (kind, first, second) = (DigestKind::Blake3, 2 * OBJECT, 16 * OBJECT);
+    for (earlier, begun, published) in
+        [(true, false, false), (true, true, false), (false, true, false), (true, true, true)]
+    {
+        let mut replayed = Replayed::default();
+        if earlier {
+            let mut subtrees = SubtreeSet::new(kind, first);
+            subtrees.insert(0, OBJECT, [7; 32]).expect("a part of it");
+            let (fingerprint, object_size) = (print(first), OBJECT as u32);
+            let left = Partial { fingerprint, object_size, tag: 7, number: 1, map: None, subtrees };
+            replayed.partials.insert(path, left);
+        }
+        let mut bench = Bench::resumed(100, replayed);
+        let both = [(1, first), (2, second)].map(|(id, size)| file(id, DirId::ROOT, name, size));
+        bench.sink.handle_message(Message::Announce(both.to_vec()), bench.now);
+        bench.act();
+        let of_second = |bench: &Bench| {
+            let partial = bench.replayed().partials.remove(&path).expect("the journal speaks of the name");
+            assert_eq!(partial.fingerprint, print(second), "and of the second");
+            partial.subtrees.covered()
+        };
+        if begun {
+            bench.frame(vec![entry(1, first, 0, false)]);
+            bench.settle();
+        }
+        bench.frame(vec![entry(2, second, 0, false)]);
+        bench.settle();
+        assert_eq!(of_second(&bench), OBJECT);
+        match published {
+            true => bench.frame(vec![entry(1, first, OBJECT, true)]),
+            false => {
+                let (id, generation, failure) = (FileId(1), Generation(0), None);
+                let withdraw = Message::Withdraw { id, generation, retry: false, failure };
+                bench.sink.handle_message(withdraw, bench.now);
+                bench.act();
+            }
+        }
+        bench.settle();
+        if published {
+            assert_eq!(bench.done, [FileId(1)]);
+        } else {
+            assert_eq!(of_second(&bench), OBJECT, "earlier: {earlier}, begun: {begun}");
+        }
+        bench.frame(vec![entry(2, second, OBJECT, false)]);
+        bench.settle();
+        assert_eq!(of_second(&bench), 2 * OBJECT, "earlier: {earlier}, begun: {begun}, {published}");
+    }
 }

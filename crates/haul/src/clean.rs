@@ -16,7 +16,7 @@ use haul_storage::jail::Jail;
 use haul_storage::sink::claim::{Claim, Debris};
 use haul_storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
 use haul_storage::sink::owner::{Life, boot_id};
-use haul_storage::sink::{JobDir, Patience};
+use haul_storage::sink::{AcquireError, JobDir, Patience};
 use haul_storage::volume::is_of;
 
 /// What dead jobs left below a destination.
@@ -44,6 +44,8 @@ pub struct CleanJob {
     pub files: u64,
     pub bytes: u64,
     pub removed: bool,
+    /// It is dead and this user's to remove (root's is everybody's), and could not be.
+    pub failed: bool,
 }
 
 /// What a job has to do with a destination.
@@ -128,6 +130,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
             files,
             bytes: bytes + job.journal.unwrap_or(0),
             removed: false,
+            failed: false,
         };
         let left = match belongs {
             Belongs::Here => None,
@@ -149,6 +152,7 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
                 Ok(removed) => {
                     // What it was is told as a list without removal tells it.
                     line.removed = removed.failed == 0;
+                    line.failed = !line.removed && is_mine(job);
                     if !line.removed {
                         line.state += &format!(
                             ", {} files or directories could not be removed or looked at, so its journal stays",
@@ -156,13 +160,36 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
                         );
                     }
                 }
-                Err(e) => line.state = e.to_string(),
+                Err(e) => {
+                    let broken = could_not(&e);
+                    line.failed = broken && is_mine(job);
+                    line.state =
+                        if broken { format!("{}, not removed: {e}", line.state) } else { e.to_string() };
+                }
             }
         }
         report.jobs.push(line);
     }
     report.strays = (all.len() - claimed.len()) as u64;
     Ok(report)
+}
+
+/// Whether it was tried and could not be done, and not that somebody lives, or that it is left to whoever knows what it is.
+fn could_not(error: &AcquireError) -> bool {
+    match error {
+        AcquireError::Failed(failure) => failure.errno != 0,
+        AcquireError::Stays(_) => true,
+        AcquireError::Held(_)
+        | AcquireError::Foreign { .. }
+        | AcquireError::Unproven(_)
+        | AcquireError::Stopped => false,
+    }
+}
+
+/// Whether this user can be expected to remove what the job left: his own, and root everything.
+fn is_mine(job: &Job) -> bool {
+    let me = rustix::process::geteuid();
+    me.is_root() || job.user.is_none_or(|user| user == me.as_raw())
 }
 
 fn state_of(job: &Job) -> String {

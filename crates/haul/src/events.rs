@@ -29,8 +29,9 @@ pub enum Event {
     Entry { path: Vec<u8>, kind: EntryKind, end: EntryEnd, change: Change, bytes: u64 },
     /// An entry that was not copied. `errno` is 0 if no system call failed.
     Failed { path: Vec<u8>, stage: String, errno: i32, text: String },
-    /// Only if [`Options::manifest`]: the BLAKE3 hash of a file at the destination.
-    Digest { path: Vec<u8>, root: [u8; 32] },
+    /// Only if [`Options::manifest`](crate::job::Options::manifest): the BLAKE3 hash of a file at the destination, and how much
+    /// that is of, if it was copied.
+    Digest { path: Vec<u8>, root: [u8; 32], bytes: Option<u64> },
 }
 
 /// What an entry is.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
-use haul_core::entry::Part;
+pub use haul_core::entry::Part;
 pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
 use haul_core::wire::FILE_LEN_MAX;

@@ -3,7 +3,7 @@
 use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
 
 use crate::board::SlowTarget;
-use crate::job::{Changed, Digest, Durability, Resume, Verify};
+use crate::job::{Changed, Digest, Durability, Part, Resume, Verify};
 
 /// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
 /// the source (files of copies into it, and special files), and what a dry run could not look at.
@@ -89,6 +89,8 @@ pub struct Summary {
     pub durability: Option<Durability>,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,
+    /// The part of one file that was copied, if not files as a whole.
+    pub part: Option<Part>,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
     /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
@@ -169,6 +171,7 @@ impl Default for Summary {
             path: String::new(),
             durability: Some(Durability::Disk),
             in_place: false,
+            part: None,
             stages: [StageTime::default(); 5],
             processors: [None; 2],
             own_shares: [None; 2],

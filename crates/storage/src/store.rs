@@ -358,6 +358,19 @@ pub trait Looks: Send {
     /// # Errors
     /// It, or its directory, cannot be looked at.
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure>;
+    /// Whether an entry may have what stands at its name, or be made there, as far as that can be told without doing it. `counts`: what
+    /// stands there looks like what it is to be; `writes`: a copy would write it.
+    ///
+    /// # Errors
+    /// Why a copy would fail.
+    fn may_have(
+        &self,
+        _at: (DirId, &Name),
+        _id: FileId,
+        (_counts, _writes): (bool, bool),
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
     /// What a link to `target` would change, with `owner` in what is wanted whose it is too, and what stands at its name.
     ///
     /// # Errors

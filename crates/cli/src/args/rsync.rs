@@ -187,6 +187,11 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
     ("rclone's", &["--buffer-size"], "write --memory SIZE"),
     ("GridFTP's", &["--parallel", "--concurrency"], "write --streams N: the data connections"),
     (
+        "dd's",
+        &["--skip", "--seek", "--count", "--bs"],
+        "write --range OFFSET:LEN for the part of SRC, and --to OFFSET for where in DST it goes",
+    ),
+    (
         "parallel programs'",
         &["-j", "--jobs"],
         "haul chooses how much is under way by itself; --streams N sets the data connections",

@@ -34,6 +34,7 @@ struct Job<'a> {
     files: u64,
     bytes: u64,
     removed: bool,
+    failed: bool,
 }
 
 pub fn run(args: &Clean) -> i32 {
@@ -46,10 +47,13 @@ pub fn run(args: &Clean) -> i32 {
         Err(error) => return complain(&escape::text(&error), FAILED),
     };
     let text = if args.json { json(args.root.as_bytes(), &report) } else { table(&report, !args.dry_run) };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => 0,
-        Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+        return complain(&format!("cannot write to stdout: {error}"), FAILED);
     }
+    report.jobs.iter().filter(|job| job.failed).fold(0, |_, job| {
+        let (key, state) = (escape::name(job.key.as_bytes()), escape::text(&job.state));
+        complain(&format!("what the job {key} left could not be removed: {state}"), FAILED)
+    })
 }
 
 fn looks_remote(root: &OsStr) -> bool {
@@ -77,6 +81,7 @@ fn json(root: &[u8], report: &CleanReport) -> String {
         files: job.files,
         bytes: job.bytes,
         removed: job.removed,
+        failed: job.failed,
     });
     let report = Report { path: PathFields::new(root), jobs: jobs.collect(), strays: report.strays };
     serde_json::to_string(&report).expect("plain fields serialise") + "\n"
@@ -128,6 +133,7 @@ mod tests {
             files: 3,
             bytes: 4096,
             removed: true,
+            failed: false,
         };
         let unknown =
             CleanJob { what: None, user: None, age: None, files: 1, removed: false, ..known.clone() };

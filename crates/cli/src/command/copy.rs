@@ -37,6 +37,7 @@ pub fn run(args: &Cp) -> i32 {
         len: range.len,
         to: request.options.to,
     });
+    settings.manner.part = request.options.part();
     settings.manner.sends = request.destination.host().is_some();
     if let Err(error) = haul::api::lists_are_apart(&request, &lists::files(&settings)) {
         return complain(&error, USAGE);
@@ -82,7 +83,8 @@ fn open_socket(
         0 | 1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    let what = format!("{}{more} to {}", shown(first), shown(&request.destination));
+    let part = request.options.part().map(|part| format!(" ({})", part.in_words())).unwrap_or_default();
+    let what = format!("{}{more}{part} to {}", shown(first), shown(&request.destination));
     // For people: a path of 4 KiB helps nobody, and a reply has its bound.
     let what = what.chars().take(WHAT_MAX).collect();
     match Server::start(&surroundings::control_dirs(), &job_name(first), what, control.clone()) {
@@ -199,6 +201,7 @@ fn settings(args: &Cp, surroundings: &Surroundings) -> Settings {
             unchanged: args.verbose > 1 || args.itemize_changes > 1,
             print0: args.print0,
             sends: false,
+            part: None,
             skips: match (args.no_clobber, args.update) {
                 (true, _) => Some("it is there already, and --no-clobber leaves that"),
                 (_, true) => Some("it is newer there, and --update leaves that"),

@@ -9,7 +9,7 @@ use haul::api::{
     DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SKIPPED, SlowTarget, Stage, Status, Summary,
     UNSEEN,
 };
-use haul::job::{Digest, Durability, Verify};
+use haul::job::{Digest, Durability, Part, Verify};
 
 use super::Ending;
 use super::words;
@@ -30,6 +30,8 @@ pub struct Manner {
     pub print0: bool,
     /// The destination is at another host.
     pub sends: bool,
+    /// The part of one file that is copied, if not files as a whole.
+    pub part: Option<Part>,
     /// Why files that are there already are left as they are, if the user asked for that.
     pub skips: Option<&'static str>,
 }
@@ -62,14 +64,28 @@ pub fn entry(path: &[u8], kind: EntryEnd, manner: Manner) -> Option<String> {
     }
 }
 
-/// A mapping of a dry run.
-pub fn plan(source: &[u8], destination: &[u8], (size, metadata_only): (Option<u64>, bool)) -> String {
+/// A mapping of a dry run, of a part if it is one.
+pub fn plan(
+    source: &[u8],
+    destination: &[u8],
+    (size, metadata_only): (Option<u64>, bool),
+    part: Option<Part>,
+) -> String {
     let what = match (size, metadata_only) {
         (_, true) => " (metadata only)".into(),
-        (Some(size), _) => format!(" ({})", bytes(size)),
+        (Some(size), _) => {
+            let from = part.map(|part| format!(" {}", place(part))).unwrap_or_default();
+            format!(" ({}{from})", bytes(size))
+        }
         (None, _) => String::new(),
     };
     format!("{} -> {}{what}", escape::name(source), escape::name(destination))
+}
+
+/// Where a part begins, and where it goes.
+fn place(part: Part) -> String {
+    let to = part.sink.map(|to| format!(", to byte {to}")).unwrap_or_default();
+    format!("from byte {} on{to}", part.source)
 }
 
 /// An entry that failed.
@@ -140,6 +156,13 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     let s = &ending.summary;
     let mut out = String::new();
     head(&mut out, s, manner);
+    if let Some(part) = s.part {
+        let of = Part { sink: None, ..part }.in_words();
+        let to = part.sink.map_or(", which are all of the destination".to_owned(), |to| {
+            format!(", to byte {to} of the destination")
+        });
+        let _ = writeln!(out, "  part: {of} of the source{to}");
+    }
     if manner.dry_run {
         if s.in_place {
             out += "  in place: it would be written into the files that stand there\n";
@@ -196,8 +219,14 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         let _ = writeln!(out, "  {strays} turned away");
     }
     if let Some(counts) = &ending.lists.manifest {
-        let _ = writeln!(out, "  manifest: {}", plural(counts.plain, "file", "files"));
-        if counts.json > 0 {
+        let goes_into = manner.part.is_some_and(|part| part.sink.is_some());
+        if goes_into {
+            let _ =
+                writeln!(out, "  manifest: {} of a file, in its .json", plural(counts.json, "part", "parts"));
+        } else {
+            let _ = writeln!(out, "  manifest: {}", plural(counts.plain, "file", "files"));
+        }
+        if counts.json > 0 && !goes_into {
             let _ = writeln!(
                 out,
                 "  manifest: {} more, whose names b3sum cannot check, are in its .json",
@@ -269,6 +298,13 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     let first = bytes(s.prefix_bytes);
     match s.prefixes {
         0 => {}
+        // Of a file that grew a part may be copied that is not its beginning.
+        _ if let Some(Part { source: from @ 1.., .. }) = s.part => {
+            let _ = writeln!(
+                out,
+                "  the file grew while it was copied: of it {first} from byte {from} on were copied"
+            );
+        }
         1 => {
             let _ = writeln!(out, "  1 file grew while it was copied: its first {first} were copied");
         }

@@ -172,6 +172,13 @@ enum Line<'a> {
 }
 
 #[derive(Serialize)]
+struct Part {
+    offset: u64,
+    length: Option<u64>,
+    to: Option<u64>,
+}
+
+#[derive(Serialize)]
 struct HeldBytes {
     checked: u64,
     wrong: u64,
@@ -223,6 +230,7 @@ struct SummaryLine<'a> {
     durability: &'static str,
     in_memory: Option<&'a str>,
     in_place: bool,
+    part: Option<Part>,
     stages: Vec<StageShares>,
     processors: SourceSink<Option<ProcessorShare>>,
     limited_by: Option<&'static str>,
@@ -427,6 +435,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         },
         in_memory: s.in_memory(),
         in_place: s.in_place,
+        part: s.part.map(|part| Part { offset: part.source, length: part.len, to: part.sink }),
         stages: Stage::ALL
             .iter()
             .zip(&s.stages)

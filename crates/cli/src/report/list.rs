@@ -49,12 +49,13 @@ impl<W: Write> List<W> {
         }
     }
 
-    /// An entry that ended, told as `change` says. True: it is told here, and nowhere else.
+    /// An entry of so many bytes that ended, told as `change` says. True: it is told here, and nowhere else.
     pub fn entry(
         &mut self,
         path: &[u8],
         kind: EntryKind,
         (end, change): (EntryEnd, Change),
+        bytes: u64,
     ) -> io::Result<bool> {
         // Nothing changes of what is skipped; why it is, people are told.
         if self.form() != Form::Names || end == EntryEnd::Skipped {
@@ -83,6 +84,9 @@ impl<W: Write> List<W> {
             if kind == EntryKind::Dir {
                 line.push(b'/');
             }
+            if let Some(part) = self.manner.part.filter(|_| !self.manner.print0) {
+                line.extend_from_slice(format!(" ({})", part.known(Some(bytes)).in_words()).as_bytes());
+            }
             self.line(line)?;
         }
         Ok(true)
@@ -99,7 +103,7 @@ impl<W: Write> List<W> {
             return Ok(());
         }
         self.mapped += 1;
-        self.line(human::plan(source, destination, what).into_bytes())
+        self.line(human::plan(source, destination, what, self.manner.part).into_bytes())
     }
 
     /// Ends the list.
@@ -225,7 +229,7 @@ mod tests {
                 (b"left", EntryKind::File, EntryEnd::Skipped, Change::NONE),
                 (b"d", EntryKind::Dir, EntryEnd::Copied, Change::NEW),
             ] {
-                assert_eq!(list.entry(path, kind, (end, change)).unwrap(), end != EntryEnd::Skipped);
+                assert_eq!(list.entry(path, kind, (end, change), 0).unwrap(), end != EntryEnd::Skipped);
             }
             list.end(&Summary { files: 100, ..Summary::default() }).unwrap();
             assert_eq!(out, want);
@@ -240,7 +244,7 @@ mod tests {
             let mut out = Vec::new();
             let manner = Manner { itemize, dry_run, unchanged: true, verbose: 2, ..Manner::default() };
             let mut list = List::new(Some(&mut out), manner);
-            let here = list.entry(b"same", EntryKind::File, (EntryEnd::Unchanged, Change::NONE)).unwrap();
+            let here = list.entry(b"same", EntryKind::File, (EntryEnd::Unchanged, Change::NONE), 0).unwrap();
             assert_eq!(here, itemize);
             list.end(&Summary::default()).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), want);
@@ -256,7 +260,7 @@ mod tests {
         let mut list = List::new(Some(&mut out), Manner { dry_run: true, ..Manner::default() });
         list.mapping(b"a", b"h:dst/a", (Some(1000), false)).unwrap();
         list.mapping(b"m", b"h:dst/m", (None, true)).unwrap();
-        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW)).unwrap());
+        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW), 0).unwrap());
         list.end(&Summary { files: 1200, dirs: 1, amended: 3, unchanged: 9, ..Summary::default() }).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
@@ -264,7 +268,7 @@ mod tests {
         );
         let mut out = Vec::new();
         let mut list = List::new(Some(&mut out), Manner { verbose: 2, ..Manner::default() });
-        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW)).unwrap());
+        assert!(!list.entry(b"a", EntryKind::File, (EntryEnd::Copied, Change::NEW), 0).unwrap());
         list.end(&Summary { files: 1, ..Summary::default() }).unwrap();
         assert!(out.is_empty());
     }

@@ -36,6 +36,7 @@ pub(super) enum ToLists {
     Digest {
         path: Vec<u8>,
         root: [u8; 32],
+        bytes: Option<u64>,
     },
     /// `keep`: the manifest is to get its name. `usage`: nothing was done.
     End {
@@ -125,6 +126,13 @@ impl Files {
             let text = "two lists want stdout (--json, -i and -n write there too): give one of them a file";
             return Err((text.into(), USAGE));
         }
+        let goes_into = settings.part.as_ref().is_some_and(|part| part.to.is_some());
+        let stream = |list: &PathBuf| matches!(output::place(list), Ok(Place::Stream(_)));
+        if goes_into && settings.manifest.as_ref().is_some_and(stream) {
+            let text = "--manifest has nothing to write to a stream: b3sum cannot check what --to writes into a file. Give it a \
+                        file: FILE.json beside that has the hash of the part";
+            return Err((text.into(), USAGE));
+        }
         if let (Some(manifest), Some(failures)) = (&settings.manifest, &settings.failures) {
             let spot = |path: &Path| match output::place(path) {
                 Ok(Place::File(spot)) => Some(spot),
@@ -172,7 +180,7 @@ impl Files {
                     let line = json::Failure::new(&path, &stage, errno, &text);
                     self.failures_do(|failures| failures.add(&line));
                 }
-                ToLists::Digest { path, root } => self.digest(&path, &root),
+                ToLists::Digest { path, root, bytes } => self.digest(&path, &root, bytes),
                 ToLists::End { keep: wanted, usage: senseless } => {
                     (keep, usage) = (wanted, senseless);
                     break;
@@ -212,9 +220,9 @@ impl Files {
         }
     }
 
-    fn digest(&mut self, path: &[u8], root: &[u8; 32]) {
+    fn digest(&mut self, path: &[u8], root: &[u8; 32], bytes: Option<u64>) {
         let Some((file, manifest)) = &mut self.manifest else { return };
-        if let Err(error) = manifest.add(path, root) {
+        if let Err(error) = manifest.add(path, root, bytes) {
             let file = file.clone();
             self.manifest = None;
             self.broken("manifest", &file, &error);

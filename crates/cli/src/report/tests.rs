@@ -140,7 +140,7 @@ fn script() -> Vec<Event> {
             errno: 13,
             text: "Permission denied".into(),
         },
-        Event::Digest { path: b"new".to_vec(), root: [7; 32] },
+        Event::Digest { path: b"new".to_vec(), root: [7; 32], bytes: None },
         targets(Role::Source, 9),
         // Nothing to choose between.
         targets(Role::Sink, 1),
@@ -525,7 +525,7 @@ fn lists_lose_nothing() {
             scope.spawn(move || {
                 for i in 0..each {
                     let path = format!("{t}/{i}").into_bytes();
-                    reporter.event(Event::Digest { path, root: [1; 32] });
+                    reporter.event(Event::Digest { path, root: [1; 32], bytes: None });
                 }
             });
         }
@@ -549,8 +549,8 @@ fn manifest_is_counted_when_kept() {
     let settings = Settings { manifest: Some(dir.path().join("sums")), ..Settings::default() };
     for (keep, counts) in [(true, Some(Counts { plain: 1, json: 1, left_out: 0 })), (false, None)] {
         let (sender, receiver) = sync_channel(3);
-        sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32] }).unwrap();
-        sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32] }).unwrap();
+        sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32], bytes: None }).unwrap();
+        sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32], bytes: None }).unwrap();
         sender.send(ToLists::End { keep, usage: false }).unwrap();
         let lists = Files::open(&settings).unwrap().unwrap().run(&receiver);
         assert_eq!((lists.manifest, lists.errors), (counts, Vec::new()));
@@ -589,7 +589,7 @@ fn exit_codes_say_how_it_ended() {
     // An interrupted run leaves no manifest.
     std::fs::remove_dir(&list).unwrap();
     let reporter = Reporter::start(&settings, &request()).unwrap();
-    reporter.event(Event::Digest { path: b"a".to_vec(), root: [1; 32] });
+    reporter.event(Event::Digest { path: b"a".to_vec(), root: [1; 32], bytes: None });
     assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

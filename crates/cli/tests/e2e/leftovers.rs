@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::support::compare::{assert_no_debris, debris};
 use crate::support::disk::{Disk, Kind};
+use crate::support::mount::Tmpfs;
 use crate::support::run::{Haul, Outcome};
 use crate::support::way::contents;
 use crate::support::{Room, procs, read, set_mode, tree};
@@ -280,4 +281,35 @@ fn an_owner_file_that_stays_is_named() {
     assert_eq!(debris(&sink), [sink.join(&owner)]);
     cp().run().sane().exits(0);
     assert_no_debris(&sink);
+}
+
+/// Goal: `haul clean` that could not remove what a dead job left says which and ends with 1; another user's jobs are no failure of it.
+/// Method: a copy is killed; its destination is full, or its temporary cannot be unlinked; then a job of another user.
+#[test]
+fn clean_fails_where_debris_stays() {
+    need!("tmpfs", "strace", "setpriv");
+    let room = Room::new();
+    let (data, sink) = (source(&room), room.dir("sink"));
+    let tmpfs = Tmpfs::mount(&sink, "size=64m");
+    kill(Haul::cp(["-r", SLOW]).args([&data, &sink]), &sink);
+    let key = journals(&sink)[0].file_name().and_then(OsStr::to_str).expect("a name")[6..].to_owned();
+    let clean = || Haul::new(["clean"]).args([&sink]);
+    let fill = sink.join("fill");
+    let _ = fs::write(&fill, vec![b'x'; 64 << 20]);
+    let full = clean().run().exits(1);
+    assert!(full.stderr.contains(&key) && full.stderr.contains("No space left"), "{}", full.describe());
+    let full = clean().args(["--json"]).run().exits(1);
+    let report: serde_json::Value = serde_json::from_slice(&full.stdout).expect("one object");
+    assert_eq!((&report["jobs"][0]["removed"], &report["jobs"][0]["failed"]), (&false.into(), &true.into()));
+    clean().args(["-n"]).run().exits(0);
+    fs::remove_file(&fill).expect("make room");
+    let stuck = clean().injected(&["unlink,unlinkat:error=EIO".to_owned()]).run().exits(1);
+    assert!(stuck.stderr.contains(&key), "{}", stuck.describe());
+    // What nobody else may remove is nobody else's to remove.
+    set_mode(&sink, 0o1777);
+    let theirs = clean().run_by_nobody(&room).run().exits(0);
+    assert_eq!(temporaries(&sink).len(), 1, "{}", theirs.describe());
+    clean().run().exits(0);
+    assert_no_debris(&sink);
+    drop(tmpfs);
 }

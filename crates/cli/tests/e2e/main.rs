@@ -27,6 +27,7 @@ mod masks;
 mod names;
 mod network;
 mod outputs;
+mod parts;
 mod path;
 mod power;
 mod probe;

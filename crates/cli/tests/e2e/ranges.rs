@@ -13,7 +13,7 @@ use crate::support::way::Way;
 use crate::support::{Room, number_from_env, procs, read, set_mode};
 
 /// Of the source, and of what stands at the destination; no multiple of anything.
-const LEN: usize = 24_000_003;
+pub(crate) const LEN: usize = 24_000_003;
 const STOOD: usize = 30_000_001;
 /// Slow enough for a kill half-way, fast enough for a test.
 const SLOW: &str = "--rate=16MiB/s";
@@ -25,16 +25,16 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// A source and a destination that differ everywhere.
-struct Pair {
-    room: Room,
+pub(crate) struct Pair {
+    pub(crate) room: Room,
     new: Vec<u8>,
-    old: Vec<u8>,
-    source: PathBuf,
-    sink: PathBuf,
+    pub(crate) old: Vec<u8>,
+    pub(crate) source: PathBuf,
+    pub(crate) sink: PathBuf,
 }
 
 impl Pair {
-    fn new() -> Pair {
+    pub(crate) fn new() -> Pair {
         let room = Room::new();
         let (new, old) = (bytes(1, LEN), bytes(2, STOOD));
         let source = room.file("source", &new);
@@ -43,7 +43,7 @@ impl Pair {
     }
 
     /// A destination in which the old content stands, if anything does.
-    fn stands(&self, old: bool) -> PathBuf {
+    pub(crate) fn stands(&self, old: bool) -> PathBuf {
         let path = self.sink.join("file");
         let _ = fs::remove_file(&path);
         if old {
@@ -176,18 +176,18 @@ fn what_is_no_part_is_refused() {
     symlink(&pair.source, &link).expect("link");
     let link = text(&link);
     let small = text(&pair.room.file("small", "small"));
-    let cases: [(&[&str], &[&str], i32, &str); 14] = [
+    let cases: [(&[&str], &[&str], i32, &str); 16] = [
         (
             &["--range", "24000003:"],
             &[&source],
-            1,
-            "has 24000003 bytes, and no such part: all from byte 24000003 on",
+            2,
+            "has 24000003 bytes, and no such part: all from byte 24000003 on; nothing was copied\n",
         ),
         (
             &["--range", "24000000:4"],
             &[&source],
-            1,
-            "has 24000003 bytes, and no such part: 4 bytes from byte 24000000 on",
+            2,
+            "has 24000003 bytes, and no such part: 4 bytes from byte 24000000 on; nothing was copied (--range 24000000: copies what is",
         ),
         (&["--range", "0:1"], &[&dir], 2, "is a directory"),
         (&["-r", "--range", "0:1"], &[&dir], 2, "is a directory"),
@@ -201,13 +201,15 @@ fn what_is_no_part_is_refused() {
         (&["--in-place", "--update"], &[&source], 2, "--update"),
         (&["--range", "0:1", "--to", "0", "--no-clobber"], &[&source], 2, "--no-clobber"),
         (&["--in-place", "--resume=trust"], &[&source], 2, "--resume=trust"),
+        (&["if=x", "skip=1"], &[&source], 2, "these are dd's words"),
+        (&["--seek=1"], &[&source], 2, "--seek is dd's: write --range"),
     ];
     for (options, sources, code, words) in cases {
         Way::Here.plain(options, sources, &sink).run().sane().exits(code).says(words);
         assert!(!sink.exists(), "{options:?}");
     }
     if let Some(way) = Way::all().into_iter().find(|way| matches!(way, Way::Pull(_))) {
-        let refused = way.plain(&["--range", "24000003:"], &[&source], &sink).run().sane().exits(1);
+        let refused = way.plain(&["--range", "24000003:"], &[&source], &sink).run().sane().exits(2);
         refused.says("has 24000003 bytes, and no such part");
     }
     assert_no_debris(&pair.sink);
@@ -468,7 +470,12 @@ fn a_half_written_file_is_not_skipped() {
             let first = Way::Here.cp(&["--in-place", SLOW], &[&pair.source], &sink);
             assert!(killed(first, &Way::Here, &pair.sink, 6 << 20), "it was over too early");
             if option == "--no-clobber" {
-                Way::Here.plain(&[option], &[&pair.source], &sink).run().sane().exits(3).says("half new");
+                for _ in 0..3 {
+                    let half = read(&sink);
+                    let left = Way::Here.plain(&[option], &[&pair.source], &sink).run().sane().exits(3);
+                    left.says("half new");
+                    assert!(read(&sink) == half);
+                }
                 Way::Here.cp(&[], &[&pair.source], &sink).run().sane().exits(0);
             } else {
                 Way::Here.cp(&[option], &[&pair.source], &sink).run().sane().exits(0);
@@ -641,5 +648,33 @@ fn nowhere_is_nothing_in_place() {
     for options in [&["--in-place"][..], &["--range", "1:2", "--to", "3"], &["--in-place", "--dry-run"]] {
         let refused = Haul::cp(options).args([pair.source.as_os_str(), "null://".as_ref()]).run().exits(2);
         refused.says("nothing can be written in place");
+    }
+}
+
+/// Goal: where a device stands nobody is told to try --force, which writes into none in place.
+/// Method: a FIFO as the destination and in a tree, in copies and dry runs, without --force and with it.
+#[test]
+fn force_is_no_hint_in_place() {
+    let pair = Pair::new();
+    let (tree, copy) = (pair.room.dir("tree"), pair.room.dir("sink/tree"));
+    fs::write(tree.join("file"), "content").expect("write");
+    let fifo = |path: &Path| {
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("fifo");
+    };
+    let alone = pair.sink.join("alone");
+    fifo(&alone);
+    fifo(&copy.join("file"));
+    for more in [&[][..], &["-n"], &["--force"], &["-n", "--force"]] {
+        let told = |options: &[&str], source: &Path, sink: &Path| {
+            let options = [options, more].concat();
+            let refused = Way::Here.plain(&options, &[source], sink).run().sane();
+            assert!(matches!(refused.status.code(), Some(1 | 3)), "{}", refused.describe());
+            assert!(refused.stderr.contains("nothing is written into"), "{}", refused.describe());
+            assert!(!refused.describe().contains("--force replaces"), "{}", refused.describe());
+        };
+        told(&["--in-place"], &pair.source, &alone);
+        told(&["--range=0:1", "--to=0"], &pair.source, &alone);
+        told(&["-r", "--in-place"], &tree, &pair.sink);
     }
 }

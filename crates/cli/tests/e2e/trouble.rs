@@ -586,6 +586,44 @@ fn special_files_at_the_destination_stay() {
     }
 }
 
+/// Goal: a link to a device, or into `/proc` as `/dev/stdout` is one, is no destination: it is refused in words and stays, nothing is made
+/// beside it, whatever --force says; a dry run says the same.
+/// Method: links to a device, into `/proc` (stdout is a file), to such a link, and the name in `/proc` itself.
+#[test]
+fn links_to_devices_are_no_destination() {
+    let room = Room::new();
+    let (file, sink) = (room.file("file", "content"), room.dir("sink"));
+    for (name, target) in [("null", "/dev/null"), ("stdout", "/proc/self/fd/1"), ("twice", "../sink/stdout")]
+    {
+        let link = sink.join(name);
+        std::os::unix::fs::symlink(target, &link).expect("link");
+        for options in [
+            &[][..],
+            &["-n"],
+            &["--force"],
+            &["--no-clobber"],
+            &["--in-place"],
+            &["--range=0:1", "--to=0"],
+            &["-n", "--range=0:1", "--to=0"],
+        ] {
+            let before = snapshot(&sink);
+            let refused = Way::Here.cp(options, &[&file], &link).run().sane().exits(1);
+            refused.says("is a link to a device or into /proc");
+            assert_eq!(snapshot(&sink), before, "{name} {options:?}");
+        }
+    }
+    for options in [&[][..], &["-n"], &["--force"]] {
+        let refused = Way::Here.cp(options, &[&file], "/proc/self/fd/1").run().sane().exits(1);
+        refused.says("in /proc, which holds no files");
+    }
+    // Another link gives way, as ever.
+    let link = sink.join("plain");
+    std::os::unix::fs::symlink(&file, &link).expect("link");
+    Way::Here.cp(&[], &[&room.file("other", "other")], &link).run().sane().exits(0);
+    assert_eq!((read(&link), read(&file)), (b"other".to_vec(), b"content".to_vec()));
+    assert_no_debris(&sink);
+}
+
 /// Goal: a destination that cannot be used is named with what to do, not by a file of haul's own, and a dry run says the same.
 /// Method: a directory that is not there above a single file's name; one that this user may not write to; a state directory that is
 /// not there.

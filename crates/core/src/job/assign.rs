@@ -237,6 +237,10 @@ impl Coordinator {
         if !fits || (file.is_link && from > 0) {
             return self.violates(at, "a range given back that was not asked for");
         }
+        if from == offset && out.left < out.end - offset {
+            // Of what it said to be persisted the next one would find nothing.
+            return self.violates(at, "a range given back as not begun that is persisted in part");
+        }
         let before = cost(out);
         if from == offset {
             let out = file.out.remove(&offset).expect("it was just there");

@@ -3,7 +3,8 @@
 //! In: ranges that are on media, entries that have their names, completions of the journal. Out: records; what is durable; what
 //! holds from then on.
 //! Invariants: facts are journaled in the order in which they came, one write at a time, and have their effect when that
-//! write is over; those of a lease that ended before have none; once a write failed nothing has any effect any more. The
+//! write is over; those of a lease that ended before have none, nor those of which no record could be made; once a write failed
+//! nothing has any effect any more, nor does a write succeed, of however little. The
 //! first fact of what is made anew in a directory takes back that an earlier run finished it, in the same write; that one is
 //! finished is said behind the marks of what is in it.
 //!
@@ -171,17 +172,19 @@ impl<A: Copy + PartialEq> Facts<A> {
         files: &mut HashMap<FileId, F>,
         dirs: &mut Dirs,
     ) -> Result<Option<Vec<u8>>, Failure> {
-        if self.writing.is_some() || (self.said.is_empty() && !self.is_worth_a_write()) {
+        if self.writing.is_some() {
+            return Ok(None);
+        }
+        if let Some(failure) = self.ledger.broken().cloned() {
+            drop((self.take_said(), std::mem::take(&mut self.finished)));
+            return Err(failure);
+        }
+        if self.said.is_empty() && !self.is_worth_a_write() {
             return Ok(None);
         }
         let (mut facts, mut finished) = (self.take_said(), std::mem::take(&mut self.finished));
-        if let Some(failure) = self.ledger.broken() {
-            return Err(failure.clone());
-        }
         let mut records = Vec::new();
-        for fact in &mut facts {
-            self.record(fact, files, dirs, &mut records);
-        }
+        facts.retain_mut(|fact| self.record(fact, files, dirs, &mut records));
         // Behind the marks of what is in them: these are of earlier records, or of this one.
         records.append(&mut finished);
         let bytes = self.ledger.encode(&records)?;
@@ -194,28 +197,33 @@ impl<A: Copy + PartialEq> Facts<A> {
         self.said.drain(..).collect()
     }
 
+    /// The records of a fact. False if there is nothing to be said, so that nothing may follow of it.
     fn record<F: Known>(
         &mut self,
         fact: &mut Fact<A>,
         files: &mut HashMap<FileId, F>,
         dirs: &mut Dirs,
         records: &mut Vec<Record>,
-    ) {
+    ) -> bool {
         match fact {
             Fact::Persisted { id, generation, temp, subtrees, wrong, .. } => {
-                let here = |file: &&mut F| takes(*file, *generation) && file.kept().temp == *temp;
-                let Some(file) = files.get_mut(id).filter(here) else { return };
+                let taken = files.get_mut(id).filter(|file| takes(*file, *generation));
+                let Some(file) = taken else { return false };
+                if file.kept().temp != *temp {
+                    // It is written elsewhere since.
+                    file.kept_mut().handle_said(*temp, subtrees);
+                    return false;
+                }
                 reopen(dirs, file.kept().parent, records);
                 *wrong = file.kept_mut().say(&mut self.ledger, self.by, subtrees, records);
             }
             Fact::Published { id, generation, root: Some(root), .. } => {
-                let Some(file) = files.get(id).map(Known::kept) else { return };
-                if file.generation == *generation {
-                    reopen(dirs, file.parent, records);
-                    let parent = dirs.path(file.parent).expect("a file holds its directory open");
-                    let mark = DoneMark::new(parent, &file.fingerprint, *root);
-                    records.push(Record::Done { path: file.path, mark });
-                }
+                let file = files.get(id).map(Known::kept).filter(|file| file.generation == *generation);
+                let Some(file) = file else { return false };
+                reopen(dirs, file.parent, records);
+                let parent = dirs.path(file.parent).expect("a file holds its directory open");
+                let mark = DoneMark::new(parent, &file.fingerprint, *root);
+                self.ledger.done(file.path, mark, records);
             }
             Fact::Forgotten { slot, named } => {
                 // Nothing is kept of it: of what digest is all the same.
@@ -224,13 +232,14 @@ impl<A: Copy + PartialEq> Facts<A> {
             Fact::Noted(record) => records.push(record.clone()),
             Fact::Over { .. } | Fact::Published { .. } => {}
         }
+        true
     }
 
     /// What was to be appended is on media, or could not be written. Returns what holds now, in order: what is persisted is durable
     /// in its file, unless that goes on in another temporary.
     ///
     /// # Errors
-    /// If it could not be written.
+    /// If it could not be written, or something before it.
     pub(crate) fn handle_journaled<F: Known>(
         &mut self,
         result: Result<(), Failure>,
@@ -238,7 +247,8 @@ impl<A: Copy + PartialEq> Facts<A> {
         is_live: impl Fn(A) -> bool,
     ) -> Result<Vec<Fact<A>>, Failure> {
         let mut facts = self.writing.take().unwrap_or_default();
-        if let Err(failure) = result {
+        // What was written behind a record that is not there is not read.
+        if let Some(failure) = result.err().or_else(|| self.ledger.broken().cloned()) {
             self.ledger.break_off(&failure);
             drop(self.take_said());
             return Err(failure);
@@ -269,4 +279,93 @@ fn settle<A, F: Known>(fact: &Fact<A>, files: &mut HashMap<FileId, F>) -> bool {
     let Fact::Persisted { id, generation, temp, subtrees, .. } = fact else { return true };
     let file = files.get_mut(id).filter(|file| takes(*file, *generation));
     file.is_some_and(|file| file.kept_mut().handle_said(*temp, subtrees))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Fingerprint, Timestamp, Version};
+    use crate::wire::Stage;
+
+    const LEN: u64 = 1 << 20;
+
+    struct One {
+        kept: Kept,
+        takes: bool,
+    }
+
+    impl Known for One {
+        fn takes_parts(&self) -> bool {
+            self.takes
+        }
+        fn kept(&self) -> &Kept {
+            &self.kept
+        }
+        fn kept_mut(&mut self) -> &mut Kept {
+            &mut self.kept
+        }
+    }
+
+    const HERE: Temp = Temp { tag: 9, number: 1 };
+    const ELSEWHERE: Temp = Temp { tag: 9, number: 2 };
+
+    /// What a journal hears, the only file, and the directories.
+    fn bench() -> (Facts<()>, HashMap<FileId, One>, Dirs) {
+        let (mtime, version) = (Timestamp { secs: 1, nanos: 0 }, Version::NONE);
+        let about = (Fingerprint { size: 4 * LEN, mtime, version }, LEN as u32);
+        let path = (DirId::ROOT, PathKey([1; 16]), Generation(0));
+        let kept = Kept::new(path, about, HERE, DigestKind::Blake3);
+        let files = HashMap::from([(FileId(1), One { kept, takes: true })]);
+        let facts = Facts::new(Holder::ALONE, Log::start(&mut Vec::new()), 0);
+        (facts, files, Dirs::new(HashMap::new()))
+    }
+
+    fn persisted() -> Fact<()> {
+        let subtrees = vec![Subtree { offset: 0, len: LEN, cv: [7; 32] }];
+        let (id, generation) = (FileId(1), Generation(0));
+        Fact::Persisted { at: (), id, generation, temp: HERE, subtrees, wrong: Vec::new() }
+    }
+
+    fn broken() -> Failure {
+        Failure { stage: Stage::Write, errno: 5, text: "broken".into() }
+    }
+
+    /// Goal: a part is durable only if a record says so, whatever the file is when that is on media.
+    /// Method: a file that takes no parts, or is written elsewhere, while the records are made, and before and after that as it was.
+    #[test]
+    fn nothing_is_durable_without_a_record() {
+        for (takes, temp) in [(true, HERE), (false, HERE), (true, ELSEWHERE)] {
+            let (mut facts, mut files, mut dirs) = bench();
+            let change = |files: &mut HashMap<FileId, One>, takes, temp| {
+                let file = files.get_mut(&FileId(1)).expect("it is there");
+                (file.takes, file.kept.temp) = (takes, temp);
+            };
+            facts.say(persisted());
+            change(&mut files, takes, temp);
+            let bytes = facts.write(&mut files, &mut dirs).expect("it takes records").expect("one was said");
+            change(&mut files, true, HERE);
+            let hold = facts.handle_journaled(Ok(()), &mut files, |()| true).expect("it is on media");
+            let durable = !files[&FileId(1)].kept.durable.is_empty();
+            let as_it_was = takes && temp == HERE;
+            assert_eq!((!bytes.is_empty(), durable, hold.len()), (as_it_was, as_it_was, as_it_was.into()));
+        }
+    }
+
+    /// Goal: a journal that refused a record takes nothing more, also where there is nothing to write, and what it is said to have taken
+    /// since then has no effect.
+    #[test]
+    fn a_broken_journal_refuses_nothing_too() {
+        let (mut facts, mut files, mut dirs) = bench();
+        assert_eq!(facts.write(&mut files, &mut dirs), Ok(None), "there is nothing to write");
+        facts.say(persisted());
+        assert!(facts.write(&mut files, &mut dirs).is_ok_and(|bytes| bytes.is_some()));
+        facts.break_off(&broken());
+        let held = facts.handle_journaled(Ok(()), &mut files, |()| true);
+        assert_eq!(held.err(), Some(broken()), "it hangs behind a record that is not there");
+        assert!(files[&FileId(1)].kept.durable.is_empty());
+        assert_eq!(facts.write(&mut files, &mut dirs), Err(broken()));
+        facts.say(persisted());
+        assert_eq!(facts.write(&mut files, &mut dirs), Err(broken()));
+        assert_eq!((facts.is_empty(), facts.len()), (true, 0), "nobody waits for it");
+    }
 }

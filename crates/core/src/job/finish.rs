@@ -134,6 +134,9 @@ impl Coordinator {
         if root.is_none() != file.is_link || (!had_all && root != file.root) {
             return self.violates(at, "a name given to something else");
         }
+        if self.facts.len() >= FACTS_MAX {
+            return self.violates(at, "more names given than anybody can write down");
+        }
         self.leave_act(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         file.root = root;
@@ -145,9 +148,6 @@ impl Coordinator {
         {
             held.works.remove(&(id, 0));
             held.did(pairs::cost(&out), self.now);
-        }
-        if self.facts.len() >= FACTS_MAX {
-            return self.violates(at, "more names given than anybody can write down");
         }
         self.facts.say(Fact::Published { at, id, generation, root });
     }

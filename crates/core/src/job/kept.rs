@@ -36,9 +36,12 @@ pub(crate) struct Kept {
     /// What is on media and the journal says so, in subtrees as it keeps them; made in this run, of frames or by reading.
     pub(crate) durable: SubtreeSet,
     /// What is expected elsewhere and not read yet: what an earlier run's journal said, and what is durable in temporaries that
-    /// somebody may still write into.
+    /// somebody may still write into. Of none of them nothing.
     pub(crate) olds: Vec<Old>,
+    /// Of this run, in which the journal says it.
     slot: Option<u32>,
+    /// The next record begins a new slot.
+    anew: bool,
     /// The journal may promise parts of it.
     promised: bool,
     /// Parts are held under another version in the fingerprint, and the source did not confirm
@@ -66,6 +69,7 @@ impl Kept {
             durable: SubtreeSet::capped(kind, fingerprint.size, SUBTREE_KEPT_MAX),
             olds: Vec::new(),
             slot: None,
+            anew: false,
             promised: false,
             claimed: None,
             wrong: Vec::new(),
@@ -98,7 +102,7 @@ impl Kept {
 
     /// The journal does not speak of its temporary yet, so whoever has it say so sees to the temporary's name first.
     pub(crate) fn is_unnamed(&self) -> bool {
-        self.slot.is_none()
+        self.slot.is_none() || self.anew
     }
 
     pub(crate) fn is_promised(&self) -> bool {
@@ -119,12 +123,14 @@ impl Kept {
     /// What is held is of the announced version. True if the journal has to hear of it anew.
     pub(crate) fn confirm(&mut self) -> bool {
         self.claimed = None;
-        self.slot.take().is_some() || !self.durable.is_empty()
+        let said = !self.is_unnamed();
+        self.say_anew();
+        said || !self.durable.is_empty()
     }
 
     /// What is left is said anew, under another slot.
     pub(crate) fn say_anew(&mut self) {
-        self.slot = None;
+        self.anew = true;
     }
 
     /// This range is not what the journal says.
@@ -142,7 +148,10 @@ impl Kept {
         records: &mut Vec<Record>,
     ) -> Vec<(u64, u64)> {
         self.promised = true;
-        let (fresh, named) = (self.slot.is_none(), self.named());
+        let (fresh, named) = (self.is_unnamed() || ledger.is_void(&self.path), self.named());
+        if fresh {
+            (self.slot, self.anew) = (None, false);
+        }
         let slot = ledger.slot(&mut self.slot, named, self.durable.kind(), records);
         let mut wrong = Vec::new();
         if fresh {
@@ -199,10 +208,11 @@ impl Kept {
     pub(super) fn forget_here(&mut self) -> Option<(Option<u32>, Named)> {
         let temp = self.temp;
         let promised = !self.durable.is_empty() || self.olds.iter().any(|old| old.temp == temp);
-        let (slot, named) = (self.slot.take(), self.named());
+        let named = self.named();
         self.durable = self.durable.fresh();
         self.olds.retain(|old| old.temp != temp);
-        promised.then_some((slot, named))
+        self.say_anew();
+        promised.then(|| (self.slot.take(), named))
     }
 
     /// Ranges that several ends have begin at multiples of this.
@@ -223,7 +233,8 @@ impl Kept {
             let _ = old.parts.insert(part.offset, part.len, part.cv);
         } else {
             let mut parts = self.durable.fresh();
-            if parts.insert(part.offset, part.len, part.cv).is_ok() {
+            // Of an empty file there is nothing to be read.
+            if parts.insert(part.offset, part.len, part.cv) == Ok(true) {
                 self.olds.push(Old { temp, parts });
             }
         }
@@ -273,5 +284,28 @@ impl Kept {
             old.parts.iter().for_each(|part| self.expect(old.temp, part));
         }
         left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Timestamp, Version};
+
+    /// Goal: nothing is expected where nothing can be read, and nothing any more when all of it was.
+    /// Method: the only part of an empty file, which has no bytes, and one of a file of a page, here and elsewhere.
+    #[test]
+    fn expected_is_what_has_bytes() {
+        let (here, elsewhere) = (Temp { tag: 9, number: 1 }, Temp { tag: 9, number: 2 });
+        for (size, temp) in [(0, here), (0, elsewhere), (4096, here), (4096, elsewhere)] {
+            let (mtime, version) = (Timestamp { secs: 1, nanos: 0 }, Version::NONE);
+            let about = (Fingerprint { size, mtime, version }, 1 << 20);
+            let path = (DirId::ROOT, PathKey([1; 16]), Generation(0));
+            let mut kept = Kept::new(path, about, here, DigestKind::Blake3);
+            kept.expect(temp, Subtree { offset: 0, len: size, cv: [7; 32] });
+            assert_eq!(kept.olds.len(), usize::from(size > 0), "{size} in {temp:?}");
+            kept.expect_no_more(temp, 0);
+            assert!(kept.olds.is_empty());
+        }
     }
 }

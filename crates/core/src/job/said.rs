@@ -49,14 +49,14 @@ impl Coordinator {
         if !subtrees.iter().all(fits) || (over && out.kind == WorkKind::Whole) {
             return self.violates(at, "parts persisted that do not fit their range");
         }
+        if self.facts.len() + subtrees.len() + usize::from(over) > FACTS_MAX {
+            return self.violates(at, "more parts persisted than anybody can write down");
+        }
         let len = subtrees.iter().fold(0, |sum: u64, s| sum.saturating_add(s.len)).min(out.left);
         out.left -= len;
         let temp = out.to;
         if let Some(held) = self.pairs.get_mut(&at.0) {
             held.did(len, self.now);
-        }
-        if self.facts.len() + subtrees.len() > FACTS_MAX {
-            return self.violates(at, "more parts persisted than anybody can write down");
         }
         if !subtrees.is_empty() {
             let wrong = Vec::new();
@@ -93,6 +93,9 @@ impl Coordinator {
         let part = old.and_then(|old| old.parts.covering(offset)).filter(|part| part.offset == offset);
         let right = part.filter(|part| value == Some(part.cv));
         if let Some(part) = right.filter(|_| !here && out.to == temp) {
+            if self.facts.len() + 2 > FACTS_MAX {
+                return self.violates(at, "more parts read than anybody can write down");
+            }
             // It was taken over: the journal hears of it as of what was moved.
             let (subtrees, wrong) = (vec![part], Vec::new());
             self.facts.say(Fact::Persisted { at, id, generation, temp, subtrees, wrong });

@@ -377,6 +377,107 @@ fn a_journal_that_refuses_ends_the_job() {
     assert_eq!(actions(&mut job), [Action::Finished(SessionEnd::Failed(lost()))]);
 }
 
+/// Goal: nothing is durable of what a pair says that it wrote, and then that it did not begin.
+/// Method: it gives all of a file back, of which a part is in the journal and another on its way there, or not yet; the next pair finds
+/// nothing of it.
+#[test]
+fn what_was_not_begun_is_not_durable() {
+    for (first, writing) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut job, _) = begin(config());
+        let liar = (pair(0, 0), job.handle_joined(pair(0, 0), Time(0)).unwrap());
+        let (id, generation) = (FileId(1), Generation(0));
+        job.handle_file(spec(1, 64 * MIB)).unwrap();
+        actions(&mut job);
+        if first {
+            job.handle_persisted(liar, id, generation, 0, parts(0, MIB), false);
+            actions(&mut job);
+            job.handle_journaled(Ok(()), Time(1));
+        }
+        job.handle_joined(pair(1, 1), Time(1)).unwrap();
+        actions(&mut job);
+        job.handle_tick(Time(1_000_000_000));
+        assert!(matches!(actions(&mut job)[..], [Action::GiveBack { .. }]));
+        job.handle_persisted(liar, id, generation, 0, parts(32 * MIB, MIB), false);
+        if writing {
+            assert!(matches!(actions(&mut job)[..], [Action::Journal { .. }]));
+        }
+        job.handle_returned(liar, id, generation, 0, Some(0));
+        for (pair, work) in works(&actions(&mut job)) {
+            if work.kind == WorkKind::Begin {
+                let at = (pair, job.lease_of(pair).unwrap());
+                job.handle_begun(at, id, generation, false);
+            }
+        }
+        job.handle_journaled(Ok(()), Time(2));
+        let told = actions(&mut job);
+        let durable = told.iter().any(|action| matches!(action, Action::Durable { .. }));
+        assert!(!durable, "first: {first}, writing: {writing}: {told:?}");
+        assert_eq!(job.lease_of(liar.0), None, "it said what cannot be");
+    }
+}
+
+/// Goal: a pair that says more than anybody can write down loses its lease, and what it said last is as if it had not been said: others
+/// get all that it had.
+/// Method: a pair persists one part again and again while the journal hangs, then gives a name, or says that its range is over; another
+/// pair follows it.
+#[test]
+fn what_nobody_can_write_down_changes_nothing() {
+    for names in [true, false] {
+        let (mut job, _) = begin(config());
+        let (generation, small) = (Generation(0), FileId(2));
+        let first = (pair(0, 0), job.handle_joined(pair(0, 0), Time(0)).unwrap());
+        job.handle_file(spec(1, 16 * MIB)).unwrap();
+        job.handle_file(FileSpec { id: small, ..spec(2, 1000) }).unwrap();
+        assert_eq!(works(&actions(&mut job)).len(), 2);
+        for _ in 0..FACTS_MAX {
+            job.handle_persisted(first, FileId(1), generation, 0, parts(0, MIB), false);
+        }
+        assert_eq!(job.lease_of(first.0), Some(first.1), "so much may be said");
+        match names {
+            true => job.handle_published(first, small, generation, Ok(Some([1; 32]))),
+            false => job.handle_persisted(first, FileId(1), generation, 0, parts(MIB, MIB), false),
+        }
+        assert_eq!(job.lease_of(first.0), None);
+        job.handle_fenced(first.1);
+        job.handle_joined(pair(1, 1), Time(1)).unwrap();
+        actions(&mut job);
+        job.handle_journaled(Ok(()), Time(1));
+        job.handle_tick(Time(1));
+        let second = job.lease_of(pair(1, 1)).unwrap();
+        assert!(job.pairs[&pair(1, 1)].works.contains(&(small, 0)), "nobody has it");
+        job.handle_published((pair(1, 1), second), small, generation, Ok(Some([1; 32])));
+        assert_eq!(job.lease_of(pair(1, 1)), Some(second), "the name was its to give");
+    }
+}
+
+/// Goal: what is read is said as often as it is said, and no more than anybody can write down.
+/// Method: a part is to be taken over into another temporary; that it was, is said without end while the journal hangs.
+#[test]
+fn parts_are_read_without_end_in_bounds() {
+    let (mut job, at, given) = shared();
+    let (holder, work) = given[0].clone();
+    let keeps = at.into_iter().find(|at| at.0 == holder).unwrap();
+    let gone = at.into_iter().find(|at| at.0 != holder).unwrap();
+    let told = parts(work.offset, work.len);
+    let mut known = SubtreeSet::new(DigestKind::Blake3, 16 * MIB);
+    for part in &told {
+        known.insert(part.offset, part.len, part.cv).unwrap();
+    }
+    job.handle_persisted(keeps, FileId(1), Generation(0), work.offset, told, true);
+    actions(&mut job);
+    job.handle_journaled(Ok(()), Time(1));
+    job.handle_lost(gone, Proof::Unknown, Time(1));
+    let again = works(&actions(&mut job));
+    let (_, read) =
+        again.into_iter().find(|(_, work)| work.kind == WorkKind::Read).expect("it is taken over");
+    let value = known.covering(read.offset).map(|part| part.cv);
+    for _ in 0..FACTS_MAX {
+        job.handle_read(keeps, FileId(1), Generation(0), read.offset, value);
+    }
+    assert_eq!(job.lease_of(keeps.0), None);
+    assert!(job.held() < 1000, "{}", job.held());
+}
+
 /// Goal: what does not fit is refused, and costs the pair its lease and the job nothing.
 #[test]
 fn a_pair_that_says_what_cannot_be_loses_its_lease() {

@@ -59,7 +59,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
             Ok(root)
         });
         match hashed {
-            Some(Ok(root)) => observer.event(Event::Digest { path, root }),
+            Some(Ok(root)) => observer.event(Event::Digest { path, root, bytes: len }),
             Some(Err(e)) => {
                 let e: io::Error = e;
                 let (stage, errno) = ("read".to_owned(), e.raw_os_error().unwrap_or(0));

@@ -67,14 +67,6 @@ fn placed(text: &str, request: &CopyRequest) -> String {
     text.to_owned()
 }
 
-/// Which part of the source came, and where it went, in words.
-fn part_in_words(request: &CopyRequest) -> Option<String> {
-    let part = request.options.part()?;
-    let bytes = part.len.map_or("all".into(), |len| format!("{len} bytes"));
-    let to = part.sink.map_or(String::new(), |to| format!(", to byte {to} of the destination's file"));
-    Some(format!("{bytes} from byte {} on{to}", part.source))
-}
-
 /// The summary of a copy that began at `start`.
 pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
     let Joined { near, local, protect, path, streams, advice, rate_limited } = joined;
@@ -135,7 +127,6 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let mut chosen = with_far(near.chosen, local.map(|far| far.chosen).unwrap_or_default());
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
-    chosen.extend(part_in_words(request).map(|part| ("part".into(), part)));
     chosen.extend(advice.map(|advice| ("would help".into(), advice)));
     Summary {
         status,
@@ -169,6 +160,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         held: held(if near.own.held == HeldReport::default() { far.held } else { near.own.held }),
         path,
         in_place: request.options.is_in_place() && keeps,
+        part: request.options.part().map(|part| part.known((tally.files == 1).then_some(tally.bytes))),
         durability: keeps.then_some(request.options.durability),
         stages,
         limited_by: verdict(&stages, processors, own_shares).filter(|_| !is_trifle),

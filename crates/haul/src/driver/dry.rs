@@ -297,7 +297,12 @@ impl Dry {
             EntryKind::File { fingerprint, .. } => {
                 let found = looker.file(parent, &name);
                 let planned = found.and_then(|found| {
-                    plan(&found, fingerprint.size, &meta, policy, (self.part.is_some(), self.in_place))
+                    let state = plan(&found, fingerprint.size, &meta, policy, (self.part, self.in_place))?;
+                    let change = Change::of_file(&found, fingerprint.size, &meta, policy.owner);
+                    let counts = !change.has(Change::NEW.with(Change::SIZE, true).with(Change::TIME, true));
+                    let writes = matches!(state, FileState::Planned(_));
+                    looker.may_have((parent, &name), id, (counts, writes))?;
+                    Ok(state)
                 });
                 let (end, change) = match planned {
                     Ok(state) => {
@@ -373,7 +378,12 @@ impl Dry {
                     return Err(protocol(format!("more than {ENTRIES_MAX} directories are open")));
                 }
                 looker.register(dir, parent, name.clone());
-                let looked = looker.dir(dir);
+                let looked = looker.dir(dir).and_then(|stood| {
+                    if stood.is_none() {
+                        looker.may_have((parent, &name), id, (false, true))?;
+                    }
+                    Ok(stood)
+                });
                 if looked.is_ok() {
                     // Of a directory they are set in every run.
                     self.foreseen.count(&meta, policy.owner, false);
@@ -423,20 +433,23 @@ fn plan(
     size: u64,
     meta: &haul_core::entry::Meta,
     policy: &Policy,
-    (part, in_place): (bool, bool),
+    (part, in_place): (Option<Part>, bool),
 ) -> Result<FileState, Failure> {
-    let change = Change::of_file(existing, size, meta, policy.owner);
+    let change = match part.and_then(|part| part.sink) {
+        Some(_) => Change::of_part_of_file(existing),
+        None => Change::of_file(existing, size, meta, policy.owner),
+    };
     let skipped = match existing {
         Existing::Dir => return Err(dir_stands()),
         Existing::Nothing => false,
-        Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
         Existing::Link | Existing::Special if in_place => return Err(not_in_place()),
+        Existing::Special if !policy.no_clobber && !policy.force => return Err(special_stands()),
         Existing::Link | Existing::Special => policy.no_clobber,
         Existing::File { mtime, rights, .. } => {
             let fits = !change.has(Change::SIZE) && !change.has(Change::TIME);
             let amended = !change.is_none() && !policy.no_clobber;
             let may_be_set = !amended || change.may_be_set(*rights, meta, policy.owner);
-            if fits && !part && !policy.force && may_be_set {
+            if fits && part.is_none() && !policy.force && may_be_set {
                 return Ok(if amended { FileState::Amended(change) } else { FileState::Unchanged });
             }
             policy.no_clobber || (policy.update && *mtime > meta.mtime)
@@ -465,7 +478,7 @@ mod tests {
         let meta = Meta { mode: 0o644, uid: 0, gid: 0, mtime: Timestamp { secs: 7, nanos: 0 } };
         for (no_clobber, force) in [(false, false), (false, true), (true, false)] {
             let policy = Policy { no_clobber, force, ..super::super::policy(&Default::default()) };
-            let of = |existing| plan(&existing, 5, &meta, &policy, (false, false));
+            let of = |existing| plan(&existing, 5, &meta, &policy, (None, false));
             let gives_way = match no_clobber {
                 true => FileState::Skipped,
                 false => FileState::Planned(Change::NEW),

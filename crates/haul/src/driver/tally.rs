@@ -114,13 +114,13 @@ impl Tally {
         if watch.verbose {
             watch.tell(Event::Entry { path: path.clone(), kind, end: entry_end, change, bytes });
         }
+        let copied = (*end == Ended::Copied).then_some(bytes);
         match (&watch.manifest, root) {
-            (Some(_), Some(root)) => watch.tell(Event::Digest { path, root }),
+            (Some(_), Some(root)) => watch.tell(Event::Digest { path, root, bytes: copied }),
             // The hashing thread may be gone only when the run is over.
             // A sparse file's own digest is none of its content.
             (Some(hasher), None) if kind == Kind::File && *end != Ended::Skipped => {
-                let len = (*end == Ended::Copied).then_some(bytes);
-                drop(hasher.send(Unmoved { path, source: source(), len }));
+                drop(hasher.send(Unmoved { path, source: source(), len: copied }));
             }
             _ => {}
         }

@@ -38,12 +38,28 @@ pub struct Adopt {
     pub former: Former,
     /// What was taken over, or has its name.
     pub(super) taken: Taken,
+    /// With `--no-clobber`: second names of files that were begun in place, which this run fails over, and which stay for the next.
+    pub(super) begun: Option<Taken>,
 }
 
 impl Adopt {
-    pub fn new(ours: Option<Ours>, tags: &[u32], unproven: &[u32]) -> Adopt {
+    pub fn new(ours: Option<Ours>, tags: &[u32], unproven: &[u32], no_clobber: bool) -> Adopt {
         let bits = |tags: &[u32]| tags.iter().copied().map(tag_bits).collect::<Vec<u32>>();
-        Adopt { ours, former: Former::new(&bits(tags), &bits(unproven)), taken: Taken::default() }
+        Adopt {
+            ours,
+            former: Former::new(&bits(tags), &bits(unproven)),
+            taken: Taken::default(),
+            begun: no_clobber.then(Taken::default),
+        }
+    }
+
+    /// This file is left half new, and the next run has to learn that too.
+    pub(super) fn leave_begun(&self, tag: u32, number: u64) {
+        let Some(begun) = &self.begun else { return };
+        if !haul_mutant::removed("half-written-is-remembered") {
+            lock(begun).push((tag_bits(tag), number_bits(number)));
+            self.met(tag, number);
+        }
     }
 
     /// Nobody need look any more for this temporary, of which the journal speaks.

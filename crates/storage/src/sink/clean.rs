@@ -36,7 +36,7 @@ pub struct Job {
     pub key: JobKey,
     /// Length of its journal, bytes, if there is one. Its content says the tags of its temporaries.
     pub journal: Option<u64>,
-    /// The user who made that, and how long ago it was written last.
+    /// The user who made that, or its owner file, and how long ago it was written last.
     pub user: Option<u32>,
     pub age: Option<Duration>,
     /// Its last owner, if the file can be read.
@@ -123,15 +123,15 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
     for (key, job) in found.into_iter().filter(|(_, job)| job.known) {
         let dir = dir.of(key.clone());
         let journal = job.journal.then(|| dir.jail().stat(dir.fd(), &key.journal()).ok()).flatten();
-        let (owner, life) = match job.owner.map(|epoch| dir.peek(epoch)) {
-            None => (None, Life::Dead),
-            Some(Ok(Some((_, Seen { info: Some(info), .. })))) => {
+        let (owner, life, user) = match job.owner.map(|epoch| dir.peek(epoch)) {
+            None => (None, Life::Dead, None),
+            Some(Ok(Some((stat, Seen { info: Some(info), .. })))) => {
                 let life = judge(&info, dir.here());
-                (Some(info), life)
+                (Some(info), life, Some(stat.st_uid))
             }
-            Some(_) => (None, Life::Unknown),
+            Some(_) => (None, Life::Unknown, None),
         };
-        let user = journal.as_ref().map(|stat| stat.st_uid);
+        let user = journal.as_ref().map(|stat| stat.st_uid).or(user);
         let age =
             journal.as_ref().map(|stat| SystemTime::now().duration_since(changed(stat)).unwrap_or_default());
         let journal = journal.map(|stat| stat.st_size as u64);
@@ -210,6 +210,9 @@ pub fn remove_debris(
     }
     owner.release();
     let _ = sync_dir(place.fd());
+    if let Some(stays) = owner.stays() {
+        return Err(AcquireError::Stays(stays.to_owned()));
+    }
     Ok(removed)
 }
 

@@ -390,6 +390,11 @@ impl Sink {
 
     /// What was left, for people, whose journal stays therefore.
     pub(super) fn left(&self) -> Option<String> {
+        if self.leftovers.as_ref().is_some_and(Leftovers::is_half_new) {
+            let text = "what an interrupted run began in place is half new, and its journal stays until the same command without \
+                        --no-clobber completes it";
+            return Some(text.to_owned());
+        }
         // What is another run's by now is that one's to tell.
         let kept = || self.files.kept_any() && (self.still_owner)().is_ok();
         let why = match self.files.left_any() || kept() {

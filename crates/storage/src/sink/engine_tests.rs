@@ -79,7 +79,12 @@ impl Bench {
             tag: TAG,
             old_tags: vec![],
             left: Left::default(),
-            adopt: Adopt::new(Ours::learn(tree.jail(), tree.root(), &name("probe")).ok(), &[5, 6], &[6]),
+            adopt: Adopt::new(
+                Ours::learn(tree.jail(), tree.root(), &name("probe")).ok(),
+                &[5, 6],
+                &[6],
+                false,
+            ),
             confirm: false,
             threads: 4,
             dir_owner: false,

@@ -94,6 +94,11 @@ impl InPlace {
         self.take_alias(stat, id, counts && self.part.is_none())
     }
 
+    /// Whether it is a source's file, which nothing is written into.
+    pub(super) fn is_of_a_source(&self, stat: &Stat) -> bool {
+        self.sources.has(stat, 0)
+    }
+
     fn take_alias(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
         if stat.st_nlink < 2 || haul_mutant::removed("in-place-one-entry-per-inode") {
             return true;
@@ -261,21 +266,11 @@ impl Files {
     }
 
     pub(super) fn has_other_entry(&self, parent: DirId, name: &Name) -> Failure {
-        let text = format!(
-            "{}: it is another name of a file that this copy has under a name of its own, and what is written to the one \
-             would be in the other; it was left as it is (without --in-place each gets a file of its own)",
-            self.tree.path_of(parent, name)
-        );
-        fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+        has_other_entry(&self.tree.path_of(parent, name))
     }
 
     fn is_a_source(&self, parent: DirId, name: &Name) -> Failure {
-        let text = format!(
-            "{}: it is another name of a source of this copy, and what is written to the one would be in the other; it was left as it \
-             is (without --in-place it is replaced)",
-            self.tree.path_of(parent, name)
-        );
-        fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+        is_a_source(&self.tree.path_of(parent, name))
     }
 
     fn has_other_writer(&self, parent: DirId, name: &Name) -> Failure {
@@ -423,6 +418,22 @@ impl Sink {
         }
         Ok(())
     }
+}
+
+pub(super) fn has_other_entry(path: &str) -> Failure {
+    let text = format!(
+        "{path}: it is another name of a file that this copy has under a name of its own, and what is written to the one \
+         would be in the other; it was left as it is (without --in-place each gets a file of its own)"
+    );
+    fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+}
+
+pub(super) fn is_a_source(path: &str) -> Failure {
+    let text = format!(
+        "{path}: it is another name of a source of this copy, and what is written to the one would be in the other; it was left as it \
+         is (without --in-place it is replaced)"
+    );
+    fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
 
 /// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether

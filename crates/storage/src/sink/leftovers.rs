@@ -57,6 +57,8 @@ pub(super) struct Leftovers {
     /// over and kept its number.
     parts: Mutex<HashMap<u64, usize>>,
     taken: Taken,
+    /// Second names of files that were begun in place, which nobody completes in this run: they stay.
+    begun: Option<Taken>,
     /// Hashed names of finished directories, by the directory above, while that is not finished.
     finished: Mutex<HashMap<DirId, HashSet<u64>>>,
     hasher: RandomState,
@@ -95,6 +97,7 @@ impl Leftovers {
             names: left.names.clone(),
             parts: Mutex::new(parts),
             taken: adopt.taken.clone(),
+            begun: adopt.begun.clone(),
             finished: Mutex::default(),
             hasher: RandomState::new(),
             strays: Mutex::default(),
@@ -173,6 +176,11 @@ impl Leftovers {
         Ok(())
     }
 
+    /// A file was begun in place and this run left it so: the journal stays, which alone knows.
+    pub(super) fn is_half_new(&self) -> bool {
+        self.begun.as_ref().is_some_and(|begun| !lock(begun).is_empty())
+    }
+
     /// Why something may be left, after [`Leftovers::sweep`].
     pub(super) fn left(&self) -> Option<String> {
         let why =
@@ -210,7 +218,8 @@ impl Leftovers {
     /// Removes those that are an earlier run's. The first error, after all were tried.
     fn remove(&self, jail: Jail, dir: &OwnedFd, tagged: Vec<(Name, u32, u64)>) -> OsResult<()> {
         let mut result = Ok(());
-        for (name, tag, number) in tagged {
+        let stays = |it: &(u32, u64)| self.begun.as_ref().is_some_and(|begun| lock(begun).contains(it));
+        for (name, tag, number) in tagged.into_iter().filter(|(_, tag, number)| !stays(&(*tag, *number))) {
             let removed = jail.stat(dir, &name).and_then(|stat| match self.made(&stat) {
                 true => jail.unlink(dir, &name).map(|()| self.met(tag, number)),
                 false => Ok(()),

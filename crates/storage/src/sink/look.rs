@@ -82,6 +82,9 @@ impl Files {
             let same = marked.is_ok_and(|marked| seen_of(&marked).inode == seen.inode);
             same && !haul_mutant::removed("half-written-is-not-left-alone")
         });
+        if let Some(tag) = item.adopt.filter(|_| begun) {
+            self.adopt.leave_begun(tag, file.number);
+        }
         Ok(Found { existing, seen: Some(seen), adopted, len, begun })
     }
 

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name, Timestamp};
-use haul_core::ids::DirId;
+use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::{Existing, Rights};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstatfs};
@@ -20,6 +20,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::fault;
 use super::files::mtime_of;
+use super::in_place::{InPlace, has_other_entry, is_a_source};
 use super::tree::SinkTree;
 use crate::store::Looks;
 
@@ -32,12 +33,14 @@ pub struct Looker {
     /// `None`: the destination is not there yet.
     tree: Option<SinkTree>,
     fat: bool,
+    /// Files would be written in place.
+    in_place: Option<InPlace>,
 }
 
 impl Looker {
     /// A destination at which nothing stands.
     pub fn at_nothing() -> Looker {
-        Looker { tree: None, fat: false }
+        Looker { tree: None, fat: false, in_place: None }
     }
 
     /// Opens the destination root, if it is there.
@@ -48,11 +51,16 @@ impl Looker {
         match SinkTree::open_root(root, false) {
             Ok(tree) => {
                 let fat = fstatfs(tree.root()).is_ok_and(|fs| FAT.contains(&fs.f_type));
-                Ok(Looker { tree: Some(tree.to_look_at()), fat })
+                Ok(Looker { tree: Some(tree.to_look_at()), fat, in_place: None })
             }
             Err(failure) if is_nothing(&failure) => Ok(Looker::at_nothing()),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// As for a copy that writes in place.
+    pub fn in_place(self, in_place: Option<InPlace>) -> Looker {
+        Looker { in_place, ..self }
     }
 
     /// The root is not there.
@@ -60,11 +68,15 @@ impl Looker {
         self.tree.is_none()
     }
 
+    /// The root, if it is there.
+    pub fn root(&self) -> Option<&OwnedFd> {
+        self.tree.as_ref().map(|tree| &**tree.root())
+    }
+
     /// Why nothing can be made in the root, as far as that can be told without doing it.
     pub fn denies_files(&self) -> Option<Errno> {
         let root = self.tree.as_ref()?.root();
-        let access = accessat(root, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-        access.err().filter(|errno| matches!(*errno, Errno::ACCESS | Errno::PERM | Errno::ROFS))
+        denied(root, b".", Access::WRITE_OK | Access::EXEC_OK)
     }
 
     /// The descriptor of a directory, if it is there.
@@ -130,6 +142,45 @@ impl Looks for Looker {
         }
     }
 
+    fn may_have(
+        &self,
+        (parent, name): (DirId, &Name),
+        id: FileId,
+        (counts, writes): (bool, bool),
+    ) -> Result<(), Failure> {
+        if self.in_place.is_none() && !writes {
+            return Ok(());
+        }
+        let Some((tree, dir)) = self.fd(parent)? else { return Ok(()) };
+        let path = || tree.path_of(parent, name);
+        let fails = |what, errno| Err(fault::os(Stage::Create, what, &path(), errno));
+        let stands = match &self.in_place {
+            Some(place) => tree.jail().stat(&dir, name).ok().map(|stat| (place, stat)),
+            None => None,
+        };
+        if let Some((place, stat)) = stands {
+            if !place.may_find(&stat, id, counts) || (writes && !place.may_have(&stat, id)) {
+                return Err(has_other_entry(&path()));
+            }
+            if !writes {
+                return Ok(());
+            }
+            if place.is_of_a_source(&stat) {
+                return Err(is_a_source(&path()));
+            }
+            return match denied(&dir, name.as_bytes(), Access::WRITE_OK) {
+                Some(errno) => fails("open", errno),
+                None => Ok(()),
+            };
+        }
+        // A directory of ours a copy opens to itself.
+        let is_ours = || rustix::fs::fstat(&dir).is_ok_and(|stat| stat.st_uid == geteuid().as_raw());
+        match denied(&dir, b".", Access::WRITE_OK | Access::EXEC_OK) {
+            Some(errno) if errno == Errno::ROFS || !is_ours() => fails("create", errno),
+            _ => Ok(()),
+        }
+    }
+
     fn link(
         &self,
         parent: DirId,
@@ -144,6 +195,12 @@ impl Looks for Looker {
             (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
         }
     }
+}
+
+/// Why that access is not ours. What else is wrong is for the copy to say.
+pub(super) fn denied(dir: impl AsFd, name: &[u8], access: Access) -> Option<Errno> {
+    let denied = accessat(dir, name, access, AtFlags::EACCESS).err();
+    denied.filter(|errno| matches!(*errno, Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
 /// A file or link takes no directory's place.

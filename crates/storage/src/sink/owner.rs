@@ -84,7 +84,7 @@ impl Patience {
     }
 }
 
-/// Why a job is not ours.
+/// Why a job is not ours, or not over.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
     #[error("this job is running already: process {} on {}, epoch {}: {}", .0.pid, .0.host, .0.epoch, .0.what)]
@@ -100,6 +100,8 @@ pub enum AcquireError {
          ended and remove what it left with haul clean", .0.pid, .0.host
     )]
     Unproven(Box<OwnerInfo>),
+    #[error("{0}")]
+    Stays(String),
     #[error("stopped while another run of this job was waited for")]
     Stopped,
     #[error("{}", .0.text)]

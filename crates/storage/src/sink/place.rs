@@ -1,15 +1,23 @@
 //! Why the destination, or where its journal lies, cannot be used: in the words of the command, with what to do.
 //!
-//! In: failures that name what haul itself was about to make or open. Out: failures that name what the user wrote. The near end
-//! puts the host before the path (`copy::summary`), so each begins with the side.
+//! In: failures that name what haul itself was about to make or open; what stands at the name that was typed. Out: failures that name
+//! what the user wrote. The near end puts the host before the path (`copy::summary`), so each begins with the side.
 
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use haul_core::wire::{Failure, Stage};
+use haul_core::entry::Name;
+use haul_core::wire::{Failure, Policy, Stage};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 use crate::source::failure::printable;
+use crate::store::Coming;
+
+/// Links that the kernel follows at most.
+const LINKS_MAX: usize = 40;
 
 /// The destination root did not open. `single`: the destination is the name of one file.
 pub(crate) fn unopened(failure: Failure, typed: &[u8], root: &Path, single: bool) -> Failure {
@@ -68,6 +76,78 @@ pub(crate) fn unwritable(failure: Failure, root: &Path, state: Option<&Path>) ->
         _ => return failure,
     };
     told(failure, format!("{place}: {why}"))
+}
+
+/// What the command names as its destination is no place for a file: a device, FIFO or socket, a link to one, or what lies in `/proc`, as
+/// what `/dev/stdout` leads to does. Whoever keeps a journal beside it would write into `/dev`, and the file would take the link's place.
+/// `root` as it is shown is the open directory `dir`; `name`: of the only file.
+///
+/// # Errors
+/// It is one of these. A device, FIFO or socket gives way where the user insists.
+pub(super) fn refuse_special(
+    dir: &OwnedFd,
+    root: &Path,
+    name: Option<&Name>,
+    coming: &Coming<'_>,
+) -> Result<(), Failure> {
+    if haul_mutant::removed("special-files-stay") {
+        return Ok(());
+    }
+    let refused = |text: String| Err(Failure { stage: Stage::Create, errno: 17, text: text.into() });
+    let path = name.map_or(root.to_owned(), |name| root.join(OsStr::from_bytes(name.as_bytes())));
+    if is_proc(dir) {
+        return refused(format!("destination {} is in /proc, which holds no files", shown(&path)));
+    }
+    let Some(name) = name else { return Ok(()) };
+    let Policy { force, no_clobber, .. } = coming.policy;
+    let (what, but) = match kind_of(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
+        Some(kind) if is_special(kind) && !force && !no_clobber => match coming.in_place {
+            true => ("a device, FIFO or socket", "nothing is written into one in place"),
+            false => ("a device, FIFO or socket", "--force replaces it with the file"),
+        },
+        // Nobody means that by --force: programs find their output through such a link.
+        Some(FileType::Symlink) if leads_to_special(dir, name) => {
+            ("a link to a device or into /proc", "name a file, or remove the link first")
+        }
+        _ => return Ok(()),
+    };
+    refused(format!("destination {} is {what}, and was left alone; {but}", shown(&path)))
+}
+
+/// A link to a device, FIFO or socket, or one that passes `/proc`: what that names is of a process, and no place of the file's own.
+fn leads_to_special(dir: &OwnedFd, name: &Name) -> bool {
+    if kind_of(dir, name.as_bytes(), AtFlags::empty()).is_some_and(is_special) {
+        return true;
+    }
+    let (mut above, mut link) = (None::<OwnedFd>, name.as_bytes().to_vec());
+    for _ in 0..LINKS_MAX {
+        let here = above.as_ref().unwrap_or(dir);
+        let Ok(target) = readlinkat(here, &link[..], Vec::new()) else { return false };
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        let Some(last) = target.file_name() else { return false };
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(next) = openat(here, parent.unwrap_or(Path::new(".")), flags, Mode::empty()) else {
+            return false;
+        };
+        if is_proc(&next) {
+            return true;
+        }
+        (above, link) = (Some(next), last.as_bytes().to_vec());
+    }
+    false
+}
+
+fn is_proc(dir: &OwnedFd) -> bool {
+    fstatfs(dir).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC)
+}
+
+fn kind_of(dir: &OwnedFd, name: &[u8], flags: AtFlags) -> Option<FileType> {
+    statat(dir, name, flags).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+fn is_special(kind: FileType) -> bool {
+    !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
 }
 
 fn shown(path: &Path) -> String {

@@ -15,18 +15,20 @@ use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::journal::{Replay, Replayed};
 use haul_core::wire::{Failure, Policy, SourceRoot, Stage};
+use rustix::fs::Access;
 use rustix::io::Errno;
 
 use super::clean::{Job, age_in_words, find_debris};
-use super::looker::Looker;
+use super::looker::{Looker, denied};
 use super::owner::{Life, boot_id};
-use super::place::{no_state, unopened, unwritable};
+use super::place::{no_state, refuse_special, unopened, unwritable};
 use super::widened::restore;
 use super::{
     AcquireError, Adopt, Beside, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left,
     NotKeptCounters, Ours, Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
 };
 use crate::SinkEngine;
+use crate::jail::Jail;
 use crate::source::failure::strerror;
 use crate::store::{
     Capabilities, Claimed, Coming, Destination, Finding, HeldJob, Looks, SinkStore, Waiting, Writing,
@@ -62,9 +64,7 @@ impl SinkStore for Directory {
         let like = root_like(roots);
         let tree = SinkTree::open_root_like(&root, rename.is_none(), like.as_ref())
             .map_err(|failure| unopened(failure, &self.typed, &root, rename.is_some()))?;
-        if let Some(name) = rename.as_ref().filter(|_| !policy.force && !policy.no_clobber) {
-            refuse_special(&tree, name)?;
-        }
+        refuse_special(tree.root(), &root, rename.as_ref(), coming)?;
         let key = job_of(tree.root_id(), roots, rename.as_ref(), coming.part.as_ref());
         let state = self.state.as_deref();
         let place =
@@ -100,7 +100,7 @@ impl SinkStore for Directory {
             like: like.map(|like| (like, policy)),
             written: OnceLock::new(),
             ready: Some(Ready {
-                adopt: Adopt::new(ours, &earlier.tags, &earlier.unproven),
+                adopt: Adopt::new(ours, &earlier.tags, &earlier.unproven, policy.no_clobber),
                 old_tags: earlier.tags.clone(),
                 left: Left {
                     names: names.clone(),
@@ -108,10 +108,7 @@ impl SinkStore for Directory {
                     clean: clean_command(&root, state),
                 },
                 confirm: owner.follows_unproven() || earlier.may_be_overtaken(),
-                in_place: coming.in_place.then(|| {
-                    let part = coming.part.and_then(|part| part.sink);
-                    InPlace::new(part, policy.durable, Beside::new(coming.sources_here.to_vec()))
-                }),
+                in_place: in_place(coming),
                 tree: Arc::new(tree),
                 journal,
                 tag,
@@ -123,7 +120,7 @@ impl SinkStore for Directory {
 
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
         let (root, rename) = destination(&self.typed, coming.roots, self.home.as_deref())?;
-        let looker = Looker::open(&root)?;
+        let looker = Looker::open(&root)?.in_place(in_place(coming));
         let failed = |errno: Errno| {
             let (errno, text) = (errno.raw_os_error(), "create a file there".into());
             Failure { stage: Stage::Open, errno, text }
@@ -133,7 +130,19 @@ impl SinkStore for Directory {
         if rename.is_some() && looker.is_nothing() {
             return Err(unopened(failed(Errno::NOENT), &self.typed, &root, rename.is_some()));
         }
-        if let Some(errno) = looker.denies_files().filter(|_| self.state.is_none()) {
+        if let Some(stands) = looker.root() {
+            refuse_special(stands, &root, rename.as_ref(), coming)?;
+        }
+        if let Some(errno) = above_denies(&root).filter(|_| looker.is_nothing()) {
+            return Err(unopened(failed(errno), &self.typed, &root, false));
+        }
+        if let Some(state) = self.state.as_deref() {
+            let place = Jail::open_root(state).map_err(|errno| no_state(failed(errno), state))?;
+            if let Some(errno) = denied(&place, b".", Access::WRITE_OK | Access::EXEC_OK) {
+                return Err(unwritable(failed(errno), &root, Some(state)));
+            }
+        }
+        if let Some(errno) = looker.denies_files() {
             return Err(unwritable(failed(errno), &root, None));
         }
         Ok((Box::new(looker), rename))
@@ -229,6 +238,21 @@ fn started(why: impl std::fmt::Display) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
 }
 
+/// Why the missing directories of a destination cannot be made, as far as that can be told without doing it.
+fn above_denies(root: &Path) -> Option<Errno> {
+    let stands = |above: &&Path| above.as_os_str().is_empty() || above.symlink_metadata().is_ok();
+    let above = root.ancestors().skip(1).find(stands)?;
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    denied(rustix::fs::CWD, above.as_os_str().as_bytes(), Access::WRITE_OK | Access::EXEC_OK)
+}
+
+/// How files are written in place, if they are.
+fn in_place(coming: &Coming<'_>) -> Option<InPlace> {
+    let part = coming.part.and_then(|part| part.sink);
+    let sources = || Beside::new(coming.sources_here.to_vec());
+    coming.in_place.then(|| InPlace::new(part, coming.policy.durable, sources()))
+}
+
 /// What a destination root becomes that has to be made: what the directory is whose contents come into it. Of several it allows what
 /// all of them do.
 fn root_like(roots: &[SourceRoot]) -> Option<Meta> {
@@ -251,7 +275,7 @@ fn acquire(place: &JobDir, coming: &Coming<'_>, waiting: &dyn Waiting) -> Result
         }
         waiting.stopped()
     };
-    let what = described(coming.roots, coming.what.trim_start_matches("copy "));
+    let what = described(coming);
     let patience = Patience { takes_unproven: !coming.in_place, ..Patience::default() };
     place.acquire_unless(floor, &what, &patience, &mut stop)
 }
@@ -397,8 +421,11 @@ fn in_memory(root: impl AsFd) -> Option<&'static str> {
 }
 
 /// What a job says of itself: what comes from the source, and where it goes.
-fn described(roots: &[SourceRoot], to: &str) -> String {
-    let names: Vec<String> = roots
+fn described(coming: &Coming<'_>) -> String {
+    let part = coming.part.map(|part| format!("({}) ", part.in_words())).unwrap_or_default();
+    let to = format!("{part}{}", coming.what.trim_start_matches("copy "));
+    let names: Vec<String> = coming
+        .roots
         .iter()
         .map(|root| match root {
             SourceRoot::Named { name, .. } => fault::show(name.as_bytes()),
@@ -482,23 +509,6 @@ pub fn destination(
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))
-}
-
-/// A device, FIFO or socket that the command names as its destination is no place for a file, and what keeps its journal
-/// beside it would write into `/dev`.
-fn refuse_special(tree: &SinkTree, name: &Name) -> Result<(), Failure> {
-    use rustix::fs::{AtFlags, FileType, statat};
-    let stat = statat(tree.root(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
-    let kind = stat.ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
-    let special = kind
-        .is_some_and(|kind| !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink));
-    if !special || haul_mutant::removed("special-files-stay") {
-        return Ok(());
-    }
-    let path = tree.path_of(DirId::ROOT, name);
-    let text =
-        format!("{path} is a device, FIFO or socket and was left alone; --force replaces it with the file");
-    Err(Failure { stage: Stage::Create, errno: 17, text: text.into() })
 }
 
 /// Something stands at the destination already under a name of this job.

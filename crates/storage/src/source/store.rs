@@ -89,13 +89,14 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
     match part.len.unwrap_or(rest) {
         len @ 1.. if len <= rest => Ok(part.of_len(len)),
         _ => {
-            let asked = match part.len {
-                Some(len) => format!("{len} bytes from byte {} on", part.source),
-                None => format!("all from byte {} on", part.source),
+            let asked = Part { sink: None, ..*part }.in_words();
+            let instead = match rest {
+                0 => String::new(),
+                _ => format!(" (--range {}: copies what is there from there on)", part.source),
             };
-            let text =
-                format!("source {shown} has {size} bytes, and no such part: {asked}; nothing was copied");
-            Err(Failure { stage: Stage::Walk, errno: 0, text: text.into() })
+            Err(usage(format!(
+                "source {shown} has {size} bytes, and no such part: {asked}; nothing was copied{instead}"
+            )))
         }
     }
 }

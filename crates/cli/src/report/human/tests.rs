@@ -32,6 +32,29 @@ fn what_was_not_read_back_is_not_called_verified() {
     assert!(!empty.contains("verified"), "{empty}");
 }
 
+/// Goal: what is said of a file that grew is true of a part of it that is not its beginning.
+#[test]
+fn a_part_of_a_file_that_grew_is_not_called_its_beginning() {
+    let of = |source| {
+        let part = Part { source, len: Some(3_000_000), sink: None };
+        summary_of(Summary {
+            files: 1,
+            prefixes: 1,
+            prefix_bytes: 3_000_000,
+            part: Some(part),
+            ..Summary::default()
+        })
+    };
+    assert!(
+        of(0).contains("  1 file grew while it was copied: its first 3.00 MB were copied\n"),
+        "{}",
+        of(0)
+    );
+    let within = of(7);
+    assert!(!within.contains("first"), "{within}");
+    assert!(within.contains("of it 3.00 MB from byte 7 on were copied\n"), "{within}");
+}
+
 /// Goal: one is told in the singular, and everything else is not.
 #[test]
 fn one_is_told_in_the_singular() {

@@ -100,9 +100,14 @@ impl Sink {
         if self.is_fatal(&failure) {
             return;
         }
+        self.discard(id);
+        self.leave_file(id, failure);
+    }
+
+    /// The same for a file of which this run has nothing: what an earlier run left of it stays, and stays promised.
+    pub(super) fn leave_file(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get(&id) else { return };
         let generation = file.kept.generation;
-        self.discard(id);
         self.done.push(DoneItem { id, generation, outcome: Outcome::Failed(failure.clone()) });
         self.end_file(id, Ended::Failed(failure), None);
     }

@@ -43,7 +43,11 @@ impl Sink {
             Err(failure) => return self.fail_file(id, failure),
         };
         let policy = self.config.policy;
-        file.change = Change::of_file(&found.existing, file.size(), &file.meta, policy.owner);
+        let goes_into = self.config.part.is_some_and(|part| part.sink.is_some());
+        file.change = match goes_into {
+            true => Change::of_part_of_file(&found.existing),
+            false => Change::of_file(&found.existing, file.size(), &file.meta, policy.owner),
+        };
         file.found = found.seen;
         if found.adopted {
             file.mark(Mark::HasTemp);
@@ -60,7 +64,8 @@ impl Sink {
                 return self.fail_file(id, failure);
             }
             Existing::Nothing => None,
-            Existing::Special if !policy.no_clobber && !policy.force => {
+            // In place it is refused where it would be opened, and nobody is told that it gives way.
+            Existing::Special if !policy.no_clobber && !policy.force && !self.config.agreed.in_place => {
                 let text = "a device, FIFO or socket stands there and was left alone; --force replaces it";
                 return self
                     .fail_file(id, Failure { stage: Stage::Create, errno: EEXIST, text: text.into() });
@@ -82,7 +87,8 @@ impl Sink {
                     let text = "an interrupted run began to write it in place, and it is half new: the same command without \
                                 --no-clobber completes it";
                     let failure = Failure { stage: Stage::Create, errno: EEXIST, text: text.into() };
-                    return self.fail_file(id, failure);
+                    // Nothing of it is this run's to discard, and the journal goes on to promise it.
+                    return self.leave_file(id, failure);
                 } else if file.is(Mark::Begun) {
                     // Half of it is ours: that is nothing to leave alone.
                     None
