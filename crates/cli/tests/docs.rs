@@ -18,6 +18,7 @@ const PAGES: &[&str] = &[
     "docs/semantics.md",
     "docs/security.md",
     "docs/tuning.md",
+    "docs/stable.md",
 ];
 
 /// The crates of the product.

@@ -16,25 +16,135 @@ pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::clean::{CleanJob, CleanReport};
 pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
+pub use crate::error::{Error, ErrorKind};
 pub use crate::events::{Checking, EntryEnd, EntryKind, Event, Observer, Progress};
 pub use crate::layout::{FileLayout, layout};
 pub use crate::request::{CopyRequest, RemoteOptions};
 pub use crate::summary::{DEBRIS, Held, IN_MEMORY, LEFT_OUT, SKIPPED, Status, Summary, UNSEEN};
+use crate::job::Options;
 pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 pub use haul_storage::sink::OTHERS_DIRS;
 pub use haul_storage::sink::clean::age_in_words;
 
-/// Runs a copy to its end. What goes wrong is in the summary.
+/// Runs a copy to its end; see [`Copy`], which asks for one step by step. What goes wrong is in the summary.
 pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
     crate::copy::run(&request, observer, control)
+}
+
+/// A copy that is about to be asked for: from where, to where, how.
+///
+/// ```
+/// use haul::api::{Copy, Endpoint, Status};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let here = tempfile::tempdir()?;
+/// let (from, to) = (here.path().join("data"), here.path().join("backup"));
+/// std::fs::create_dir(&from)?;
+/// std::fs::write(from.join("a"), b"forty-two")?;
+///
+/// let summary = Copy::from([&from]).to(&to).recursive().run();
+/// assert_eq!((summary.status, summary.files, summary.bytes), (Status::Complete, 1, 9));
+/// assert_eq!(std::fs::read(to.join("a"))?, b"forty-two");
+///
+/// // The same again moves only what is missing.
+/// let again = Copy::from([&from]).to(&to).recursive().run();
+/// assert_eq!((again.files, again.unchanged), (0, 1));
+///
+/// // What failed can be matched on, and has a sentence for people.
+/// let nowhere = Copy::from([here.path().join("no")]).to(Endpoint::local("/tmp/x")).run();
+/// assert_eq!(nowhere.error.map(|error| error.kind), Some(haul::api::ErrorKind::Storage));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is copied before `run`"]
+pub struct Copy {
+    request: CopyRequest,
+    observer: Arc<dyn Observer>,
+    control: Control,
+}
+
+impl Copy {
+    /// What is copied: paths of this host, or [`Endpoint`]s. All of them lie on one host. To where is still open: without
+    /// [`Copy::to`] there is nothing to run.
+    #[allow(clippy::should_implement_trait)]
+    pub fn from<E: Into<Endpoint>>(sources: impl IntoIterator<Item = E>) -> CopyFrom {
+        CopyFrom { sources: sources.into_iter().map(Into::into).collect() }
+    }
+
+    /// Directories with all that is in them.
+    pub fn recursive(mut self) -> Copy {
+        self.request.options.recursive = true;
+        self
+    }
+
+    /// Every choice that there is, in place of those made before.
+    pub fn options(mut self, options: Options) -> Copy {
+        self.request.options = options;
+        self
+    }
+
+    /// How the far end is reached and started, if there is one.
+    pub fn remote(mut self, remote: RemoteOptions) -> Copy {
+        self.request.remote = remote;
+        self
+    }
+
+    /// Looks only: nothing is made or changed at the destination.
+    pub fn dry_run(mut self) -> Copy {
+        self.request.dry_run = true;
+        self
+    }
+
+    /// Where passports of storage and networks are kept on this host; without it none is looked for.
+    pub fn state_home(mut self, state: impl Into<PathBuf>) -> Copy {
+        self.request.state_home = Some(state.into());
+        self
+    }
+
+    /// Tells `observer` what happens, from haul's own threads. [`Event::Entry`] comes for each entry that ended well.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Copy {
+        (self.observer, self.request.verbose) = (Arc::new(observer), true);
+        self
+    }
+
+    /// Another thread stops, pauses or steers the copy by a clone of `control`.
+    pub fn control(mut self, control: &Control) -> Copy {
+        self.control = control.clone();
+        self
+    }
+
+    /// Runs it to its end, and blocks until then.
+    pub fn run(self) -> Summary {
+        copy(self.request, self.observer, self.control)
+    }
+}
+
+/// The sources of a copy whose destination is still open; see [`Copy::from`].
+#[derive(Clone, Debug)]
+#[must_use = "say where `to`"]
+pub struct CopyFrom {
+    sources: Vec<Endpoint>,
+}
+
+impl CopyFrom {
+    /// Where they go: a directory, or, for a single file, its new name.
+    pub fn to(self, destination: impl Into<Endpoint>) -> Copy {
+        struct Nobody;
+        impl Observer for Nobody {
+            fn event(&self, _event: Event) {}
+        }
+        let request = CopyRequest::new(self.sources, destination.into());
+        Copy { request, observer: Arc::new(Nobody), control: Control::new() }
+    }
 }
 
 /// Whether plain files that the caller writes while the copy runs, by their names behind all links, are apart from what is
 /// copied: none lies in a local source, is one, or has the name of a file that is copied.
 ///
 /// # Errors
-/// A sentence for people about the first that is not.
-pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), String> {
+/// [`ErrorKind::Usage`], about the first that is not.
+pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), Error> {
     crate::copy::lists::are_apart(request, files)
 }
 
@@ -60,6 +170,9 @@ pub fn agent_channel() -> i32 {
 
 /// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the
 /// directory of their journals, where they were told to keep them elsewhere.
-pub fn clean(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
+///
+/// # Errors
+/// `root` or `state` cannot be read.
+pub fn clean(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     crate::clean::run(root, state, remove)
 }

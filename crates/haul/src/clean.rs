@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
+use crate::error::Error;
 use haul_base::users::name_of;
 use haul_storage::jail::Jail;
 use haul_storage::sink::claim::{Claim, Debris};
@@ -73,10 +74,10 @@ struct Told {
 
 /// Lists the jobs below `root` whose journals lie in `state` (`None`: in `root` itself), and removes what dead ones left if
 /// `remove`.
-pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, String> {
+pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     let place = state.unwrap_or(root);
-    let dir = Jail::open_root(root).map_err(|e| format!("destination {}: {e}", root.display()))?;
-    let jobs = find_debris(place).map_err(|failure| failure.text.to_string())?;
+    let dir = Jail::open_root(root).map_err(|e| Error::storage(format!("destination {}: {e}", root.display())))?;
+    let jobs = find_debris(place).map_err(|failure| Error::storage(failure.text))?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;
     let mut report = CleanReport::default();
@@ -203,8 +204,8 @@ fn state_of(job: &Job) -> String {
 }
 
 /// What the job's journal says; nothing if it has none that can be read.
-fn replay(place: &Path, job: &Job) -> Result<Told, String> {
-    let place = JobDir::open(place, job.key.clone()).map_err(|failure| failure.text.to_string())?;
+fn replay(place: &Path, job: &Job) -> Result<Told, Error> {
+    let place = JobDir::open(place, job.key.clone()).map_err(|failure| Error::storage(failure.text))?;
     let mut replay = Replay::new();
     let mut bad = None;
     let found = place.load_any(&mut |bytes| {
@@ -213,7 +214,7 @@ fn replay(place: &Path, job: &Job) -> Result<Told, String> {
         }
         (bad.is_none() && !replay.is_over()) || haul_mutant::removed("bad-journals-are-read-no-further")
     });
-    let Some(stat) = found.map_err(|failure| failure.text.to_string())? else {
+    let Some(stat) = found.map_err(|failure| Error::storage(failure.text))? else {
         let (replayed, claim) = (Replayed::default(), Some(Claim::default()));
         return Ok(Told { replayed, claim, other_format: None });
     };
@@ -229,8 +230,8 @@ fn replay(place: &Path, job: &Job) -> Result<Told, String> {
     Ok(Told { replayed, claim, other_format })
 }
 
-fn temporaries(root: &Path) -> Result<Vec<Temporary>, String> {
-    let fd = Jail::open_root(root).map_err(|e| format!("open directory {}: {e}", root.display()))?;
+fn temporaries(root: &Path) -> Result<Vec<Temporary>, Error> {
+    let fd = Jail::open_root(root).map_err(|e| Error::storage(format!("open directory {}: {e}", root.display())))?;
     Ok(list_temporaries(&Arc::new(fd), Duration::ZERO))
 }
 

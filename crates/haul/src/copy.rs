@@ -24,13 +24,13 @@ use rustix::fs::{Mode, OFlags};
 use crate::control::Control;
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Observer};
 use crate::job::{AgentRequest, Options};
 use crate::request::CopyRequest;
 use crate::summary::{Status, Summary};
 use haul_base::role::Role;
 use haul_launch::{AgentEnv, RemoteSpec};
-use haul_storage::descriptors::raise_nofile;
 use haul_storage::source::roots::{SourceError, is_inside, resolve_sources};
 use haul_transport::pace::Pacer;
 use haul_transport::path::{self, EndFacts};
@@ -61,18 +61,18 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then_some(policy::FORBIDDEN).or(request.options.check().err());
     if let Some(error) = refused {
-        return Summary { error: Some(error.into()), usage: true, ..Summary::default() };
+        return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }
-    raise_nofile();
     let mut request = request.clone();
     request.options.dry_run = request.dry_run;
     let (request, adopted) = &passport::adopt_local(&request);
     let joined = match join(request, &observer, &control) {
         Ok(joined) => joined,
-        Err(Refused { usage, text }) => {
+        Err(error) => {
             let status = if control.stopped() { Status::Interrupted } else { Status::Failed };
             let seconds = start.elapsed().as_secs_f64();
-            return Summary { status, usage, error: Some(text), seconds, ..Summary::default() };
+            let usage = error.kind == ErrorKind::Usage;
+            return Summary { status, usage, error: Some(error), seconds, ..Summary::default() };
         }
     };
     let mut summary = summarise(request, joined, start);
@@ -80,36 +80,17 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
     summary
 }
 
-/// Why a copy did not begin.
-struct Refused {
-    /// The command makes no sense.
-    usage: bool,
-    text: String,
-}
-
-impl Refused {
-    fn usage(text: impl Into<String>) -> Refused {
-        Refused { usage: true, text: text.into() }
-    }
-}
-
-impl From<String> for Refused {
-    fn from(text: String) -> Refused {
-        Refused { usage: false, text }
-    }
-}
-
 /// Data streams of a copy within one process.
 const LOCAL_STREAMS: u16 = 2;
 
-fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, Refused> {
+fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, Error> {
     let (manifest, hasher) = match request.options.manifest && !request.dry_run {
         true => {
             let (sender, paths) = unbounded();
             let (request, observer) = (request.clone(), observer.clone());
             let work = move || hash_unchanged(&request, &paths, &*observer);
             let thread = thread::Builder::new().name("haul-manifest".into()).spawn(work);
-            (Some(sender), Some(thread.map_err(|e| format!("starting a thread: {e}"))?))
+            (Some(sender), Some(thread.map_err(|e| Error::local(format!("starting a thread: {e}")))?))
         }
         false => (None, None),
     };
@@ -128,12 +109,12 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
     let joined = run_ends(request, observer, &watch);
     drop(watch);
     if let Some(hasher) = hasher {
-        hasher.join().map_err(|_| "hashing for the manifest failed".to_owned())?;
+        hasher.join().map_err(|_| Error::local("internal error: hashing for the manifest failed"))?;
     }
     joined
 }
 
-fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, Refused> {
+fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, Error> {
     let plan = Plan::of(request)?;
     let Some(host) = plan.host else {
         refuse_inside(request)?;
@@ -145,12 +126,12 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
             let near = near.run(near_links, watch);
             far.join().map(|far| (near, far))
         })
-        .map_err(|_| "internal error in the other end".to_owned())?;
+        .map_err(|_| Error::local("internal error in the other end"))?;
         let limited = plan.was_limited(&near, LOCAL_STREAMS, begin.elapsed(), watch);
         return Ok(Joined::local(near, far, limited));
     };
     if let (Role::Source, Some(name)) = (plan.near, &request.options.congestion) {
-        tcp::usable(name).map_err(|e| Refused::usage(e.to_string()))?;
+        tcp::usable(name).map_err(|e| Error::usage(e.to_string()))?;
     }
     let (links, remote) = connect(request, host, &plan.ask(), observer)?;
     let end = plan.near_end(&links);
@@ -195,7 +176,7 @@ fn connect(
     host: &str,
     ask: &AgentRequest,
     observer: &Arc<dyn Observer>,
-) -> Result<(Links, Remote), String> {
+) -> Result<(Links, Remote), Error> {
     connect_and_hear(request, host, ask, observer, &mut |_| false)
 }
 
@@ -206,7 +187,7 @@ fn connect_and_hear(
     ask: &AgentRequest,
     observer: &Arc<dyn Observer>,
     hear: &mut dyn FnMut(&str) -> bool,
-) -> Result<(Links, Remote), String> {
+) -> Result<(Links, Remote), Error> {
     let remote = &request.remote;
     let spec = RemoteSpec {
         host: host.to_owned(),
@@ -224,7 +205,7 @@ fn connect_and_hear(
         sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear).map_err(|e| e.to_string())?;
+    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear)?;
     let paths = show_paths(&connected.paths());
     let path::Plan { streams, advice, .. } = connected.plan;
     let links = Links {
@@ -287,7 +268,6 @@ pub(crate) fn serve(
     ssh_connection: Option<String>,
     prober: &'static dyn trial::Prober,
 ) -> i32 {
-    raise_nofile();
     let least_protect = policy::least_protect(home.as_deref());
     let storage_rate = home.clone().map(passport::rate_at);
     let answers = {
@@ -395,7 +375,7 @@ fn memory_links(options: &Options) -> (Links, Links) {
 }
 
 /// Refuses a local destination that lies inside a local source, for such a copy would never end, and one that is the source.
-fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
+fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
     let options = &request.options;
     let paths = request.sources.iter().map(|source| source.local_path().map(<[u8]>::to_vec));
     let (Some(paths), Some(destination)) =
@@ -404,7 +384,10 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
         return Ok(());
     };
     let recursive = options.recursive || options.archive || options.range.is_some();
-    let refused = |e: SourceError| Refused { usage: e.is_usage(), text: e.to_string() };
+    let refused = |e: SourceError| {
+        let kind = if e.is_usage() { ErrorKind::Usage } else { ErrorKind::Storage };
+        Error::new(kind, e.to_string())
+    };
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
     same::refuse_itself(&specs, destination, options.is_in_place())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));
@@ -422,7 +405,7 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Refused> {
     };
     match is_inside(dir.as_fd(), &specs) {
         Ok(Some(_)) if haul_mutant::removed("no-copy-into-itself") => Ok(()),
-        Ok(Some(index)) => Err(Refused::usage(format!(
+        Ok(Some(index)) => Err(Error::usage(format!(
             "the destination {} lies inside the source {}: the copy would copy itself",
             String::from_utf8_lossy(destination),
             specs[index].path.display()

@@ -149,6 +149,17 @@ impl Clock {
     }
 }
 
+/// What this host lacked.
+pub(crate) fn local(text: impl Into<String>) -> Failure {
+    Failure { stage: Stage::Local, errno: 0, text: text.into().into() }
+}
+
+/// The connection to the other end is lost.
+pub(crate) fn lost(text: impl Into<String>) -> Failure {
+    Failure { stage: Stage::Network, errno: 0, text: text.into().into() }
+}
+
+/// The other end did what no haul of its version does.
 pub(crate) fn protocol(text: impl Into<String>) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into().into() }
 }

@@ -8,7 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use haul_base::escape;
 use haul_base::role::Role;
@@ -79,6 +79,24 @@ pub enum EndpointError {
 
 fn side(host: &Option<String>) -> String {
     host.as_ref().map_or("local".into(), |host| format!("at {host}"))
+}
+
+impl From<&Path> for Endpoint {
+    fn from(path: &Path) -> Endpoint {
+        Endpoint::local(path.as_os_str().as_bytes())
+    }
+}
+
+impl From<&PathBuf> for Endpoint {
+    fn from(path: &PathBuf) -> Endpoint {
+        path.as_path().into()
+    }
+}
+
+impl From<PathBuf> for Endpoint {
+    fn from(path: PathBuf) -> Endpoint {
+        path.as_path().into()
+    }
 }
 
 impl Endpoint {

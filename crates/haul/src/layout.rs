@@ -4,6 +4,8 @@ use std::path::Path;
 
 use haul_core::layout::Layout;
 
+use crate::error::Error;
+
 /// Where a file lies.
 #[derive(Clone, Debug)]
 pub struct FileLayout {
@@ -20,15 +22,17 @@ pub struct FileLayout {
 ///
 /// # Errors
 /// It cannot be opened, or is no regular file.
-pub fn layout(path: &Path) -> Result<FileLayout, String> {
+pub fn layout(path: &Path) -> Result<FileLayout, Error> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-    let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what} {}: {error}", path.display());
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        Error::storage(format!("{what} {}: {error}", path.display()))
+    };
     // Without waiting, for it may turn out to be a pipe.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty()).map_err(|e| failed("open", &e))?;
     let stat = fstat(&file).map_err(|e| failed("look at", &e))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(format!("{} is no regular file; only these have a layout", path.display()));
+        return Err(Error::usage(format!("{} is no regular file; only these have a layout", path.display())));
     }
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let found = haul_storage::layout::layout_of(&file, size);

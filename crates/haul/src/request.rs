@@ -26,6 +26,22 @@ pub struct CopyRequest {
     pub state_home: Option<PathBuf>,
 }
 
+impl CopyRequest {
+    /// A copy with the default choices.
+    pub fn new(sources: Vec<Endpoint>, destination: Endpoint) -> CopyRequest {
+        CopyRequest {
+            sources,
+            destination,
+            options: Options::default(),
+            remote: RemoteOptions::default(),
+            dry_run: false,
+            verbose: false,
+            targets: false,
+            state_home: None,
+        }
+    }
+}
+
 /// How the far end is reached and started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteOptions {
@@ -51,4 +67,22 @@ pub struct RemoteOptions {
     pub sockets: Vec<PathBuf>,
     /// The program to push; `None`: none can be pushed.
     pub binary: Option<PathBuf>,
+}
+
+impl Default for RemoteOptions {
+    /// `ssh`, without a person who could answer its questions, and without a program to push.
+    fn default() -> RemoteOptions {
+        RemoteOptions {
+            ssh: vec!["ssh".into()],
+            remote_haul: None,
+            no_push: false,
+            dial: Dialler::Auto,
+            via: Vec::new(),
+            ports: None,
+            interactive: false,
+            ssh_channels: None,
+            sockets: Vec::new(),
+            binary: None,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
 
 use crate::board::SlowTarget;
+use crate::error::Error;
 use crate::job::{Changed, Digest, Durability, Part, Resume, Verify};
 
 /// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
@@ -107,7 +108,7 @@ pub struct Summary {
     /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the destination.
     pub kept: u64,
     /// Why the run as a whole ended, if not well.
-    pub error: Option<String>,
+    pub error: Option<Error>,
     /// The user's own limit held the rate down.
     pub rate_limited: bool,
     /// The memory limit held the rate down.

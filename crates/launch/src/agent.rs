@@ -28,7 +28,7 @@ use super::race::Caller;
 use super::request::Request;
 use super::reverse;
 use super::words::escape;
-use super::{BootstrapError, BootstrapKind, Path, gate, harden};
+use super::{BootstrapError, BootstrapKind, Path, gate};
 use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::EndFacts;
@@ -123,8 +123,6 @@ pub struct AgentConnected {
 /// Speaks with the near end over `input` and `output` (the agent's stdin and stdout) until all streams are up.
 /// Give it the bare descriptors: with [`Path::Ssh`] all data goes through them, and the buffers of
 /// `std::io::stdin` and `stdout` only cost time there.
-///
-/// From the first call on, this process writes no core files and cannot be traced by others of the same user.
 /// stdout and stderr may be closed at any time once the session is up: do not panic on writing there.
 ///
 /// # Errors
@@ -139,7 +137,6 @@ where
     I: Read + Send + 'static,
     W: Write + Send + 'static,
 {
-    harden();
     let lost = |e| BootstrapError {
         source: Some(e),
         ..BootstrapError::new(BootstrapKind::Peer, "the near end is gone")

@@ -257,9 +257,9 @@ impl BootstrapError {
     }
 }
 
-/// Keeps keys out of core files and away from debuggers: called before the first key exists, for the rest of
-/// the process. Where the kernel refuses, the session is not weaker than without it, so that is no error.
-fn harden() {
+/// Keeps keys out of core files and away from debuggers, for the rest of the process: a program calls it before the first key
+/// exists. Where the kernel refuses, the session is not weaker than without it, so that is no error.
+pub fn harden() {
     use rustix::process::{Resource, Rlimit};
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);

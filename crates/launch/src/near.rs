@@ -28,7 +28,7 @@ use super::share::Sharing;
 use super::ssh::{ANSWER_WAIT, Ssh, dial_name};
 use super::start::{self, Dialled};
 use super::words::escape;
-use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, SSH_CHANNELS_MAX, harden};
+use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, SSH_CHANNELS_MAX};
 use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::{self, EndFacts, Plan};
@@ -47,8 +47,6 @@ const PORTS_SUGGESTED: (u16, u16) = (50000, 50031);
 
 /// Starts haul at the far end of `spec` with `request` and connects to it. Lines for the user (ssh's own, and
 /// ours) go to `notes`. Blocks until the session is up or cannot be.
-///
-/// From the first call on, this process writes no core files and cannot be traced by others of the same user.
 ///
 /// # Errors
 /// Whatever stopped it, with a remedy where there is one. Nothing is left running.
@@ -72,7 +70,6 @@ pub fn connect_and_hear<R: Request>(
     hear: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Connected, BootstrapError> {
     let tickets = tickets(spec)?;
-    harden();
     let mut met = Met::hello(spec, request, tickets, (notes, hear))?;
     let mut direct = met.dial(notes)?;
     if direct.is_none() {

@@ -441,7 +441,7 @@ impl SourceStore for Made {
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let engine = MadeEngine::start(*self, config, object_size, meter, post).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
-            Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+            Failure { stage: Stage::Local, errno: 0, text: text.into() }
         })?;
         let names = MadeNames { name: self.name(), targets: Targets::new() };
         let walk = Walk::of(self.walk(object_size));

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use haul::api::{Control, CopyRequest, Dialler, Endpoint, RemoteOptions, Summary};
+use haul::api::{Control, ErrorKind, CopyRequest, Dialler, Endpoint, RemoteOptions, Summary};
 use haul::ctl::Server;
 use haul::endpoint;
 use haul::job;
@@ -40,7 +40,7 @@ pub fn run(args: &Cp) -> i32 {
     settings.manner.part = request.options.part();
     settings.manner.sends = request.destination.host().is_some();
     if let Err(error) = haul::api::lists_are_apart(&request, &lists::files(&settings)) {
-        return complain(&error, USAGE);
+        return complain(&error.text, USAGE);
     }
     let reporter = match Reporter::start(&settings, &request) {
         Ok(reporter) => reporter,
@@ -64,7 +64,8 @@ pub fn run(args: &Cp) -> i32 {
             reporter.finish(summary, asked.exit_code())
         }
         Err(error) => {
-            let error = Some(format!("cannot watch for signals: {error}"));
+            let (kind, text) = (ErrorKind::Local, format!("cannot watch for signals: {error}"));
+            let error = Some(haul::api::Error { kind, text });
             reporter.finish(Summary { error, ..Summary::default() }, FAILED)
         }
     }

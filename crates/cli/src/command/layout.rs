@@ -47,7 +47,7 @@ pub fn run(args: &LayoutArgs) -> i32 {
         let layout = match haul::api::layout(Path::new(file)) {
             Ok(layout) => layout,
             Err(error) => {
-                code = complain(&escape::text(&error), FAILED);
+                code = complain(&escape::text(&error.text), FAILED);
                 continue;
             }
         };

@@ -98,7 +98,7 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
     let s = &ending.summary;
     let mut lines = Vec::new();
     if let Some(error) = &s.error {
-        lines.push(manner.error(&escape::text(error)));
+        lines.push(manner.error(&escape::text(&error.text)));
     }
     if s.status == Status::Partial || s.failed > 0 {
         let why = match s.vanished {

@@ -197,6 +197,7 @@ struct SummaryLine<'a> {
     status: &'static str,
     exit_code: i32,
     error: Option<&'a str>,
+    error_kind: Option<&'static str>,
     resumed: bool,
     kept: u64,
     dry_run: bool,
@@ -382,7 +383,8 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
     SummaryLine {
         status: status(s.status),
         exit_code: ending.exit_code,
-        error: s.error.as_deref(),
+        error: s.error.as_ref().map(|error| error.text.as_str()),
+        error_kind: s.error.as_ref().map(|error| error.kind.name()),
         resumed: s.resumed,
         kept: s.kept,
         dry_run,

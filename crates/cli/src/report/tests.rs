@@ -47,6 +47,10 @@ fn no_list() -> List<Sheet> {
     List::new(None, Manner::default())
 }
 
+fn broken(text: &str) -> haul::api::Error {
+    haul::api::Error { kind: haul::api::ErrorKind::Network, text: text.into() }
+}
+
 fn request() -> CopyRequest {
     CopyRequest {
         sources: vec![Endpoint::local(b"data\xff".as_slice())],
@@ -232,7 +236,7 @@ fn events_are_as_the_schema_says() {
     for status in [Status::Complete, Status::Partial, Status::Failed, Status::Interrupted] {
         let mut end = ending(status);
         if status == Status::Failed {
-            end.summary = Summary { error: Some("no\u{1b} route".into()), ..Summary::default() };
+            end.summary = Summary { error: Some(broken("no\u{1b} route")), ..Summary::default() };
             end.lists = Lists::default();
         }
         let (out, _) = told(&json, &end);
@@ -408,7 +412,7 @@ fn people_see_what_they_asked_for() {
     );
 
     let mut stillborn = ending(Status::Failed);
-    stillborn.summary = Summary { error: Some("no route to h\x1b".into()), ..Summary::default() };
+    stillborn.summary = Summary { error: Some(broken("no route to h\x1b")), ..Summary::default() };
     let (_, err) = told(&plain, &stillborn);
     assert!(err.ends_with("stopping\nhaul: no route to h\\x1b\n"), "{err}");
 

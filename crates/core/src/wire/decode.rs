@@ -408,6 +408,8 @@ pub(super) fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
         11 => Stage::Protocol,
         12 => Stage::Usage,
         13 => Stage::Vanished,
+        14 => Stage::Local,
+        15 => Stage::Network,
         other => return Err(WireError::BadValue { what: "stage of a failure", value: other.into() }),
     };
     Ok(Failure { stage, errno: r.i32("errno")?, text: r.text("text of a failure")? })

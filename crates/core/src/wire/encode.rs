@@ -555,6 +555,8 @@ pub(super) fn write_failure(w: &mut Writer<'_>, failure: &Failure) {
         Stage::Protocol => 11,
         Stage::Usage => 12,
         Stage::Vanished => 13,
+        Stage::Local => 14,
+        Stage::Network => 15,
     });
     w.i32(failure.errno);
     w.text(&failure.text);

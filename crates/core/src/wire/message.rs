@@ -151,6 +151,10 @@ pub enum Stage {
     Usage,
     /// It was there when its directory was read, and is there no more.
     Vanished,
+    /// This host had no thread, no memory or no other means of its own; no peer and no storage is to blame.
+    Local,
+    /// The connection to the other end was lost, or nothing came over it.
+    Network,
 }
 
 /// A failure as it crosses the wire. `errno` 0: not from the operating system.
@@ -674,6 +678,8 @@ impl Stage {
             Stage::Protocol => "protocol",
             Stage::Usage => "usage",
             Stage::Vanished => "vanished",
+            Stage::Local => "local",
+            Stage::Network => "network",
         }
     }
 }

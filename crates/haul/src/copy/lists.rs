@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, statat};
 
+use crate::error::Error;
 use crate::endpoint::Endpoint;
 use crate::request::CopyRequest;
 use haul_base::mounts::ways_below;
@@ -24,7 +25,7 @@ use haul_storage::source::roots::{RootSpec, RootTarget, is_inside, resolve_sourc
 ///
 /// # Errors
 /// A sentence for people.
-pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), String> {
+pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), Error> {
     if files.is_empty() || haul_mutant::removed("lists-are-apart") {
         return Ok(());
     }
@@ -36,18 +37,18 @@ pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), 
     for file in files {
         let shown = file.display();
         if let Some(spec) = source_of(file, &specs) {
-            return Err(format!(
+            return Err(Error::usage(format!(
                 "the list {shown} lies inside the source {}: it would be copied while it is written; give it a place outside",
                 spec.path.display()
-            ));
+            )));
         }
         if specs.iter().any(|spec| !spec.is_dir && same(file, &spec.path)) {
-            return Err(format!(
+            return Err(Error::usage(format!(
                 "the list {shown} is a source itself, and would replace it; give it another name"
-            ));
+            )));
         }
         if destination.is_some_and(|at| specs.iter().any(|spec| replaces(file, spec, at))) {
-            return Err(format!("the list {shown} would replace a file of the copy; give it another name"));
+            return Err(Error::usage(format!("the list {shown} would replace a file of the copy; give it another name")));
         }
     }
     Ok(())

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use haul_core::wire::RATE_UNLIMITED;
 
-use super::Refused;
 use super::ends::{End, memory, sink_request, source_request};
+use crate::error::Error;
 use crate::driver::sink::SinkRequest;
 use crate::driver::{Links, Report, Watch, policy};
 use crate::endpoint::Endpoint;
@@ -42,11 +42,11 @@ pub(super) struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// # Errors
     /// Both ends are far.
-    pub(super) fn of(request: &'a CopyRequest) -> Result<Plan<'a>, Refused> {
+    pub(super) fn of(request: &'a CopyRequest) -> Result<Plan<'a>, Error> {
         let source = request.sources.iter().find_map(Endpoint::host);
         let (near, host) = match (source, request.destination.host()) {
             (Some(_), Some(_)) => {
-                return Err(Refused::usage("copying from one remote host to another is not supported yet"));
+                return Err(Error::usage("copying from one remote host to another is not supported yet"));
             }
             (Some(host), None) => (Role::Sink, Some(host)),
             (None, Some(host)) => (Role::Source, Some(host)),

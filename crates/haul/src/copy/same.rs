@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, stat, statat};
 
-use super::Refused;
 use haul_storage::sink::store::destination;
 use haul_storage::source::failure::printable;
 use haul_storage::source::roots::{RootSpec, RootTarget, source_roots};
@@ -62,7 +61,7 @@ fn above(path: &Path) -> &Path {
 
 /// Refuses a source that is what stands at its name at the destination, and a link that leads there. What cannot be looked at is
 /// left to the ends.
-pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8], in_place: bool) -> Result<(), Refused> {
+pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8], in_place: bool) -> Result<(), Error> {
     if haul_mutant::removed("no-source-over-itself") {
         return Ok(());
     }
@@ -80,7 +79,7 @@ pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8], in_place: bool) ->
             in_place && Entry::at(&spec.path).is_some_and(|source| !source.is_link() && same(&source.stat));
         if let Some(steps) = leads_to(&spec.path, &there).or(written.then_some(0)) {
             let (source, place) = (shown(&spec.path), shown(&place));
-            return Err(Refused::usage(match steps {
+            return Err(Error::usage(match steps {
                 0 => format!(
                     "the source {source} and its destination {place} are the same; nothing was copied"
                 ),

@@ -9,6 +9,7 @@ use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
 
 use super::LOCAL_STREAMS;
+use crate::error::{Error, ErrorKind};
 use crate::board::SlowTarget;
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
@@ -99,7 +100,10 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
         SessionEnd::Complete => (Status::Complete, None),
         SessionEnd::Stopped => (Status::Interrupted, None),
-        SessionEnd::Failed(failure) => (Status::Failed, Some(placed(&failure.text, request))),
+        SessionEnd::Failed(failure) => {
+            let kind = ErrorKind::of(failure.stage);
+            (Status::Failed, Some(Error::new(kind, placed(&failure.text, request))))
+        },
     };
     let is_remote = local.is_none();
     let [here, there] = near.processors;

@@ -21,7 +21,6 @@ use crate::events::Observer;
 use crate::job::{AgentRequest, NetworkTrial, Options, StorageQuestion};
 use crate::request::{CopyRequest, RemoteOptions};
 use haul_base::role::Role;
-use haul_storage::descriptors::raise_nofile;
 use haul_storage::null::NULL;
 use haul_transport::pace::Pacer;
 use haul_transport::path::{self, EndFacts};
@@ -175,7 +174,6 @@ pub fn run(
     control: &Control,
     make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
 ) -> Result<Over, String> {
-    raise_nofile();
     let begin = cpu_time();
     let destination = Some(Place::root(&NULL));
     let ask = AgentRequest::new(Role::Sink, Vec::new(), destination, options());
@@ -200,7 +198,6 @@ pub fn run_back(
     control: &Control,
     met: impl FnOnce(Met) -> Result<Hears, String>,
 ) -> Result<Over, String> {
-    raise_nofile();
     let begin = cpu_time();
     // Pinned: the far end's own search is the trial's.
     let pinned = Options { streams: Some(STREAMS_FIRST), ..options() };
@@ -228,7 +225,6 @@ pub fn run_local(
     control: &Control,
     make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
 ) -> Result<(Over, f64), String> {
-    raise_nofile();
     let begin = cpu_time();
     let (near, far) = memory_links(&options());
     let here = EndFacts::here(None, None, None);

@@ -70,16 +70,16 @@ impl<T> Opening<'_, T> {
         let mut notes = 0;
         loop {
             if self.watch.control.stopped() {
-                return Err(protocol("stopped during the set-up"));
+                return Err(local("stopped during the set-up"));
             }
             let event = match self.mailbox.events.recv_timeout(TICK) {
                 // Chatter must not hold off the deadline.
                 Ok(event) if Instant::now() < deadline => event,
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => continue,
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {
-                    return Err(protocol("the other end did not answer in time during the set-up"));
+                    return Err(lost("the other end did not answer in time during the set-up"));
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(protocol("the control stream is gone")),
+                Err(RecvTimeoutError::Disconnected) => return Err(lost("the control stream is gone")),
             };
             let mailbox::Event::Control(event) = event else { continue };
             event.taken(self.control);
@@ -100,7 +100,7 @@ impl<T> Opening<'_, T> {
                         None => return Err(protocol(format!("{name} came where it makes no sense"))),
                     }
                 }
-                ControlEvent::Lost { why, .. } => return Err(protocol(why)),
+                ControlEvent::Lost { why, .. } => return Err(lost(why)),
             }
         }
     }

@@ -240,7 +240,7 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
     };
     let control = match ControlStream::spawn(links.control, EPOCH, post) {
         Ok(control) => control,
-        Err(e) => return Report::failed(protocol(e.to_string()), watch),
+        Err(e) => return Report::failed(local(e.to_string()), watch),
     };
     let opening = Opening {
         mailbox: &mailbox,
@@ -342,7 +342,7 @@ impl<T: Send + 'static> Session<'_, T> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return SessionEnd::Failed(protocol("the session's mailbox closed"));
+                    return SessionEnd::Failed(local("internal error: the session's mailbox closed"));
                 }
             }
             end.tick(clock.now(), self);

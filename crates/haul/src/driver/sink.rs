@@ -168,7 +168,7 @@ fn start_receiver(
     session: &Session<'_>,
 ) -> Result<DataReceiver, Failure> {
     let (meter, post) = (session.meter.clone(), session.mailbox.post(Own::Recv));
-    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post).map_err(|e| protocol(e.to_string()))
+    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post).map_err(|e| local(e.to_string()))
 }
 
 /// The path of an entry below the destination root.

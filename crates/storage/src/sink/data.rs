@@ -317,7 +317,7 @@ impl Sink {
             }
             (buffer, fits) => {
                 drop(buffer);
-                let none = || fault::failure(Stage::Protocol, 0, "a write without payload");
+                let none = || fault::failure(Stage::Local, 0, "internal error: a write without payload");
                 owed.settle(Err(fits.err().unwrap_or_else(none)));
                 None
             }

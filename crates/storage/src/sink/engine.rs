@@ -701,7 +701,7 @@ pub(super) fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failu
     let start = start as usize;
     usize::try_from(len).ok().and_then(|len| payload.get(start..start.checked_add(len)?)).ok_or_else(|| {
         let text = format!("{len} bytes at {start} are not in a payload of {} bytes", payload.len());
-        fault::failure(Stage::Protocol, 0, text)
+        fault::failure(Stage::Local, 0, text)
     })
 }
 

@@ -235,7 +235,7 @@ impl HeldJob for HeldDirectory {
 
 fn started(why: impl std::fmt::Display) -> Failure {
     let text = format!("starting the writing threads: {why}");
-    Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+    Failure { stage: Stage::Local, errno: 0, text: text.into() }
 }
 
 /// Why the missing directories of a destination cannot be made, as far as that can be told without doing it.

@@ -116,7 +116,7 @@ impl SourceStore for Paths {
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {
             let text = format!("starting the {what}: {why}");
-            Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+            Failure { stage: Stage::Local, errno: 0, text: text.into() }
         };
         let engine =
             ReadEngine::start(tree.clone(), post, meter, config).map_err(|e| failed("reading threads", e))?;

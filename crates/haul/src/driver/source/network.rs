@@ -38,7 +38,7 @@ pub(super) fn start_sender(
 ) -> Result<DataSender, Failure> {
     let post = session.mailbox.post(Own::Send);
     let started = DataSender::spawn(link, stream, epoch, session.meter.clone(), post, pacer.clone());
-    started.map_err(|e| protocol(e.to_string()))
+    started.map_err(|e| local(e.to_string()))
 }
 
 impl Network {
