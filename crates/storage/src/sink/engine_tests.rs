@@ -469,7 +469,7 @@ fn links_are_made() {
 /// file in the deepest; as somebody else than root.
 #[test]
 fn directories_are_finished_deepest_first() {
-    if as_nobody("storage::sink::engine::tests::directories_are_finished_deepest_first") {
+    if as_nobody("sink::engine::tests::directories_are_finished_deepest_first") {
         return;
     }
     let mut bench = Bench::with(|config| {
