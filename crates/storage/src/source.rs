@@ -66,6 +66,7 @@ pub(crate) mod stat;
 pub mod store;
 pub mod tree;
 mod version;
+pub(crate) mod view;
 
 /// Most reading threads for one storage target.
 pub const READERS_MAX: usize = 256;

@@ -461,8 +461,7 @@ fn modes_given_meanwhile_stay() {
 /// never comes.
 #[test]
 fn directories_are_written_down_before_they_are_opened() {
-    if as_nobody("sink::engine::tests::publish::directories_are_written_down_before_they_are_opened")
-    {
+    if as_nobody("sink::engine::tests::publish::directories_are_written_down_before_they_are_opened") {
         return;
     }
     for answer in ["noted", "refused", "none"] {
