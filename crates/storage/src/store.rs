@@ -20,7 +20,6 @@ use haul_core::transfer::op::Existing;
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 
-use super::place::Place;
 pub use super::sink::looker::{dir_stands, not_in_place, special_stands};
 use super::sink::owner::boot_id;
 pub use super::sink::stripes::in_words as stripes_in_words;
@@ -164,16 +163,6 @@ pub trait NetworkFacet: Send + Sync {
     fn set_connections(&self, connections: u16) -> u16;
 }
 
-/// What the user named as sources.
-pub struct Sources<'a> {
-    pub places: &'a [Place],
-    pub recursive: bool,
-    /// This of the only one, which is a file.
-    pub part: Option<Part>,
-    /// Where `~` and relative paths begin.
-    pub home: Option<&'a Path>,
-}
-
 /// How a source is read.
 pub struct Reading {
     pub agreed: Agreed,
@@ -225,16 +214,6 @@ pub trait SourceNames: Send + Sync {
         None
     }
     fn targets(&self) -> &Targets;
-}
-
-/// What the user named as destination.
-#[derive(Clone, Copy)]
-pub struct Destination<'a> {
-    pub place: &'a Place,
-    /// Where `~` and relative paths begin.
-    pub home: Option<&'a Path>,
-    /// Where the journal lies, if not with the data.
-    pub state: Option<&'a Path>,
 }
 
 /// What will come, as the source told.

@@ -449,8 +449,9 @@ mod tests {
     use haul_core::ids::{FileId, Holder};
     use haul_core::wire::SourceRoot;
 
+    use haul_storage::place::Destination;
     use haul_storage::place::Place;
-    use haul_storage::store::{Coming, Destination};
+    use haul_storage::store::Coming;
     use haul_storage::stores;
 
     use super::*;

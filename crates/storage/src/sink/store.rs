@@ -27,12 +27,12 @@ use super::{
     NotKeptCounters, Ours, Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
 };
 use crate::SinkEngine;
+use crate::place::{Destination, PlaceError};
 use crate::source::failure::strerror;
 use crate::store::{
-    Capabilities, Claimed, Coming, Destination, Finding, HeldJob, Looks, SinkStore, Waiting, Writing,
-    begin_journal, fresh_tag, job_of, names_of,
+    Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing, begin_journal,
+    fresh_tag, job_of, names_of,
 };
-use crate::stores::misused;
 use haul_base::users::{self, Unexpanded, name_of};
 
 /// A directory, or a file in one, as it was typed.
@@ -42,9 +42,9 @@ pub struct Directory {
     state: Option<PathBuf>,
 }
 
-/// See [`Scheme::open_sink`](crate::place::Scheme::open_sink).
+/// Names a destination that is a path.
 pub(crate) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
-    let typed = destination.place.as_file().map_err(misused)?.to_vec();
+    let typed = destination.place.as_file().map_err(PlaceError::misused)?.to_vec();
     let (home, state) = (destination.home.map(Path::to_owned), destination.state.map(Path::to_owned));
     Ok(Box::new(Directory { typed, home, state }))
 }
