@@ -12,11 +12,12 @@ use std::time::Duration;
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
 use crate::api::{CleanJob, CleanReport};
+use haul_base::kernel::boot_id;
 use haul_base::users::name_of;
 use haul_storage::jail::Jail;
 use haul_storage::sink::claim::{Claim, Debris};
 use haul_storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
-use haul_storage::sink::owner::{Life, boot_id};
+use haul_storage::sink::owner::Life;
 use haul_storage::sink::{JobDir, Patience};
 use haul_storage::volume::is_of;
 

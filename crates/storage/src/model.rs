@@ -21,14 +21,14 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, Stage};
 
 use super::place::{Destination, Form, Place, Scheme, Sources, read_path};
-use super::sink::owner::boot_id;
+use super::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use super::store::{
     Capabilities, Claimed, Coming, DelegatedEntry, DelegatedPair, Directories, Durable, HeldJob, Looks,
-    Marker, NetworkFacet, Publishing, SinkStore, StoreNetwork, Waiting, WriteOrder, Writing, begin_journal,
-    dir_stands, fresh_tag, job_of, names_of,
+    Marker, NetworkFacet, Publishing, SinkStore, StoreNetwork, Waiting, WriteOrder, Writing, dir_stands,
 };
 use super::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use haul_base::digest;
+use haul_base::kernel::boot_id;
 
 mod source;
 

@@ -63,7 +63,7 @@ pub use here::Jobs;
 pub use in_place::InPlace;
 pub use journal::Journal;
 pub use leftovers::Left;
-pub use meta::{Foreseen, NotKept, NotKeptCounters};
+pub use meta::{Foreseen, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};

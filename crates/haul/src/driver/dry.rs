@@ -29,7 +29,8 @@ use super::{Kind, Links, Report, Watch, end_report, protocol};
 use crate::api::{Knob, Progress, UNSEEN};
 use haul_base::role::Role;
 use haul_storage::Stuck;
-use haul_storage::store::{Foreseen, Looks, dir_stands, not_in_place, special_stands};
+use haul_storage::sink::Foreseen;
+use haul_storage::store::{Looks, dir_stands, not_in_place, special_stands};
 use haul_transport::Link;
 
 /// A directory that is not over.

@@ -26,6 +26,7 @@ use super::meta::Wanted;
 use super::syncs::Extent;
 use super::{fault, lock, tree};
 use crate::crew::Turn;
+use crate::store::{DIRECTORY, SPECIAL};
 
 const SETGID: u32 = 0o2000;
 /// Others read and search.
@@ -33,11 +34,6 @@ const OTHERS_LOOK: u32 = 0o005;
 
 /// The name of a line about directories of other users, into which was copied what is closed to them at the source.
 pub const OTHERS_DIRS: &str = "directories of other users";
-
-const DIRECTORY: &str = "a directory stands there; nothing was removed";
-pub(super) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without --in-place a link is replaced";
-pub(super) const SPECIAL: &str =
-    "a device, FIFO or socket stands there and was left alone; --force replaces it";
 
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.

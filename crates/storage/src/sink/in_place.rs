@@ -26,7 +26,7 @@ use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
 use super::beside::Beside;
 use super::cache::drop_pages;
-use super::commit::{NOT_IN_PLACE, unsynced};
+use super::commit::unsynced;
 use super::engine::Sink;
 use super::files::{Files, OpenFile, data_len, descriptor, inode_of, write_all_at};
 use super::held::clear_holes;
@@ -34,6 +34,7 @@ use super::meta::Wanted;
 use super::names::{tag_bits, temp_name};
 use super::syncs::Extent;
 use super::{fault, lock};
+use crate::store::NOT_IN_PLACE;
 
 /// Files with several names that are remembered; beyond that no other such file is written.
 const ALIASES_MAX: usize = 1 << 20;

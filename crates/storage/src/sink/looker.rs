@@ -21,7 +21,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::fault;
 use super::files::mtime_of;
 use super::tree::SinkTree;
-use crate::store::Looks;
+use crate::store::{Looks, dir_stands};
 
 /// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
 const FAT: [FsWord; 2] = [0x4d44, 0x2011_bab0];
@@ -144,25 +144,6 @@ impl Looks for Looker {
             (_, Some((tree, dir))) => Ok((link_change(tree, &dir, (name, target), (meta, owner)), existing)),
         }
     }
-}
-
-/// A file or link takes no directory's place.
-pub fn dir_stands() -> Failure {
-    fault::failure(
-        Stage::Create,
-        Errno::ISDIR.raw_os_error(),
-        "a directory stands there; nothing was removed".to_owned(),
-    )
-}
-
-/// Nothing that is announced takes the place of a device, unless the user insists.
-pub fn special_stands() -> Failure {
-    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::SPECIAL.to_owned())
-}
-
-/// What is no file is neither followed nor written into.
-pub fn not_in_place() -> Failure {
-    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::NOT_IN_PLACE.to_owned())
 }
 
 fn is_nothing(failure: &Failure) -> bool {

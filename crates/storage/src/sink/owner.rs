@@ -25,7 +25,7 @@ use rustix::fs::{AtFlags, Stat, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::files::write_all_at;
-pub use super::life::{Life, OwnerInfo, boot_id};
+pub use super::life::{Life, OwnerInfo};
 use super::life::{here, judge};
 use super::names::{JobFile, JobKey, job_file};
 use super::ours::Ours;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::clean::{Job, age_in_words, find_debris};
 use super::looker::Looker;
-use super::owner::{Life, boot_id};
+use super::owner::Life;
 use super::place::{no_state, unopened, unwritable};
 use super::widened::restore;
 use super::{
@@ -29,10 +29,9 @@ use super::{
 use crate::SinkEngine;
 use crate::place::{Destination, PlaceError};
 use crate::source::failure::strerror;
-use crate::store::{
-    Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing, begin_journal,
-    fresh_tag, job_of, names_of,
-};
+use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
+use crate::store::{Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing};
+use haul_base::kernel::boot_id;
 use haul_base::users::{self, Unexpanded, name_of};
 
 /// A directory, or a file in one, as it was typed.
