@@ -2,7 +2,7 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
+//! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
 //! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
@@ -20,6 +20,7 @@ mod above;
 pub mod adopt;
 mod beside;
 mod cache;
+mod calls;
 pub mod claim;
 pub mod clean;
 mod commit;
@@ -31,8 +32,8 @@ mod files;
 pub mod fold;
 mod gate;
 mod gather;
-mod held;
 pub mod here;
+mod holes;
 pub mod in_place;
 pub mod journal;
 mod keeper;
@@ -48,6 +49,7 @@ pub mod owner;
 mod place;
 pub mod places;
 pub mod space;
+mod stat;
 pub mod store;
 pub mod stripes;
 mod syncs;

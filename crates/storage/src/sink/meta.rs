@@ -15,10 +15,10 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::calls::{set_mtime, times};
 use super::engine::Sink;
 use super::fault;
-use super::files::{mtime_of, seen_of, set_mtime, times};
-use super::looker::existing_of;
+use super::stat::{existing_of, mtime_of, seen_of};
 use crate::store::NotKept;
 
 const SETUID: u32 = 0o4000;
