@@ -3,7 +3,7 @@
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
 //! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
-//! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
+//! runs), `files` (temporaries), [`space`] (their blocks), `way` and `data` (how an object comes into its file), `gate` (one mode at a time),
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`in_place`] (without either; `beside`: into no source), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
@@ -55,6 +55,7 @@ pub mod stripes;
 mod syncs;
 pub mod tree;
 mod verify;
+mod way;
 pub(crate) mod widened;
 
 pub use adopt::Adopt;

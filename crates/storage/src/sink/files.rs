@@ -24,7 +24,6 @@ use rustix::io::Errno;
 
 use super::adopt::Adopt;
 use super::calls::write_all_at;
-use super::data::Path;
 use super::holes::clear_holes;
 use super::in_place::InPlace;
 use super::names::temp_name;
@@ -33,6 +32,7 @@ use super::space::Spaces;
 use super::stat::{inode_of, is_regular};
 use super::stripes::Stripes;
 use super::tree::SinkTree;
+use super::way::Path;
 use super::{fault, lock};
 use crate::io::{IoFile, Target};
 use crate::layout::layout_of;
