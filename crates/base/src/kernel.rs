@@ -1,4 +1,4 @@
-//! Which kernels haul runs on.
+//! Which kernels haul runs on, and which boot of one it is.
 //!
 //! In: a system and its release, as `uname` says them. Out: a sentence for people, if it is too old.
 //! Invariant: what is not understood is let through; only a release that is surely too old is refused.
@@ -27,6 +27,13 @@ pub fn fits(system: &str, release: &str, who: &str) -> Result<(), String> {
 pub fn fits_here() -> Result<(), String> {
     let uname = rustix::system::uname();
     fits(&uname.sysname().to_string_lossy(), &uname.release().to_string_lossy(), "this host runs")
+}
+
+/// The id of this boot, which a journal without durability is bound to; zero if the system has none.
+pub fn boot_id() -> [u8; 16] {
+    let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = told.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ fn the_program_prepares_its_process() {
     let path = format!("/proc/{}/limits", copy.id());
     let limit = |name: &str| {
         let limits = fs::read_to_string(&path).expect("read the limits of the process");
-        let line = limits.lines().find(|line| line.starts_with(name)).expect("the kernel tells of it").to_owned();
+        let line =
+            limits.lines().find(|line| line.starts_with(name)).expect("the kernel tells of it").to_owned();
         let words: Vec<String> = line[name.len()..].split_whitespace().map(str::to_owned).collect();
         (words[0].clone(), words[1].clone())
     };

@@ -12,11 +12,12 @@ use std::time::Duration;
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
 use crate::error::Error;
+use haul_base::kernel::boot_id;
 use haul_base::users::name_of;
 use haul_storage::jail::Jail;
 use haul_storage::sink::claim::{Claim, Debris};
 use haul_storage::sink::clean::{Job, Temporary, find_debris, list_temporaries, remove_debris};
-use haul_storage::sink::owner::{Life, boot_id};
+use haul_storage::sink::owner::Life;
 use haul_storage::sink::{AcquireError, JobDir, Patience};
 use haul_storage::volume::is_of;
 
@@ -76,7 +77,8 @@ struct Told {
 /// `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     let place = state.unwrap_or(root);
-    let dir = Jail::open_root(root).map_err(|e| Error::storage(format!("destination {}: {e}", root.display())))?;
+    let dir =
+        Jail::open_root(root).map_err(|e| Error::storage(format!("destination {}: {e}", root.display())))?;
     let jobs = find_debris(place).map_err(|failure| Error::storage(failure.text))?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;
@@ -231,7 +233,8 @@ fn replay(place: &Path, job: &Job) -> Result<Told, Error> {
 }
 
 fn temporaries(root: &Path) -> Result<Vec<Temporary>, Error> {
-    let fd = Jail::open_root(root).map_err(|e| Error::storage(format!("open directory {}: {e}", root.display())))?;
+    let fd = Jail::open_root(root)
+        .map_err(|e| Error::storage(format!("open directory {}: {e}", root.display())))?;
     Ok(list_temporaries(&Arc::new(fd), Duration::ZERO))
 }
 
@@ -298,7 +301,7 @@ mod tests {
         let (done, waits) = crossbeam_channel::bounded(1);
         std::thread::spawn(move || done.send(run(&fifo, None, false).map(drop)));
         let answer = waits.recv_timeout(Duration::from_secs(60)).expect("it waits for a writer");
-        assert!(answer.expect_err("no directory").contains("fifo: Not a directory"));
+        assert!(answer.expect_err("no directory").text.contains("fifo: Not a directory"));
     }
 
     /// Goal: what an older or a newer haul left is not half removed: only that one knows which temporaries are its.

@@ -16,6 +16,7 @@ use haul_core::wire::{KNOB_THREADS_MAX, Knobs, RATE_UNLIMITED, STREAMS_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::board::{Board, Sides, TargetTable};
+use crate::error::Error;
 use crate::events::Progress;
 use haul_base::role::Role;
 
@@ -146,11 +147,11 @@ impl Control {
     /// lands and becomes durable.
     ///
     /// # Errors
-    /// A sentence for people: the source is at the other end, which cannot do it.
-    pub fn pause(&self, paused: bool) -> Result<(), String> {
+    /// [`ErrorKind::Usage`](crate::api::ErrorKind): the source is at the other end, which cannot do it.
+    pub fn pause(&self, paused: bool) -> Result<(), Error> {
         let inner = self.lock();
         if let Some(why) = inner.no_pause {
-            return Err(format!("this copy cannot be paused: {why}"));
+            return Err(Error::usage(format!("this copy cannot be paused: {why}")));
         }
         self.0.paused.store(paused, Ordering::Release);
         self.changed(&inner);
@@ -165,24 +166,26 @@ impl Control {
     /// Turns a knob, effective within a second and without a new connection.
     ///
     /// # Errors
-    /// A sentence for people: the value is out of its range, or cannot be changed in this copy.
-    pub fn set(&self, knob: Knob, value: u64) -> Result<(), String> {
+    /// [`ErrorKind::Usage`](crate::api::ErrorKind): the value is out of its range, or cannot be changed in this copy.
+    pub fn set(&self, knob: Knob, value: u64) -> Result<(), Error> {
         let ((min, max), name) = (knob.range(), knob.name());
         if !(min..=max).contains(&value) {
-            return Err(format!("{name} {value}: it is a number from {min} to {max}"));
+            return Err(Error::usage(format!("{name} {value}: it is a number from {min} to {max}")));
         }
         if knob == Knob::Rate && (1..RATE_MIN).contains(&value) {
-            return Err(format!("rate {value}: it is {RATE_MIN} bytes a second at least, or 0 for no limit"));
+            return Err(Error::usage(format!(
+                "rate {value}: it is {RATE_MIN} bytes a second at least, or 0 for no limit"
+            )));
         }
         let mut inner = self.lock();
         if let Some(why) = inner.fixed[knob as usize] {
-            return Err(format!("{name} stays as it is: {why}"));
+            return Err(Error::usage(format!("{name} stays as it is: {why}")));
         }
         if let (Knob::Streams, Some(max)) = (knob, inner.streams_max.filter(|max| value > u64::from(*max))) {
-            return Err(format!(
+            return Err(Error::usage(format!(
                 "streams {value}: this copy has {max}, and no more can join it: both ends are in one process, its \
                  data goes through ssh, or its --patience is 0s"
-            ));
+            )));
         }
         inner.asked[knob as usize] = Some(value);
         self.changed(&inner);
@@ -329,7 +332,7 @@ mod tests {
         for (knob, bad) in
             [(Knob::Streams, 0), (Knob::Streams, streams + 1), (Knob::Readers, 257), (Knob::Rate, 1)]
         {
-            assert!(control.set(knob, bad).is_err_and(|text| text.contains(knob.name())));
+            assert!(control.set(knob, bad).is_err_and(|error| error.text.contains(knob.name())));
         }
         assert_eq!(control.changes(), 0);
         for (knob, value) in
@@ -344,9 +347,9 @@ mod tests {
         let mut fixed = [None; 4];
         fixed[Knob::Writers as usize] = Some(FAR_IS_FIXED);
         assert_eq!(control.join(3, fixed, None), ["writers"]);
-        assert!(control.set(Knob::Writers, 4).is_err_and(|text| text.contains("too old")));
+        assert!(control.set(Knob::Writers, 4).is_err_and(|error| error.text.contains("too old")));
         assert_eq!(control.knobs(), Knobs { writers: 0, ..want });
-        assert!(control.set(Knob::Streams, 4).is_err_and(|text| text.contains("has 3")));
+        assert!(control.set(Knob::Streams, 4).is_err_and(|error| error.text.contains("has 3")));
         assert_eq!(control.state().phase, Phase::Paused);
         control.stands(&[Knob::Streams, Knob::Rate], Knobs { streams: 1, ..Knobs::default() });
         let state = control.state();

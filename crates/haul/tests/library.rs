@@ -64,8 +64,8 @@ fn errors_say_whose_fault_it_is() {
     // A directory without `recursive`.
     assert_eq!(kind(Copy::from([path("tree")]).to(path("x"))), Some(ErrorKind::Usage));
     assert_eq!(kind(Copy::from([path("no")]).to(path("x"))), Some(ErrorKind::Storage));
-    let mut remote = haul::api::RemoteOptions::default();
-    remote.ssh = vec!["/nonexistent/ssh".into()];
+    let ssh = vec!["/nonexistent/ssh".into()];
+    let remote = haul::api::RemoteOptions { ssh, ..haul::api::RemoteOptions::default() };
     let far = haul::api::Endpoint::remote("h", "x");
     assert_eq!(kind(Copy::from([path("tree")]).to(far).recursive().remote(remote)), Some(ErrorKind::Network));
     assert_eq!(haul::api::clean(&path("no"), None, false).map(drop).unwrap_err().kind, ErrorKind::Storage);

@@ -24,11 +24,11 @@ use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
 
 use super::model::{FTP_LIKE, Lying, MEMORY, Shelf, ShelfPair};
 use super::null::{NULL, ZERO};
-use super::place::{Place, Scheme};
+use super::place::{Destination, Place, Scheme, Sources};
 use super::source::wall_clock;
 use super::store::{
-    Capabilities, Coming, DelegatedEntry, DelegatedPair, Destination, HeldJob, Marker, Publishing, Reading,
-    SinkStore, SourceStore, Sources, Waiting, WriteOrder, Writing,
+    Capabilities, Coming, DelegatedEntry, DelegatedPair, HeldJob, Marker, Publishing, Reading, SinkStore,
+    SourceStore, Waiting, WriteOrder, Writing,
 };
 use super::walk::WalkItem;
 use super::{Payload, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceJob, stores};

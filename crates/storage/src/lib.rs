@@ -18,8 +18,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_core::wire::Placed;
 
 use haul_base::buffer::Buffer;
-use sink::NotKept;
-use store::NetworkFacet;
+use store::{NetworkFacet, NotKept};
 use targets::Targets;
 
 #[cfg(test)]

@@ -20,15 +20,15 @@ use haul_core::transfer::op::{
 };
 use haul_core::wire::{Failure, Stage};
 
-use super::place::{Form, Place, Scheme, read_path};
-use super::sink::owner::boot_id;
+use super::place::{Destination, Form, Place, Scheme, Sources, read_path};
+use super::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use super::store::{
-    Capabilities, Claimed, Coming, DelegatedEntry, DelegatedPair, Destination, Directories, Durable, HeldJob,
-    Looks, Marker, NetworkFacet, Publishing, SinkStore, Sources, StoreNetwork, Waiting, WriteOrder, Writing,
-    begin_journal, dir_stands, fresh_tag, job_of, names_of,
+    Capabilities, Claimed, Coming, DelegatedEntry, DelegatedPair, Directories, Durable, HeldJob, Looks,
+    Marker, NetworkFacet, Publishing, SinkStore, StoreNetwork, Waiting, WriteOrder, Writing, dir_stands,
 };
 use super::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use haul_base::digest;
+use haul_base::kernel::boot_id;
 
 mod source;
 

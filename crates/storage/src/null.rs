@@ -30,12 +30,13 @@ use super::io::null::Null;
 use super::io::{IoFile, IoKind, Target};
 use super::knobs::{depth_of, lanes_of};
 use super::owed::Owed;
-use super::place::{Form, Place, Rest, Scheme, read_path};
+use super::place::{Form, Place, Rest, Scheme, Sources, read_path};
 use super::sink::looker::Looker;
 use super::source::{READERS_MAX, ReadConfig};
+use super::store::job::{begin_journal, names_of};
 use super::store::{
     Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Reading, SinkStore, SourceNames,
-    SourceParts, SourceStore, Sources, Stamp, Waiting, Writing, begin_journal, names_of,
+    SourceParts, SourceStore, Stamp, Waiting, Writing,
 };
 use super::targets::Targets;
 use super::walk::{Walk, WalkItem};

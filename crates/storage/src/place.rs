@@ -1,18 +1,20 @@
 //! What data comes from or goes to at one host: a scheme, and what that scheme calls a path.
 //!
-//! In: a word as typed, without the host before its colon. Out: a [`Place`]. Invariants: the bytes of a file's path go through
+//! In: a word as typed, without the host before its colon. Out: a [`Place`]; what was named as sources, or as destination. Invariants: the bytes of a file's path go through
 //! unchanged; a place exists only if its scheme's entry has read it, so that nobody who holds one looks at how a word begins.
 //! Left out: who keeps which scheme's data; a back end enters its own in [`SCHEMES`](super::SCHEMES), and is asked by its
 //! scheme. `~` and globs, too: the first is expanded where the path lies, the others by nobody.
 
 use std::fmt;
+use std::path::Path;
 
-use haul_core::wire::Failure;
+use haul_core::entry::Part;
+use haul_core::wire::{Failure, Stage};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::SCHEMES;
-use super::store::{Destination, SinkStore, SourceStore, Sources};
+use super::store::{SinkStore, SourceStore};
 use haul_base::escape;
 use haul_base::{bytes::PathBytes, role::Role};
 
@@ -35,7 +37,8 @@ pub struct Scheme {
     pub keeps: bool,
     /// Reads what stands behind the slashes, or behind the server.
     pub read: fn(&[u8]) -> Result<Rest, String>,
-    /// The store that such sources, or such a destination, lie in; `None`: as the forms say.
+    /// Opens the store that such sources, or such a destination, lie in; `None`: there is none of its own, see
+    /// [`stores`](super::stores).
     pub open_source: Option<OpenSource>,
     pub open_sink: Option<OpenSink>,
 }
@@ -70,8 +73,8 @@ pub static FILE: Scheme = Scheme {
     alone: false,
     keeps: true,
     read: read_path,
-    open_source: Some(super::source::store::open),
-    open_sink: Some(super::sink::store::open),
+    open_source: None,
+    open_sink: None,
 };
 
 const PATH: Form = Form { written: "PATH", example: "dir/file", sized: false };
@@ -134,6 +137,33 @@ pub enum PlaceError {
     NotAlone { scheme: &'static str },
     #[error("{} is no path of a file system, and this haul has nothing else for it", escape::name(shown))]
     NoFile { shown: Vec<u8> },
+}
+
+/// What the user named as sources.
+pub struct Sources<'a> {
+    pub places: &'a [Place],
+    pub recursive: bool,
+    /// This of the only one, which is a file.
+    pub part: Option<Part>,
+    /// Where `~` and relative paths begin.
+    pub home: Option<&'a Path>,
+}
+
+/// What the user named as destination.
+#[derive(Clone, Copy)]
+pub struct Destination<'a> {
+    pub place: &'a Place,
+    /// Where `~` and relative paths begin.
+    pub home: Option<&'a Path>,
+    /// Where the journal lies, if not with the data.
+    pub state: Option<&'a Path>,
+}
+
+impl PlaceError {
+    /// The command says so, and not what lies there.
+    pub(super) fn misused(self) -> Failure {
+        Failure { stage: Stage::Usage, errno: 0, text: self.to_string().into() }
+    }
 }
 
 impl Place {

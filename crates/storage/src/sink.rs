@@ -2,8 +2,8 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
-//! runs), `files` (temporaries), [`space`] (their blocks), `data` (the way of an object into its file), `gate` (one mode at a time),
+//! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
+//! runs), `files` (temporaries), [`space`] (their blocks), `way` and `data` (how an object comes into its file), `gate` (one mode at a time),
 //! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
 //! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
 //! (sync, rename), [`in_place`] (without either; `beside`: into no source), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
@@ -20,6 +20,7 @@ mod above;
 pub mod adopt;
 mod beside;
 mod cache;
+mod calls;
 pub mod claim;
 pub mod clean;
 mod commit;
@@ -31,8 +32,8 @@ mod files;
 pub mod fold;
 mod gate;
 mod gather;
-mod held;
 pub mod here;
+mod holes;
 pub mod in_place;
 pub mod journal;
 mod keeper;
@@ -48,11 +49,13 @@ pub mod owner;
 mod place;
 pub mod places;
 pub mod space;
+mod stat;
 pub mod store;
 pub mod stripes;
 mod syncs;
 pub mod tree;
 mod verify;
+mod way;
 pub(crate) mod widened;
 
 pub use adopt::Adopt;
@@ -63,7 +66,7 @@ pub use here::Jobs;
 pub use in_place::InPlace;
 pub use journal::Journal;
 pub use leftovers::Left;
-pub use meta::{Foreseen, NotKept, NotKeptCounters};
+pub use meta::{Foreseen, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};

@@ -66,9 +66,11 @@ pub(crate) mod stat;
 pub mod store;
 pub mod tree;
 mod version;
+pub(crate) mod view;
 
 /// Most reading threads for one storage target.
 pub const READERS_MAX: usize = 256;
+
 /// Tells the time of day. Given from outside, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 

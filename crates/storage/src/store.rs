@@ -8,29 +8,27 @@
 //! all, as far as the store's `publish` says; every operation of an engine is answered once.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name, Part};
 use haul_core::ids::{DirId, FileId, Holder};
-use haul_core::journal::{Record, Replayed, Resume, RootId, compact};
+use haul_core::journal::Resume;
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::source::{Lies, OnChange};
-use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
+use haul_core::wire::{Agreed, Failure, Policy, SourceRoot, Stage};
 
-use super::place::Place;
-pub use super::sink::looker::{dir_stands, not_in_place, special_stands};
-use super::sink::owner::boot_id;
-pub use super::sink::stripes::in_words as stripes_in_words;
-pub use super::sink::{Foreseen, NotKept};
 pub use super::source::{Stamp, WallClock};
 use super::targets::Targets;
 use super::walk::Walk;
 use super::{Post, SinkCompletion, SinkEngine, SourceCompletion, SourceEngine};
 use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::meter::Meter;
+use rustix::io::Errno;
+
+pub(crate) mod job;
 
 /// In which order bytes of a file may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,16 +162,6 @@ pub trait NetworkFacet: Send + Sync {
     fn set_connections(&self, connections: u16) -> u16;
 }
 
-/// What the user named as sources.
-pub struct Sources<'a> {
-    pub places: &'a [Place],
-    pub recursive: bool,
-    /// This of the only one, which is a file.
-    pub part: Option<Part>,
-    /// Where `~` and relative paths begin.
-    pub home: Option<&'a Path>,
-}
-
 /// How a source is read.
 pub struct Reading {
     pub agreed: Agreed,
@@ -225,16 +213,6 @@ pub trait SourceNames: Send + Sync {
         None
     }
     fn targets(&self) -> &Targets;
-}
-
-/// What the user named as destination.
-#[derive(Clone, Copy)]
-pub struct Destination<'a> {
-    pub place: &'a Place,
-    /// Where `~` and relative paths begin.
-    pub home: Option<&'a Path>,
-    /// Where the journal lies, if not with the data.
-    pub state: Option<&'a Path>,
 }
 
 /// What will come, as the source told.
@@ -319,6 +297,21 @@ pub struct Writing {
     pub post: Post<SinkCompletion>,
 }
 
+/// Entries of which something was not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotKept {
+    /// Owner or group were asked for and refused.
+    pub owner: u64,
+    /// Setuid or setgid were dropped, because the owner was not kept.
+    pub setid: u64,
+    /// The file system refused the mode, or keeps another.
+    pub mode: u64,
+    /// The file system refused the mtime; these are sent again by the next run.
+    pub mtime: u64,
+    /// The file system cannot hold the mtime and keeps the nearest that it can.
+    pub clamped: u64,
+}
+
 /// The job of a claim, until it is left or dropped.
 pub trait HeldJob: Send {
     /// Begins to write. Once.
@@ -384,6 +377,31 @@ pub trait Looks: Send {
     ) -> Result<(Change, Existing), Failure>;
 }
 
+/// What stands where it must not be replaced or written into, in the words of a copy and of a dry run.
+pub(crate) const DIRECTORY: &str = "a directory stands there; nothing was removed";
+pub(crate) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without --in-place a link is replaced";
+pub(crate) const SPECIAL: &str =
+    "a device, FIFO or socket stands there and was left alone; --force replaces it";
+
+/// A file or link takes no directory's place.
+pub fn dir_stands() -> Failure {
+    refused(Errno::ISDIR, DIRECTORY)
+}
+
+/// Nothing that is announced takes the place of a device, unless the user insists.
+pub fn special_stands() -> Failure {
+    refused(Errno::EXIST, SPECIAL)
+}
+
+/// What is no file is neither followed nor written into.
+pub fn not_in_place() -> Failure {
+    refused(Errno::EXIST, NOT_IN_PLACE)
+}
+
+fn refused(errno: Errno, why: &str) -> Failure {
+    Failure { stage: Stage::Create, errno: errno.raw_os_error(), text: why.into() }
+}
+
 /// One entry for a pair of stores that moves data itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelegatedEntry {
@@ -410,120 +428,4 @@ pub trait DelegatedPair: Send {
     fn submit(&mut self, entry: DelegatedEntry);
     /// Entries that did not end yet end soon.
     fn cancel(&mut self);
-}
-
-/// The records with which a run's journal begins, and what it goes on from.
-pub(super) fn begin_journal(
-    replayed: Replayed,
-    (job, root): ([u8; 16], RootId),
-    (epoch, tag): (u32, u32),
-    coming: &Coming<'_>,
-) -> (Vec<u8>, Resume) {
-    let head = Record::Head { job, root };
-    let (durable, lease) = (coming.policy.durable, coming.lease);
-    let session = Record::Session { epoch, tag, boot: boot_id(), durable, lease };
-    let (bytes, log, _, next_slot) = compact(&replayed, head, session);
-    (bytes, Resume { replayed, log, next_slot })
-}
-
-/// The names that the sources may take in the destination root.
-pub(super) fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<HashSet<Name>> {
-    if let Some(name) = rename {
-        return Some(HashSet::from([name.clone()]));
-    }
-    let name = |root: &SourceRoot| match root {
-        SourceRoot::Named { name, .. } => Some(name.clone()),
-        SourceRoot::Contents { .. } => None,
-    };
-    roots.iter().map(name).collect()
-}
-
-/// Job key: the destination root's identity, the final top-level names, and which part of a file goes where in it; never host, source
-/// path or any other option.
-pub(super) fn job_of(
-    root: &RootId,
-    roots: &[SourceRoot],
-    rename: Option<&Name>,
-    part: Option<&Part>,
-) -> [u8; 16] {
-    let mut parts: Vec<Vec<u8>> = roots
-        .iter()
-        .map(|root| match (root, rename) {
-            (SourceRoot::Named { .. }, Some(name)) => [b"n".as_slice(), name.as_bytes()].concat(),
-            (SourceRoot::Named { name, .. }, None) => [b"n".as_slice(), name.as_bytes()].concat(),
-            (SourceRoot::Contents { of, .. }, _) => {
-                [b"c".as_slice(), of.as_ref().map_or(&[], Name::as_bytes)].concat()
-            }
-        })
-        .collect();
-    parts.sort();
-    // As ever: what an older haul left here must be found, and refused, under the same key.
-    let mut hasher = blake3::Hasher::new_derive_key("haul job v2");
-    hasher.update(root.as_bytes());
-    for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(&part);
-    }
-    if let Some(Part { source, len, sink }) = part.filter(|_| !haul_mutant::removed("ranges-are-jobs")) {
-        // No name is so long.
-        hasher.update(&u64::MAX.to_le_bytes());
-        for number in [Some(*source), *len, *sink] {
-            hasher.update(&[number.is_some().into()]);
-            hasher.update(&number.unwrap_or(0).to_le_bytes());
-        }
-    }
-    let mut job = [0; 16];
-    job.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    job
-}
-
-/// A tag for this run's temporaries.
-pub(super) fn fresh_tag() -> u32 {
-    let mut bytes = [0; 4];
-    // The tag only has to differ from those of earlier runs; a kernel without random numbers still has time.
-    if aws_lc_rs::rand::fill(&mut bytes).is_err() {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        bytes = now.map_or(0, |now| now.subsec_nanos()).to_le_bytes();
-    }
-    u32::from_le_bytes(bytes) & 0x3fff_ffff
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: two destinations are two jobs, and so are two sources; one whose contents changed is not.
-    /// Method: keys of the same roots in two destinations, and of other roots.
-    #[test]
-    fn jobs_in_two_destinations_differ() {
-        let named = |name: &str| Name::new(name.as_bytes()).expect("legal");
-        let contents = |name: &str| [SourceRoot::Contents { of: Some(named(name)), meta: Meta::default() }];
-        let key =
-            |root: &[u8], roots: &[SourceRoot]| job_of(&RootId::new(root).expect("short"), roots, None, None);
-        assert_eq!(key(b"one", &contents("data")), key(b"one", &contents("data")));
-        assert_ne!(key(b"one", &contents("data")), key(b"two", &contents("data")));
-        assert_ne!(key(b"one", &contents("data")), key(b"one", &contents("other")));
-        let whole = [SourceRoot::Named { name: named("data"), is_dir: true }];
-        assert_ne!(key(b"one", &contents("data")), key(b"one", &whole));
-    }
-
-    /// Goal: each part of a file that goes into one name is a job of its own, and so is the same part at another offset there.
-    /// Method: parts that differ in one number, or in whether it is given, against each other.
-    #[test]
-    fn parts_of_a_file_are_jobs_of_their_own() {
-        let file = [SourceRoot::Named { name: Name::new(b"f").expect("legal"), is_dir: false }];
-        let root = RootId::new(b"one").expect("short");
-        let part = |source, len, sink| Some(Part { source, len, sink });
-        let parts = [
-            None,
-            part(0, None, None),
-            part(0, Some(1), None),
-            part(1, Some(1), None),
-            part(1, None, Some(1)),
-            part(1, None, Some(0)),
-            part(1, None, None),
-        ];
-        let keys: HashSet<_> = parts.iter().map(|part| job_of(&root, &file, None, part.as_ref())).collect();
-        assert_eq!(keys.len(), parts.len());
-    }
 }

@@ -1,12 +1,14 @@
-//! Which store sources, or a destination, lie in.
+//! Which store sources, or a destination, lie in: the one that their scheme brings, or a directory for what is a path.
 //!
 //! A new store is a file that implements [`SourceStore`] or [`SinkStore`] and has a [`Scheme`](super::place::Scheme), and a line in
 //! [`SCHEMES`](super::SCHEMES).
 
 use haul_core::wire::{Failure, Stage};
 
-use super::place::{FILE, PlaceError, sources_fit};
-use super::store::{Destination, SinkStore, SourceStore, Sources};
+use super::place::{Destination, FILE, PlaceError, Sources, sources_fit};
+use super::sink::store as sink_directory;
+use super::source::store as source_directory;
+use super::store::{SinkStore, SourceStore};
 use haul_base::role::Role;
 
 /// The store that the sources lie in.
@@ -14,14 +16,14 @@ use haul_base::role::Role;
 /// # Errors
 /// They cannot be taken, or are not there.
 pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
-    sources_fit(sources.places).map_err(misused)?;
+    sources_fit(sources.places).map_err(PlaceError::misused)?;
     let scheme = sources.places.first().map_or(&FILE, |place| place.scheme());
     if sources.part.is_some() && scheme.name != FILE.name {
         let text = format!("--range takes a part of a file, and {}:// has none", scheme.name);
         return Err(Failure { stage: Stage::Usage, errno: 0, text: text.into() });
     }
     // What is not copied alone is a path.
-    scheme.open_source.or(FILE.open_source).map_or_else(|| Err(none()), |open| open(sources))
+    scheme.open_source.unwrap_or(source_directory::open)(sources)
 }
 
 /// The store that the destination is in.
@@ -29,16 +31,12 @@ pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
 /// # Errors
 /// It cannot be one.
 pub fn sink(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
-    destination.place.fits(Role::Sink).map_err(misused)?;
-    destination.place.scheme().open_sink.map_or_else(|| Err(none()), |open| open(destination))
-}
-
-/// The command says so, and not what lies there.
-pub(super) fn misused(why: PlaceError) -> Failure {
-    Failure { stage: Stage::Usage, errno: 0, text: why.to_string().into() }
-}
-
-/// An entry in the list says that there is one, and brings none.
-fn none() -> Failure {
-    Failure { stage: Stage::Usage, errno: 0, text: "nothing here opens that".into() }
+    destination.place.fits(Role::Sink).map_err(PlaceError::misused)?;
+    let scheme = destination.place.scheme();
+    match scheme.open_sink {
+        Some(open) => open(destination),
+        None if *scheme == FILE => sink_directory::open(destination),
+        // Its entry in the list says that there is one, and brings none.
+        None => Err(Failure { stage: Stage::Usage, errno: 0, text: "nothing here opens that".into() }),
+    }
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use haul::api::{Control, ErrorKind, CopyRequest, Dialler, Endpoint, RemoteOptions, Summary};
+use haul::api::{Control, CopyRequest, Dialler, Endpoint, ErrorKind, RemoteOptions, Summary};
 use haul::ctl::Server;
 use haul::endpoint;
 use haul::job;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, statat};
 
-use crate::error::Error;
 use crate::endpoint::Endpoint;
+use crate::error::Error;
 use crate::request::CopyRequest;
 use haul_base::mounts::ways_below;
 use haul_storage::sink::fold::may_fold_case;
@@ -48,7 +48,9 @@ pub(crate) fn are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), 
             )));
         }
         if destination.is_some_and(|at| specs.iter().any(|spec| replaces(file, spec, at))) {
-            return Err(Error::usage(format!("the list {shown} would replace a file of the copy; give it another name")));
+            return Err(Error::usage(format!(
+                "the list {shown} would replace a file of the copy; give it another name"
+            )));
         }
     }
     Ok(())
@@ -179,7 +181,9 @@ mod tests {
             let refused = are_apart(&request, &[at(list)]);
             match refusal {
                 "" => assert_eq!(refused, Ok(()), "{source:?} {list}"),
-                part => assert!(refused.as_ref().is_err_and(|why| why.contains(part)), "{list}: {refused:?}"),
+                part => {
+                    assert!(refused.as_ref().is_err_and(|why| why.text.contains(part)), "{list}: {refused:?}")
+                }
             }
         }
     }

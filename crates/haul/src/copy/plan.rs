@@ -12,11 +12,11 @@ use std::time::Duration;
 use haul_core::wire::RATE_UNLIMITED;
 
 use super::ends::{End, memory, sink_request, source_request};
-use crate::error::Error;
 use crate::driver::sink::SinkRequest;
 use crate::driver::{Links, Report, Watch, policy};
 use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
+use crate::error::Error;
 use crate::job::AgentRequest;
 use crate::request::CopyRequest;
 use haul_base::role::Role;
@@ -135,6 +135,7 @@ impl<'a> Plan<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     /// Goal: one end runs here and the other where the user said; of two far ones none is run, and that is the command's fault.
     #[test]
@@ -161,7 +162,7 @@ mod tests {
                     assert_eq!(ask.sources.is_empty(), ask.role == Sink);
                     assert_eq!(ask.destination.is_some(), ask.role == Sink);
                 }
-                (Err(refused), None) => assert!(refused.usage),
+                (Err(refused), None) => assert_eq!(refused.kind, ErrorKind::Usage),
                 (plan, _) => panic!("{from} {to} {dry_run}: {}", plan.is_ok()),
             }
         }

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::error::Error;
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, stat, statat};
 
 use haul_storage::sink::store::destination;
@@ -113,6 +114,7 @@ fn leads_to(path: &Path, there: &Entry) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use haul_storage::source::roots::resolve_sources;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -146,7 +148,7 @@ mod tests {
             let bytes = |path: &str| at("").join(path).into_os_string().into_vec();
             let specs = resolve_sources(&[bytes(source)], true, None).expect("there");
             refuse_itself(&specs, &bytes(to), in_place).err().map(|refused| {
-                assert!(refused.usage);
+                assert_eq!(refused.kind, ErrorKind::Usage);
                 refused.text
             })
         };

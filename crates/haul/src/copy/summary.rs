@@ -9,11 +9,11 @@ use haul_core::tune::Choice;
 use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
 
 use super::LOCAL_STREAMS;
-use crate::error::{Error, ErrorKind};
 use crate::board::SlowTarget;
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind};
 use crate::request::CopyRequest;
 use crate::summary::{Held, Status, Summary};
 use haul_base::role::Role;
@@ -103,7 +103,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         SessionEnd::Failed(failure) => {
             let kind = ErrorKind::of(failure.stage);
             (Status::Failed, Some(Error::new(kind, placed(&failure.text, request))))
-        },
+        }
     };
     let is_remote = local.is_none();
     let [here, there] = near.processors;

@@ -17,6 +17,7 @@ use crate::driver::trial::SharedTrial;
 use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
 use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
+use crate::error::Error;
 use crate::events::Observer;
 use crate::job::{AgentRequest, NetworkTrial, Options, StorageQuestion};
 use crate::request::{CopyRequest, RemoteOptions};
@@ -91,7 +92,7 @@ impl Call<'_> {
         &mut self,
         mut ask: AgentRequest,
         observer: &Arc<dyn Observer>,
-    ) -> Result<(Links, Remote), String> {
+    ) -> Result<(Links, Remote), Error> {
         ask.question = self.question.take();
         let options = Options { streams: Some(STREAMS_FIRST), ..ask.options.clone() };
         let destination = Endpoint::new(Some(self.host.to_owned()), Place::root(&NULL));
@@ -167,13 +168,13 @@ fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
 /// met, until it stops `control`.
 ///
 /// # Errors
-/// The ends cannot be joined, or `make` refused: a sentence for people.
+/// The ends cannot be joined, or `make` refused.
 pub fn run(
     mut call: Call<'_>,
     observer: &Arc<dyn Observer>,
     control: &Control,
-    make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
-) -> Result<Over, String> {
+    make: impl FnOnce(&Met) -> Result<SharedTrial, Error>,
+) -> Result<Over, Error> {
     let begin = cpu_time();
     let destination = Some(Place::root(&NULL));
     let ask = AgentRequest::new(Role::Sink, Vec::new(), destination, options());
@@ -196,8 +197,8 @@ pub fn run_back(
     trial: NetworkTrial,
     observer: &Arc<dyn Observer>,
     control: &Control,
-    met: impl FnOnce(Met) -> Result<Hears, String>,
-) -> Result<Over, String> {
+    met: impl FnOnce(Met) -> Result<Hears, Error>,
+) -> Result<Over, Error> {
     let begin = cpu_time();
     // Pinned: the far end's own search is the trial's.
     let pinned = Options { streams: Some(STREAMS_FIRST), ..options() };
@@ -223,8 +224,8 @@ pub fn run_back(
 pub fn run_local(
     observer: &Arc<dyn Observer>,
     control: &Control,
-    make: impl FnOnce(&Met) -> Result<SharedTrial, String>,
-) -> Result<(Over, f64), String> {
+    make: impl FnOnce(&Met) -> Result<SharedTrial, Error>,
+) -> Result<(Over, f64), Error> {
     let begin = cpu_time();
     let (near, far) = memory_links(&options());
     let here = EndFacts::here(None, None, None);
@@ -247,7 +248,7 @@ pub fn run_local(
         let to = sink::run(far, &to, &Watch::silent());
         from.join().map(|from| (from, to))
     });
-    let (from, to) = ran.map_err(|_| "internal error in the source end".to_owned())?;
+    let (from, to) = ran.map_err(|_| Error::local("internal error in the source end"))?;
     let busy = |report: &Report| report.own.stages.iter().map(|stage| stage.busy as f64).sum::<f64>();
     let share = busy(&from) / (busy(&from) + busy(&to)).max(1.0);
     Ok((over(from, begin, Duration::ZERO), share))

@@ -216,7 +216,7 @@ fn answer(line: &[u8], label: &Label, control: &Control) -> Reply {
         Ok(Request::Set { knob, value }) => control.set(knob, value),
         Err(error) => return refuse(&format!("no request: {error}")),
     };
-    Reply { error: done.err(), job: Some(Job::of(control, label)), targets }
+    Reply { error: done.err().map(|error| error.text), job: Some(Job::of(control, label)), targets }
 }
 
 fn refuse(error: &str) -> Reply {

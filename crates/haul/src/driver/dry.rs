@@ -31,7 +31,8 @@ use crate::events::Progress;
 use crate::summary::UNSEEN;
 use haul_base::role::Role;
 use haul_storage::Stuck;
-use haul_storage::store::{Foreseen, Looks, dir_stands, not_in_place, special_stands};
+use haul_storage::sink::Foreseen;
+use haul_storage::store::{Looks, dir_stands, not_in_place, special_stands};
 use haul_transport::Link;
 
 /// A directory that is not over.
@@ -464,8 +465,9 @@ mod tests {
     use haul_core::ids::{FileId, Holder};
     use haul_core::wire::SourceRoot;
 
+    use haul_storage::place::Destination;
     use haul_storage::place::Place;
-    use haul_storage::store::{Coming, Destination};
+    use haul_storage::store::Coming;
     use haul_storage::stores;
 
     use super::*;

@@ -16,7 +16,7 @@ use haul_core::wire::{
 };
 
 use super::mailbox::{self, Mailbox};
-use super::{Protection, TICK, Watch, protocol};
+use super::{Protection, TICK, Watch, local, lost, protocol};
 use crate::events::Event;
 use crate::job::{Durability, Options, Resume, Verify};
 use haul_storage::store::Waiting;

@@ -12,7 +12,8 @@ use super::{Tally, Watch};
 use haul_base::meter::Meter;
 use haul_base::role::Role;
 use haul_storage::options::LayoutChoice;
-use haul_storage::store::{NetworkFacet, stripes_in_words};
+use haul_storage::sink::stripes::in_words as stripes_in_words;
+use haul_storage::store::NetworkFacet;
 
 /// What one end did.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use super::processors::Load;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View};
-use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, protocol};
+use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, local};
 use crate::control::Knob;
 use crate::events::Progress;
 use haul_base::meter::Meter;

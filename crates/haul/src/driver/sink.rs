@@ -23,8 +23,7 @@ use super::session::{self, Closing, End};
 use super::streams::Lines;
 use super::view::name_of;
 use super::{
-    Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, network_of, places_in_words,
-    protocol,
+    Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, local, network_of, places_in_words,
 };
 use crate::control::Knob;
 use crate::events::Progress;

@@ -10,7 +10,7 @@ use haul_core::transfer::source::{SPILL_STALL, Source, SpillConfig, SpillCounts,
 use haul_core::tune::show_size;
 use haul_core::wire::{Failure, Stage};
 
-use super::protocol;
+use super::local;
 use crate::job::Options;
 use haul_base::buffer::{Buffer, Pool};
 use haul_storage::spill::{SpillDone, SpillFile, SpillOp};
@@ -73,7 +73,8 @@ impl Spill {
     pub(crate) fn handle(done: SpillDone, machine: &mut Source, buffers: &mut HashMap<BufferId, Buffer>) {
         let SpillDone { slot, op, buffer, result } = done;
         let Some(buffer) = buffer else {
-            let failure = result.err().unwrap_or_else(|| local("internal error: a spilled frame's buffer was lost"));
+            let failure =
+                result.err().unwrap_or_else(|| local("internal error: a spilled frame's buffer was lost"));
             return match op {
                 // The frame is not here any more, so that it cannot be sent from here. Fetched from a slot that was
                 // never filled it comes as a failure, or with bytes that do not fit its digests: either way it is

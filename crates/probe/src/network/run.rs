@@ -14,7 +14,7 @@ use super::{
     End, Event, FORMAT, KIND, LeftOut, Network, NetworkError, Only, Point, Request, TIME_LIMIT_MAX, Way,
     judge,
 };
-use haul::api::{self, Control, Observer};
+use haul::api::{self, Control, Error, ErrorKind, Observer};
 use haul::job::{NetworkTrial, StorageQuestion};
 use haul::trial::Hears;
 use haul::trial::SharedTrial;
@@ -88,7 +88,7 @@ fn forth(
 ) -> Result<Measured, String> {
     let mut made: Option<(Arc<Mutex<Option<Bench>>>, Arrived)> = None;
     let over = trial::run(call, notes, ours, |met| {
-        let (sweep, settings) = sweep(&request.only, request.full, met)?;
+        let (sweep, settings) = sweep(&request.only, request.full, met).map_err(usage)?;
         let arrived = Arrived::of(met);
         observer(arrived.started(settings));
         let limits = (request.time_limit, request.bytes_limit.unwrap_or(u64::MAX));
@@ -98,7 +98,8 @@ fn forth(
         let bench = Arc::new(Mutex::new(Some(bench)));
         made = Some((bench.clone(), arrived));
         Ok(Arc::new(Mutex::new(Shared(bench))) as SharedTrial)
-    })?;
+    })
+    .map_err(|error| error.text)?;
     let (bench, arrived) = made.ok_or("the session ended before it began")?;
     let bench = bench.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (sweep, seen) = bench.expect("taken once, here").into_parts();
@@ -126,7 +127,7 @@ fn back(
         let (heard, observer, ours) = (heard.clone(), observer.clone(), ours.clone());
         heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Arrived::of(&met));
         // One that is too old to measure would send for ever.
-        let watchdog = Watchdog::start(SAYS_NOTHING, ours.clone())?;
+        let watchdog = Watchdog::start(SAYS_NOTHING, ours.clone()).map_err(local)?;
         Ok(Arc::new(move |json: &[u8]| {
             watchdog.fed();
             let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +143,8 @@ fn back(
             }
             event.into_iter().for_each(|event| observer(event));
         }) as Hears)
-    })?;
+    })
+    .map_err(|error| error.text)?;
     let (heard, arrived) = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(why) = heard.refused {
         return Err(why);
@@ -169,7 +171,7 @@ pub(crate) fn run_local(
     let mut made = None;
     let only = Only { streams: vec![haul_core::wire::STREAMS_MAX], ..Only::default() };
     let ended = trial::run_local(&notes, &ours, |met| {
-        let (sweep, _) = sweep(&only, false, met)?;
+        let (sweep, _) = sweep(&only, false, met).map_err(usage)?;
         let tell = observer.clone();
         let limits = (time_limit, u64::MAX);
         let bench = Bench::new(sweep, Duration::ZERO, limits, ours.clone(), Box::new(move |e| tell(e)));
@@ -180,7 +182,7 @@ pub(crate) fn run_local(
     let (_, share) = match ended {
         _ if control.stopped() => return Err(NetworkError::Stopped),
         Ok(ended) => ended,
-        Err(text) => return Err(NetworkError::Session(text)),
+        Err(error) => return Err(NetworkError::Session(error.text)),
     };
     let bench = made.and_then(|bench| bench.lock().unwrap_or_else(PoisonError::into_inner).take());
     let points = bench.map(|bench| bench.into_parts().0.into_parts().0).unwrap_or_default();
@@ -225,6 +227,14 @@ fn check(request: &Request) -> Result<(), NetworkError> {
         return bad("streams are numbers from 1 to 64");
     }
     Ok(())
+}
+
+fn usage(text: String) -> Error {
+    Error { kind: ErrorKind::Usage, text }
+}
+
+fn local(text: String) -> Error {
+    Error { kind: ErrorKind::Local, text }
 }
 
 /// What is kept of the meeting.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::tree::sync_dir;
+use super::calls::sync_dir;
 
 /// Directories above the destination that are synced; so many no path has.
 const CLIMB_MAX: usize = 4096;

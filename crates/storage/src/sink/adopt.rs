@@ -10,7 +10,7 @@
 //! Left out: whether its content is right; nothing here makes it believed.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use haul_core::entry::Name;
 use haul_core::journal::Former;
@@ -19,8 +19,8 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, SeekFrom, Stat};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
-use super::files::{Files, write_all_at};
-use super::leftovers::Taken;
+use super::calls::write_all_at;
+use super::files::Files;
 use super::names::{number_bits, tag_bits, temp_name};
 use super::ours::Ours;
 use super::{fault, lock};
@@ -28,6 +28,9 @@ use super::{fault, lock};
 /// Bytes that are copied with one call, and with one read where the kernel does not copy.
 const COPY_LEN: usize = 64 << 20;
 const READ_LEN: usize = 1 << 20;
+
+/// Temporaries that the journal spoke of and this run took over, or found under their final names, by tag and number.
+pub(super) type Taken = Arc<Mutex<Vec<(u32, u64)>>>;
 
 /// Which temporaries of earlier runs are taken over.
 #[derive(Clone, Debug)]

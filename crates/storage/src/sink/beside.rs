@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use haul_core::transfer::op::Inode;
 use rustix::fs::Stat;
 
-use super::files::inode_of;
+use super::stat::inode_of;
 
 /// Files of sources that are remembered; where there are more, each that has several names counts as one.
 const FILES_MAX: usize = 1 << 20;

@@ -6,7 +6,7 @@
 //! that is not the caller's [`Debris`]: a user's own file may have a name of that form.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,9 +14,10 @@ use std::time::{Duration, SystemTime};
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::journal::Widened;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{Dir, FileType, Stat};
-use rustix::io::{Errno, Result as OsResult};
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
 
+use super::calls::{each_name, sync_dir};
 use super::claim::Debris;
 use super::fault;
 use super::here::is_of_a_job;
@@ -24,7 +25,6 @@ use super::life::{Life, judge};
 use super::names::{JobFile, JobKey, job_file, tag_of};
 use super::ours::Ours;
 use super::owner::{AcquireError, JobDir, OwnerInfo, Patience, Seen};
-use super::tree::sync_dir;
 use super::widened::restore;
 use crate::descriptors::budget;
 use crate::jail::Jail;
@@ -64,18 +64,6 @@ pub struct Temporary {
     pub size: u64,
     /// Time since its last change; zero if that lies ahead.
     pub age: Duration,
-}
-
-/// Calls `each` with the names in a directory, without `.` and `..`.
-pub(super) fn each_name(dir: impl AsFd, mut each: impl FnMut(&[u8], FileType)) -> OsResult<()> {
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            each(name, entry.file_type());
-        }
-    }
-    Ok(())
 }
 
 /// How long ago something was, roughly: `5 minutes`, `3 hours`, `2 days`.

@@ -17,15 +17,18 @@ use rustix::fs::{AtFlags, FileType, Stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::cache::drop_pages;
+use super::calls;
 use super::engine::{Sink, Task, guard};
-use super::files::{Files, data_len, descriptor, inode_of, seen_of};
+use super::files::{Files, data_len, descriptor};
 use super::fold::{is_exact, is_listed};
 use super::gather::{Place, pair, whole};
-use super::looker::{link_change, stood_of};
+use super::looker::link_change;
 use super::meta::Wanted;
+use super::stat::{inode_of, seen_of, stood_of};
 use super::syncs::Extent;
-use super::{fault, lock, tree};
+use super::{fault, lock};
 use crate::crew::Turn;
+use crate::store::{DIRECTORY, SPECIAL};
 
 const SETGID: u32 = 0o2000;
 /// Others read and search.
@@ -33,11 +36,6 @@ const OTHERS_LOOK: u32 = 0o005;
 
 /// The name of a line about directories of other users, into which was copied what is closed to them at the source.
 pub const OTHERS_DIRS: &str = "directories of other users";
-
-const DIRECTORY: &str = "a directory stands there; nothing was removed";
-pub(super) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without --in-place a link is replaced";
-pub(super) const SPECIAL: &str =
-    "a device, FIFO or socket stands there and was left alone; --force replaces it";
 
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
@@ -375,7 +373,7 @@ impl Sink {
             return Ok(());
         }
         let fd = self.tree.dirfd(id)?;
-        tree::sync_dir(&fd)
+        calls::sync_dir(&fd)
             .map_err(|errno| fault::os_at(Stage::Sync, "sync", &self.tree.path_of_dir(id), errno, &fd))
     }
 
@@ -448,7 +446,7 @@ impl Sink {
         }
         self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
         if durable {
-            tree::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
+            calls::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }
         Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
     }

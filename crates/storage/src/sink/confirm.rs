@@ -18,7 +18,7 @@ use haul_core::ids::DirId;
 use haul_core::transfer::op::Seen;
 use haul_core::wire::{Failure, Stage};
 
-use super::files::seen_of;
+use super::stat::seen_of;
 use super::tree::SinkTree;
 use super::{fault, lock};
 

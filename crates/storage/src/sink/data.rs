@@ -30,9 +30,10 @@ use super::files::{OpenFile, descriptor};
 use super::gate::{Admit, Gate};
 use super::gather::Place;
 use super::in_place::InPlace;
-use super::mode::{Alignment, Choice, DirectSlot, Shape};
+use super::mode::{Alignment, Choice, Shape};
 use super::space::Spaces;
-use super::syncs::{self, Extent, SyncCall, Syncs};
+use super::syncs::{self, Extent, SyncCall};
+use super::way::{DirectFile, Path, Pending, Way};
 use super::{fault, lock};
 use crate::io::lanes::{Lanes, Transfer, TransferDone};
 use crate::io::{EngineFacts, IoFile, IoKind};
@@ -46,27 +47,6 @@ const WRITES_TARGETS: u32 = 64;
 /// How often an engine that ends looks whether all that is left hangs.
 const DRAIN_TICK: Duration = Duration::from_millis(100);
 
-/// How the objects of one file reach storage.
-#[derive(Default)]
-pub(super) struct Path {
-    gate: Gate<Pending>,
-    /// Set before the first object.
-    buffered: Option<Arc<IoFile>>,
-    direct: Option<DirectFile>,
-    /// What direct I/O asks for; `None`: this file is written through the cache, from now on for good.
-    alignment: Option<Alignment>,
-    /// Written and not on its way to media: from, to. Somebody is about to see to it.
-    write_back: Option<(u64, u64)>,
-    syncs: Arc<Syncs>,
-}
-
-/// The way that a write takes, as it is when the gate lets it through.
-struct Way {
-    mode: IoMode,
-    file: Arc<IoFile>,
-    alignment: Option<Alignment>,
-}
-
 /// A write as it came, and its answer. The buffer stands first: it is back in its pool before the answer is given up.
 pub(super) struct NewWrite {
     buffer: Option<Buffer>,
@@ -75,21 +55,6 @@ pub(super) struct NewWrite {
     len: u32,
     start: u32,
     owed: Owed<Took>,
-}
-
-/// A write with its payload.
-pub(super) struct Pending {
-    buffer: Buffer,
-    start: usize,
-    offset: u64,
-    len: u32,
-    owed: Owed<Took>,
-}
-
-/// A descriptor for direct I/O.
-struct DirectFile {
-    file: Arc<IoFile>,
-    _slot: DirectSlot,
 }
 
 /// What a lane brings back.
@@ -585,33 +550,6 @@ impl Sink {
             }
             result
         })
-    }
-}
-
-impl Pending {
-    /// It is answered with a failure; its buffer is back before.
-    fn fail(self, failure: Failure) {
-        let Pending { buffer, owed, .. } = self;
-        drop(buffer);
-        owed.settle(Err(failure));
-    }
-}
-
-impl Path {
-    /// Payload bytes that were written in this session.
-    pub(super) fn written(&self) -> u64 {
-        self.gate.written()
-    }
-
-    fn way(&self) -> Way {
-        let mode = self.gate.mode();
-        let direct = self.direct.as_ref().map(|direct| &direct.file);
-        let file = match mode {
-            IoMode::Buffered => self.buffered.as_ref(),
-            IoMode::Direct => direct,
-        };
-        let file = file.expect("a file has the descriptor of its mode").clone();
-        Way { mode, file, alignment: self.alignment }
     }
 }
 

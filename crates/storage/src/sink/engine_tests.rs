@@ -3,10 +3,11 @@ use crate::Payload;
 use crate::jail::{Jail, Resolve};
 use crate::layout::Provider;
 use crate::options::LayoutChoice;
-use crate::sink::files::seen_of;
 use crate::sink::owner::{JobDir, Owner, Patience};
+use crate::sink::stat::seen_of;
 use crate::sink::tree::tests::as_nobody;
-use crate::sink::{JobKey, NotKept, Ours, temp_name};
+use crate::sink::{JobKey, Ours, temp_name};
+use crate::store::NotKept;
 use crossbeam_channel::{Receiver, unbounded};
 use haul_base::buffer::Pool;
 use haul_core::change::Change;
@@ -474,7 +475,7 @@ fn links_are_made() {
 /// file in the deepest; as somebody else than root.
 #[test]
 fn directories_are_finished_deepest_first() {
-    if as_nobody("storage::sink::engine::tests::directories_are_finished_deepest_first") {
+    if as_nobody("sink::engine::tests::directories_are_finished_deepest_first") {
         return;
     }
     let mut bench = Bench::with(|config| {

@@ -17,20 +17,22 @@ use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::io::IoMode;
 use haul_core::layout::{Layout, Striping};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{Inode, Seen, SinkFile};
+use haul_core::transfer::op::{Inode, SinkFile};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{FileType, FsWord, Stat, Timespec, Timestamps};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::{FileType, FsWord, Stat};
+use rustix::io::Errno;
 
 use super::adopt::Adopt;
-use super::data::Path;
-use super::held::clear_holes;
+use super::calls::write_all_at;
+use super::holes::clear_holes;
 use super::in_place::InPlace;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
+use super::stat::{inode_of, is_regular};
 use super::stripes::Stripes;
 use super::tree::SinkTree;
+use super::way::Path;
 use super::{fault, lock};
 use crate::io::{IoFile, Target};
 use crate::layout::layout_of;
@@ -38,9 +40,6 @@ use crate::layout::layout_of;
 /// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs, f2fs,
 /// tmpfs.
 const LOCAL: [FsWord; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
-
-/// The number of temporaries that are no file's: those of files begin with 1.
-pub(super) const NO_FILE: u64 = 0;
 
 /// The open files of a session.
 pub(super) struct Files {
@@ -628,55 +627,4 @@ impl Files {
         lock(&self.open).insert(file.id, open);
         Ok(true)
     }
-}
-
-fn is_regular(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-}
-
-pub(super) fn inode_of(stat: &Stat) -> Inode {
-    Inode { dev: stat.st_dev, ino: stat.st_ino }
-}
-
-// The widths of these fields differ between the CPUs that Linux runs on.
-#[allow(clippy::unnecessary_cast)]
-pub(super) fn seen_of(stat: &Stat) -> Seen {
-    let nanos = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
-    Seen {
-        inode: inode_of(stat),
-        size: stat.st_size as u64,
-        mtime: mtime_of(stat),
-        ctime: Timestamp { secs: stat.st_ctime, nanos },
-        links: stat.st_nlink as u64,
-    }
-}
-
-pub(super) fn mtime_of(stat: &Stat) -> Timestamp {
-    Timestamp { secs: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) }
-}
-
-/// The times to set for this mtime; atime stays. `None`: nanoseconds that the kernel would read as a command.
-pub(super) fn times(mtime: Timestamp) -> Option<Timestamps> {
-    (mtime.nanos < 1_000_000_000).then(|| Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) },
-    })
-}
-
-pub(super) fn set_mtime(fd: impl AsFd, mtime: Timestamp) -> rustix::io::Result<()> {
-    rustix::fs::futimens(fd, &times(mtime).ok_or(Errno::INVAL)?)
-}
-
-/// Writes all of `data`, however the kernel splits it.
-pub(super) fn write_all_at(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> rustix::io::Result<()> {
-    while !data.is_empty() {
-        match retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))? {
-            0 => return Err(Errno::IO),
-            written => {
-                data = &data[written..];
-                offset += written as u64;
-            }
-        }
-    }
-    Ok(())
 }

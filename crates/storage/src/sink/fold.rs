@@ -20,8 +20,8 @@ use haul_core::transfer::op::Inode;
 use rustix::fs::{FsWord, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::files::inode_of;
 use super::lock;
+use super::stat::inode_of;
 use crate::jail::Jail;
 
 /// Magic numbers of file systems that keep every name as it is unless a directory's flag says otherwise: ext2 to ext4,

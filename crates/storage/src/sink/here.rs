@@ -16,9 +16,9 @@ use haul_core::journal::{JournalError, Replay};
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::retry_on_intr;
 
-use super::clean::each_name;
+use super::calls::each_name;
+use super::life::OwnerInfo;
 use super::names::{JobFile, JobKey, job_file, tag_bits, tag_of};
-use super::owner::OwnerInfo;
 use crate::jail::Jail;
 use crate::volume;
 

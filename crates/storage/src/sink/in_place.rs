@@ -26,14 +26,17 @@ use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
 use super::beside::Beside;
 use super::cache::drop_pages;
-use super::commit::{NOT_IN_PLACE, unsynced};
+use super::calls::write_all_at;
+use super::commit::unsynced;
 use super::engine::Sink;
-use super::files::{Files, OpenFile, data_len, descriptor, inode_of, write_all_at};
-use super::held::clear_holes;
+use super::files::{Files, OpenFile, data_len, descriptor};
+use super::holes::clear_holes;
 use super::meta::Wanted;
 use super::names::{tag_bits, temp_name};
+use super::stat::{inode_of, is_regular};
 use super::syncs::Extent;
 use super::{fault, lock};
+use crate::store::NOT_IN_PLACE;
 
 /// Files with several names that are remembered; beyond that no other such file is written.
 const ALIASES_MAX: usize = 1 << 20;
@@ -189,7 +192,7 @@ impl Files {
                 (jail.create_temp(&dir, &open.name).map_err(|errno| fail("create", errno))?, true)
             }
             Err(errno) => return Err(fail("stat", errno)),
-            Ok(stat) if !is_file(&stat) => return Err(self.not_in_place(open, &stat)),
+            Ok(stat) if !is_regular(&stat) => return Err(self.not_in_place(open, &stat)),
             Ok(_) => {
                 // Without following, and without waiting for a FIFO that took the name.
                 let fd = jail.open_file(&dir, &open.name, true).map_err(|errno| fail("open", errno))?;
@@ -197,7 +200,7 @@ impl Files {
             }
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", errno))?;
-        if !is_file(&stat) {
+        if !is_regular(&stat) {
             return Err(self.not_in_place(open, &stat));
         }
         if !place.may_have(&stat, open.id)
@@ -304,7 +307,7 @@ impl Files {
         let (Some(marked), Some(named)) = (look(&old)?, look(&file.name)?) else { return Ok(None) };
         let same =
             inode_of(&marked) == inode_of(&named) || haul_mutant::removed("in-place-is-what-was-written");
-        if !same || !is_file(&named) {
+        if !same || !is_regular(&named) {
             return Ok(None);
         }
         let fd = match jail.open_file(dir, &file.name, true) {
@@ -443,10 +446,6 @@ fn unfinished_len(len: u64) -> u64 {
         true => len.next_multiple_of(PAD_MAX) + 1,
         false => len + 1,
     }
-}
-
-fn is_file(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
 /// Writes so many zeros at `at`.

@@ -14,10 +14,9 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FallocateFlags, FileType, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::calls::{sync_dir, write_all_at};
 use super::fault;
-use super::files::write_all_at;
 use super::owner::{AcquireError, JobDir, Owner};
-use super::tree::sync_dir;
 
 /// Bytes that are read at a time.
 const READ_LEN: usize = 64 * 1024;

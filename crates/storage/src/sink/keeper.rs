@@ -14,7 +14,7 @@ use haul_core::wire::{Failure, Stage};
 
 use super::engine::{Sink, guard};
 use super::journal::Journal;
-use super::{fault, lock, tree};
+use super::{calls, fault, lock};
 use crate::owed::Owed;
 use crate::{SinkCompletion, SinkJob, Stuck};
 
@@ -123,7 +123,7 @@ fn keep_journal(
                     (if haul_mutant::removed("the-destination-is-synced") {
                         Ok(())
                     } else {
-                        tree::sync_dir(root)
+                        calls::sync_dir(root)
                     })
                     .map_err(|errno| {
                         let path = sink.tree.path_of_dir(DirId::ROOT);

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
@@ -20,10 +20,10 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::{Errno, Result as OsResult};
 
-use super::adopt::Adopt;
-use super::clean::each_name;
+use super::adopt::{Adopt, Taken};
+use super::calls::{each_name, sync_dir};
 use super::names::{number_bits, tag_and_number, tag_bits};
-use super::tree::{SinkTree, sync_dir};
+use super::tree::SinkTree;
 use super::{fault, lock};
 use crate::jail::Jail;
 
@@ -42,9 +42,6 @@ pub struct Left {
     /// The command that removes what is left, for people.
     pub clean: String,
 }
-
-/// Temporaries that the journal spoke of and this run took over, or found under their final names, by tag and number.
-pub(super) type Taken = Arc<Mutex<Vec<(u32, u64)>>>;
 
 /// What is known of the leftovers of earlier runs.
 pub(super) struct Leftovers {

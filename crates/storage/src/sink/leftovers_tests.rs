@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::sink::engine::Sink;
 use crate::sink::engine::tests::{Bench, META, TAG, config_root, file, name};

@@ -164,13 +164,6 @@ fn read_line(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The id of this boot, which a journal without durability is bound to; zero if the system has none.
-pub fn boot_id() -> [u8; 16] {
-    let digits: String =
-        read_line("/proc/sys/kernel/random/boot_id").chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
-}
-
 /// What tells this machine from another made of the same image: the addresses of its network hardware, as sysfs shows it in `net`.
 /// `None`: there is none to be seen.
 fn hardware(net: &std::path::Path) -> Option<String> {

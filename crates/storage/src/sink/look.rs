@@ -16,9 +16,10 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::files::{Files, NO_FILE, mtime_of, seen_of, set_mtime};
-use super::looker::existing_of;
-use super::names::temp_name;
+use super::calls::set_mtime;
+use super::files::Files;
+use super::names::{NO_FILE, temp_name};
+use super::stat::{existing_of, mtime_of, seen_of};
 use super::{fault, lock};
 
 /// Seconds that every file system can hold that is in use: from 1980 (FAT) to 2038 (32 bits).

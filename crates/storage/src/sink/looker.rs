@@ -1,4 +1,4 @@
-//! A destination that is looked at and never changed, for dry runs; and how what stands there is told.
+//! A destination that is looked at and never changed, for dry runs; and what a link would change there.
 //!
 //! In: directories and names as they are announced. Out: what stands there. Invariant: no call in here makes or changes
 //! anything, not even a time.
@@ -6,23 +6,21 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::OnceLock;
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::entry::{Meta, Name};
 use haul_core::ids::{DirId, FileId};
-use haul_core::transfer::op::{Existing, Rights};
+use haul_core::transfer::op::Existing;
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{Access, AtFlags, FileType, FsWord, Stat, accessat, fstatfs};
+use rustix::fs::{Access, AtFlags, FsWord, Stat, accessat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use rustix::thread::{CapabilitySet, capabilities};
 
 use super::fault;
-use super::files::mtime_of;
 use super::in_place::{InPlace, has_other_entry, is_a_source};
+use super::stat::{existing_of, mtime_of, rights_of, stood_of};
 use super::tree::SinkTree;
-use crate::store::Looks;
+use crate::store::{Looks, dir_stands};
 
 /// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
 const FAT: [FsWord; 2] = [0x4d44, 0x2011_bab0];
@@ -203,72 +201,8 @@ pub(super) fn denied(dir: impl AsFd, name: &[u8], access: Access) -> Option<Errn
     denied.filter(|errno| matches!(*errno, Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// A file or link takes no directory's place.
-pub fn dir_stands() -> Failure {
-    fault::failure(
-        Stage::Create,
-        Errno::ISDIR.raw_os_error(),
-        "a directory stands there; nothing was removed".to_owned(),
-    )
-}
-
-/// Nothing that is announced takes the place of a device, unless the user insists.
-pub fn special_stands() -> Failure {
-    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::SPECIAL.to_owned())
-}
-
-/// What is no file is neither followed nor written into.
-pub fn not_in_place() -> Failure {
-    fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), super::commit::NOT_IN_PLACE.to_owned())
-}
-
 fn is_nothing(failure: &Failure) -> bool {
     failure.errno == Errno::NOENT.raw_os_error()
-}
-
-/// `me`: to whom files belong that we make there, if that says anything.
-fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
-    Rights {
-        mode: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        linked: stat.st_nlink > 1,
-        foreign: me.is_some_and(|me| me != stat.st_uid) && may_give(),
-    }
-}
-
-/// Whether this process may give files to others, or change those of others: as root, or by one of root's capabilities.
-fn may_give() -> bool {
-    static MAY: OnceLock<bool> = OnceLock::new();
-    *MAY.get_or_init(|| {
-        let any = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
-        let has = |any: CapabilitySet| {
-            capabilities(None).is_ok_and(|sets| sets.effective.intersects(any))
-                && !haul_mutant::removed("capabilities-are-roots")
-        };
-        geteuid().is_root() || has(any)
-    })
-}
-
-/// What was looked at; `grain` of this mtime, where it matters.
-pub(super) fn existing_of(stat: &Stat, me: Option<u32>, grain: impl FnOnce(Timestamp) -> u32) -> Existing {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {
-            let mtime = mtime_of(stat);
-            let rights = rights_of(stat, me);
-            Existing::File { size: stat.st_size as u64, mtime, grain: grain(mtime), rights }
-        }
-        FileType::Directory => Existing::Dir,
-        FileType::Symlink => Existing::Link,
-        _ if haul_mutant::removed("special-files-stay") => Existing::Link,
-        _ => Existing::Special,
-    }
-}
-
-/// How a directory stood that is told by `stat`.
-pub(super) fn stood_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> Stood {
-    let mtime = mtime_of(stat);
-    Stood { rights: rights_of(stat, None), mtime, grain: grain(mtime) }
 }
 
 /// What a symbolic link to `target` changes; one that leads there already stays, and with `owner` gets its owner.

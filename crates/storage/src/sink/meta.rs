@@ -15,10 +15,11 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::calls::{set_mtime, times};
 use super::engine::Sink;
 use super::fault;
-use super::files::{mtime_of, seen_of, set_mtime, times};
-use super::looker::existing_of;
+use super::stat::{existing_of, mtime_of, seen_of};
+use crate::store::NotKept;
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
@@ -31,21 +32,6 @@ pub struct NotKeptCounters {
     mode: AtomicU64,
     mtime: AtomicU64,
     clamped: AtomicU64,
-}
-
-/// Entries of which something was not kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotKept {
-    /// Owner or group were asked for and refused.
-    pub owner: u64,
-    /// Setuid or setgid were dropped, because the owner was not kept.
-    pub setid: u64,
-    /// The file system refused the mode, or keeps another.
-    pub mode: u64,
-    /// The file system refused the mtime; these are sent again by the next run.
-    pub mtime: u64,
-    /// The file system cannot hold the mtime and keeps the nearest that it can.
-    pub clamped: u64,
 }
 
 impl NotKeptCounters {

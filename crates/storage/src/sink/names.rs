@@ -17,6 +17,8 @@ const NUMBER_LEN: usize = 8;
 /// What stands before the tag, in a last component of the name of its own.
 const MARK: &[u8] = b".haul~";
 const SUFFIX_LEN: usize = MARK.len() + TAG_LEN + NUMBER_LEN;
+/// The number of temporaries that are no file's: those of files begin with 1.
+pub(super) const NO_FILE: u64 = 0;
 /// Characters of a job's key: 80 bits.
 const KEY_LEN: usize = 16;
 const PREFIX: &[u8] = b".haul~";

@@ -24,12 +24,12 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, Stat, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::files::write_all_at;
-pub use super::life::{Life, OwnerInfo, boot_id};
+use super::calls::{each_name, write_all_at};
+pub use super::life::{Life, OwnerInfo};
 use super::life::{here, judge};
 use super::names::{JobFile, JobKey, job_file};
 use super::ours::Ours;
-use super::{clean, fault, lock};
+use super::{fault, lock};
 use crate::jail::Jail;
 
 /// Length of an owner file, bytes. It never changes, so that a beat is one write in place.
@@ -335,7 +335,7 @@ impl JobDir {
     /// The epochs of the owners and of the journal's drafts, lowest first.
     fn owners_and_drafts(&self) -> Result<(Vec<u32>, Vec<u32>), AcquireError> {
         let (mut owners, mut drafts) = (Vec::new(), Vec::new());
-        clean::each_name(&self.fd, |name, _| match job_file(name) {
+        each_name(&self.fd, |name, _| match job_file(name) {
             Some((key, JobFile::Owner { epoch })) if key == self.key => owners.push(epoch),
             Some((key, JobFile::NewJournal { epoch })) if key == self.key => drafts.push(epoch),
             _ => {}

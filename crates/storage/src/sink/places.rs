@@ -14,8 +14,7 @@ use haul_core::entry::Name;
 use haul_core::ids::TargetId;
 use haul_core::layout::Layout;
 
-use super::files::NO_FILE;
-use super::names::temp_name;
+use super::names::{NO_FILE, temp_name};
 use super::tree::SinkTree;
 use crate::io::Target;
 use crate::layout::{Found, Provider, device_of, layout_by, layout_of, provider_at};

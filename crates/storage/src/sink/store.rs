@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::clean::{Job, age_in_words, find_debris};
 use super::looker::{Looker, denied};
-use super::owner::{Life, boot_id};
+use super::owner::Life;
 use super::place::{no_state, refuse_special, unopened, unwritable};
 use super::widened::restore;
 use super::{
@@ -29,12 +29,11 @@ use super::{
 };
 use crate::SinkEngine;
 use crate::jail::Jail;
+use crate::place::{Destination, PlaceError};
 use crate::source::failure::strerror;
-use crate::store::{
-    Capabilities, Claimed, Coming, Destination, Finding, HeldJob, Looks, SinkStore, Waiting, Writing,
-    begin_journal, fresh_tag, job_of, names_of,
-};
-use crate::stores::misused;
+use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
+use crate::store::{Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing};
+use haul_base::kernel::boot_id;
 use haul_base::users::{self, Unexpanded, name_of};
 
 /// A directory, or a file in one, as it was typed.
@@ -44,9 +43,9 @@ pub struct Directory {
     state: Option<PathBuf>,
 }
 
-/// See [`Scheme::open_sink`](crate::place::Scheme::open_sink).
+/// Names a destination that is a path.
 pub(crate) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
-    let typed = destination.place.as_file().map_err(misused)?.to_vec();
+    let typed = destination.place.as_file().map_err(PlaceError::misused)?.to_vec();
     let (home, state) = (destination.home.map(Path::to_owned), destination.state.map(Path::to_owned));
     Ok(Box::new(Directory { typed, home, state }))
 }

@@ -7,7 +7,7 @@
 //! No lock is held over a system call but that of the directory concerned, so a slow one delays no other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +15,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId};
-use haul_core::journal::RootId;
+use haul_core::journal::{RootId, Widened};
 use haul_core::transfer::op::Inode;
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, Mode, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, Result as OsResult};
 
 use super::above::{make_root, sync_above};
+use super::calls::sync_dir;
 use super::fault;
-use super::files::inode_of;
 use super::fold::{Claims, is_exact};
 use super::here::Jobs;
 use super::lock;
 use super::meta::{NotKeptCounters, Wanted, refuse_wider, set_meta};
 use super::names::{may_be_ours, tag_bits, tag_of};
-use super::widened::Note;
+use super::stat::inode_of;
 use crate::descriptors::budget;
 use crate::io::Target;
 use crate::jail::Jail;
@@ -37,6 +37,9 @@ use crate::volume;
 
 /// Longest path in a message, bytes; longer ones lose their beginning.
 const SHOWN_PATH_LEN_MAX: usize = 600;
+
+/// Writes down that a directory is about to be opened to its owner.
+pub(super) type Note = Box<dyn Fn(DirId, Widened) -> OsResult<()> + Send + Sync>;
 
 /// The tree below the destination root.
 pub struct SinkTree {
@@ -643,15 +646,6 @@ fn too_deep(id: DirId) -> Failure {
         0,
         format!("directory {id} lies more than {DEPTH_MAX} levels below the destination"),
     )
-}
-
-/// Puts the names in a directory on media. File systems that cannot (some FUSE ones) answer `EINVAL`, and
-/// then do it by themselves or not at all.
-pub(super) fn sync_dir(fd: impl AsFd) -> rustix::io::Result<()> {
-    match rustix::io::retry_on_intr(|| rustix::fs::fsync(&fd)) {
-        Err(Errno::INVAL) => Ok(()),
-        other => other,
-    }
 }
 
 #[cfg(test)]

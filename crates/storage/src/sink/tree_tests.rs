@@ -144,7 +144,7 @@ fn swapped_directories_do_not_lead_out() {
 /// Method: every mode of the owner's three bits; as somebody else than root.
 #[test]
 fn existing_directories_are_used() {
-    if as_nobody("storage::sink::tree::tests::existing_directories_are_used") {
+    if as_nobody("sink::tree::tests::existing_directories_are_used") {
         return;
     }
     both(|tree, base| {

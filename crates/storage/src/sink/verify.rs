@@ -1,20 +1,27 @@
-//! Reading back what was written, before it gets its name.
+//! Reading back what was written, before it gets its name; and what an earlier run left in a temporary.
 //!
 //! In: a temporary whose data is synced, and the digest that the source and this end agree on. Out: whether storage gives
 //! back those bytes. Read past the page cache where the file system knows direct I/O; else the file's pages were dropped
-//! just before, so that they come from storage too. What an earlier run left is read with the same reader (`held`).
-//! Left out: holes, which nobody wrote; what a disk's own cache holds.
+//! just before, so that they come from storage too.
+//! In: temporaries that were taken over, ranges of them. Out: values of what storage gives back there.
+//! Invariants: nothing is taken from a journal; clean pages of a range are dropped before it is read, so that what was lost on
+//! its way to storage is not taken for what is there, and after it, for nobody will read them soon. Ranges are read through the
+//! cache: other ranges of the file are being written, in whatever mode.
+//! Left out: holes, which nobody wrote; what a disk's own cache holds; what a value should be, which the session knows; dirty
+//! pages, which the next sync writes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use haul_core::digest::{Cv, DigestKind, Root, SubtreeSet, subtrees};
 use haul_core::transfer::op::SinkFile;
 use haul_core::wire::{Failure, Stage};
+use rustix::fs::Advice;
 use rustix::io::{Errno, pread, retry_on_intr};
 
 use super::cache::drop_pages;
 use super::engine::Sink;
 use super::fault;
+use super::files::descriptor;
 use haul_base::digest::Hasher;
 
 /// Bytes that are read and hashed at a time.
@@ -59,12 +66,43 @@ impl Sink {
     }
 }
 
-pub(super) enum Stop {
+impl Sink {
+    /// The values of what the temporary of `file` holds in these ranges, nodes of its tree; `None` where storage gives too
+    /// little, or nothing.
+    pub(super) fn check(
+        &self,
+        file: &SinkFile,
+        kind: DigestKind,
+        ranges: &[(u64, u64)],
+    ) -> Result<Vec<Option<Cv>>, Failure> {
+        let (_, temp, _) = self.files.fd_of(file.id)?;
+        let fd = descriptor(&temp);
+        let base = self.files.base();
+        let mut reader = Back::cached(fd, base);
+        let mut values = Vec::with_capacity(ranges.len());
+        for (offset, len) in ranges {
+            self.check_over()?;
+            drop_range(fd, base + *offset, *len);
+            let whole = *offset == 0 && *len == file.size;
+            // What cannot be read is not there; whoever writes it anew will hear if storage takes nothing either.
+            values.push(reader.node(kind, (*offset, *len), whole, || self.check_over()).unwrap_or(None));
+            drop_range(fd, base + *offset, *len);
+        }
+        Ok(values)
+    }
+}
+
+/// Drops the clean pages of a range. A hint.
+fn drop_range(fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    let _ = rustix::fs::fadvise(fd, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
+}
+
+enum Stop {
     Os(Errno),
     Over(Failure),
 }
 
-pub(super) struct Back<'a> {
+struct Back<'a> {
     fd: BorrowedFd<'a>,
     /// Where the bytes of the entry begin.
     base: u64,
@@ -74,12 +112,12 @@ pub(super) struct Back<'a> {
 
 impl<'a> Back<'a> {
     /// A reader through the page cache.
-    pub(super) fn cached(fd: BorrowedFd<'a>, base: u64) -> Back<'a> {
+    fn cached(fd: BorrowedFd<'a>, base: u64) -> Back<'a> {
         Back { fd, base, direct: None, room: vec![0; STEP + ALIGN] }
     }
 
     /// The value of one node of the file's tree, of its root if it is the `whole` file; `None` if storage holds too little.
-    pub(super) fn node(
+    fn node(
         &mut self,
         kind: DigestKind,
         (offset, len): (u64, u64),

@@ -20,9 +20,10 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Mode, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
+use super::calls::sync_dir;
 use super::engine::{END_TICK, Sink};
 use super::ours::Ours;
-use super::tree::{SinkTree, sync_dir};
+use super::tree::{Note, SinkTree};
 use super::{fault, lock};
 use crate::SinkCompletion;
 use crate::jail::Jail;
@@ -31,9 +32,6 @@ use crate::jail::Jail;
 const OWNER: u32 = 0o700;
 /// The bits of a mode that say who may do what. Others may go with a change of mode that nobody asked for.
 const RIGHTS: u32 = 0o777;
-
-/// Writes down that a directory is about to be opened to its owner.
-pub(super) type Note = Box<dyn Fn(DirId, Widened) -> OsResult<()> + Send + Sync>;
 
 /// Who waits until the journal knows of a directory.
 #[derive(Default)]

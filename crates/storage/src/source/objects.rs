@@ -172,7 +172,9 @@ impl Objects {
         };
         let mut choice = self.choose(&open, view.size(), op);
         if choice.mode == IoMode::Direct && open.is_direct_untried() {
-            let opened = shared.meter.busy(Stage::SourceStorage, || open.open_direct(&shared.tree, &view));
+            let opened = shared
+                .meter
+                .busy(Stage::SourceStorage, || open.open_direct(|| shared.tree.dir_fd(view.place), &view));
             if let Err(why) = opened {
                 shared.modes.on_refused(open.dev(), &why);
                 choice.mode = IoMode::Buffered;

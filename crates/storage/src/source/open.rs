@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::cache;
 use super::stat::{Seen, look_at};
-use super::tree::{FileView, SourceTree};
+use super::view::FileView;
 use crate::io::{IoFile, Target};
 
 /// `STATX_DIOALIGN` (Linux 6.1) and `STATX_DIO_READ_ALIGN` (Linux 6.14).
@@ -66,9 +66,13 @@ impl From<Errno> for OpenError {
 }
 
 impl OpenFile {
-    /// Opens a file to be kept. `name`: for people.
-    pub(super) fn open(tree: &SourceTree, view: &FileView, name: Box<str>) -> Result<OpenFile, OpenError> {
-        let opened = open_view(tree, view, OFlags::empty())?;
+    /// Opens a file to be kept. `dir`: opens the directory that it lies in; `name`: for people.
+    pub(super) fn open(
+        dir: impl FnOnce() -> Result<Arc<OwnedFd>, Errno>,
+        view: &FileView,
+        name: Box<str>,
+    ) -> Result<OpenFile, OpenError> {
+        let opened = open_view(dir, view, OFlags::empty())?;
         // A ring answers EAGAIN instead of waiting for storage if this stays. Only these flags can be set.
         fcntl_setfl(&opened.fd, opened.flags.intersection(OFlags::NOATIME)).map_err(OpenError::Os)?;
         cache::no_readahead(opened.fd.as_fd());
@@ -111,12 +115,16 @@ impl OpenFile {
     ///
     /// # Errors
     /// Why the file system does not do direct I/O. A name that is another file by now is no error.
-    pub(super) fn open_direct(&self, tree: &SourceTree, view: &FileView) -> Result<(), String> {
+    pub(super) fn open_direct(
+        &self,
+        dir: impl FnOnce() -> Result<Arc<OwnedFd>, Errno>,
+        view: &FileView,
+    ) -> Result<(), String> {
         if !self.is_direct_untried() {
             return Ok(());
         }
         let opened = align_of(self.fd()).and_then(|align| {
-            let opened = match open_view(tree, view, OFlags::DIRECT) {
+            let opened = match open_view(dir, view, OFlags::DIRECT) {
                 Ok(opened) => opened,
                 Err(OpenError::Os(Errno::INVAL)) => return Err("it refuses to open files so".to_owned()),
                 // The look after the last read will see what happened; what is open is read.
@@ -181,8 +189,12 @@ pub(super) struct Opened {
 }
 
 /// Opens a file and makes sure that it is the one that was announced.
-pub(super) fn open_view(tree: &SourceTree, view: &FileView, more: OFlags) -> Result<Opened, OpenError> {
-    let dir = tree.dir_fd(view.place)?;
+pub(super) fn open_view(
+    dir: impl FnOnce() -> Result<Arc<OwnedFd>, Errno>,
+    view: &FileView,
+    more: OFlags,
+) -> Result<Opened, OpenError> {
+    let dir = dir()?;
     let open = |flags| openat(&dir, view.name.as_bytes(), flags, Mode::empty()).map(|fd| (fd, flags));
     // O_NONBLOCK: a fifo that took the name must not hold us.
     let flags = FLAGS | OFlags::NONBLOCK | more;

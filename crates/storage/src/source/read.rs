@@ -25,7 +25,8 @@ use super::failure::{own_failure, printable};
 use super::objects::{Objects, Shared, read_failure, short_failure};
 use super::open::{OpenError, OpenFile, device_of, open_view};
 use super::stat::{Seen, look_into, look_surely};
-use super::tree::{FileView, SourceTree};
+use super::tree::SourceTree;
+use super::view::FileView;
 use crate::SourceJob;
 use crate::crew::{Doing, Track, Turn};
 use crate::layout::layout_by;
@@ -174,7 +175,7 @@ impl Reader {
         };
         let read = self.storage(|| {
             // Not kept open: it is read once.
-            let opened = match open_view(&self.tree, &view, OFlags::empty()) {
+            let opened = match open_view(|| self.tree.dir_fd(view.place), &view, OFlags::empty()) {
                 Ok(opened) => opened,
                 Err(OpenError::Changed(_)) => return Ok(None),
                 Err(OpenError::Os(errno)) => {
@@ -428,7 +429,7 @@ impl Reader {
         }
         let opened = self.storage(|| {
             let name = printable(&self.tree.path_of(id)).into();
-            let open = OpenFile::open(&self.tree, view, name)?;
+            let open = OpenFile::open(|| self.tree.dir_fd(view.place), view, name)?;
             // Known from here on, so that no object has to ask.
             self.shared.pages.takes_dontcache(open.fd(), open.dev(), view.size());
             Ok(Arc::new(open))

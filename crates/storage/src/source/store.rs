@@ -15,8 +15,8 @@ use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
 use super::stat::Seen;
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
-use crate::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Sources, Stamp};
-use crate::stores::misused;
+use crate::place::{PlaceError, Sources};
+use crate::store::{Capabilities, Reading, SourceNames, SourceParts, SourceStore, Stamp};
 use crate::targets::Targets;
 use crate::walk::Walk;
 
@@ -37,7 +37,7 @@ impl Paths {
     /// One of them is not there, or is a directory that was not asked for. A part was asked for of what has none.
     pub fn find(sources: &Sources<'_>) -> Result<Paths, Failure> {
         let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
-        let paths = paths.collect::<Result<Vec<_>, _>>().map_err(misused)?;
+        let paths = paths.collect::<Result<Vec<_>, _>>().map_err(PlaceError::misused)?;
         let (recursive, home) = (sources.recursive || sources.part.is_some(), sources.home);
         let roots = resolve_sources(&paths, recursive, home).map_err(refused)?;
         let part = sources.part.map(|part| range_of(&roots, &part)).transpose()?;
@@ -45,7 +45,7 @@ impl Paths {
     }
 }
 
-/// See [`Scheme::open_source`](crate::place::Scheme::open_source).
+/// Finds sources that are paths.
 pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     Ok(Box::new(Paths::find(sources)?))
 }

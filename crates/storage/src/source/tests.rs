@@ -14,7 +14,8 @@ use haul_core::transfer::source::OnChange;
 use haul_core::wire;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::tree::{Place, SourceTree};
+use super::tree::SourceTree;
+use super::view::Place;
 use super::*;
 use crate::options::StorageOptions;
 use crate::walk::{Walk, WalkItem};

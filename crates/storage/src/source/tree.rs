@@ -25,62 +25,12 @@ use super::age::{self, Clocked};
 use super::failure::{of_source, os_failure};
 use super::open::OpenFile;
 use super::stat::{Seen, Stamp};
+use super::view::{FileView, Place};
 use super::{WallClock, version, wall_clock};
 use crate::io::Target;
 use crate::layout::{Provider, device_of, provider_at};
 use crate::targets::Targets;
 use crate::volume;
-
-/// Where an entry lies: in a directory outside of the job (the one that holds a source root, or whose
-/// contents are the source), or in one that the walk announced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Base(usize),
-    Dir(DirId),
-}
-
-/// A file as the engine needs it, copied out of the tree.
-#[derive(Clone, Debug)]
-pub(crate) struct FileView {
-    pub(crate) place: Place,
-    pub(crate) name: Name,
-    pub(crate) generation: Generation,
-    /// As `stat` shows it.
-    pub(crate) stamp: Stamp,
-    /// What it gives when it is read, where that is more than its size.
-    measured: Option<u64>,
-    changed: OnChange,
-    part: Option<FileRange>,
-}
-
-impl FileView {
-    /// Bytes that are read of it.
-    pub(crate) fn size(&self) -> u64 {
-        self.part.map_or(self.measured.unwrap_or(self.stamp.size), |part| part.len)
-    }
-    /// Where these begin in what stands there.
-    pub(crate) fn base(&self) -> u64 {
-        self.part.map_or(0, |part| part.source)
-    }
-    /// Behind what is read of it more may follow, which is nobody's business.
-    pub(crate) fn is_part(&self) -> bool {
-        self.part.is_some()
-    }
-    /// Its size says nothing: it ends where a read gives nothing more.
-    pub(crate) fn is_measured(&self) -> bool {
-        self.measured.is_some()
-    }
-    /// What stands there `now` can be this file after it grew, and the user asked for the beginning of such files. Whether its
-    /// beginning is what it was is for a second reading to say.
-    pub(crate) fn may_have_grown(&self, now: &Stamp) -> bool {
-        let is_same_file = now.ino == self.stamp.ino || haul_mutant::removed("prefix-is-of-one-file");
-        self.changed == OnChange::Prefix && !self.is_measured() && is_same_file && now.size >= self.stamp.size
-    }
-    /// Where it changed, it is looked at once more later.
-    pub(crate) fn is_tried_again(&self) -> bool {
-        self.changed == OnChange::Retry
-    }
-}
 
 /// The table of source entries, shared by the walk and the engine's threads.
 pub struct SourceTree {

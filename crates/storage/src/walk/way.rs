@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::levels;
 pub(super) use crate::levels::{DIR_FLAGS, Names};
-use crate::source::tree::Place;
+use crate::source::view::Place;
 
 /// What is announced of a directory that was seen and not entered yet.
 #[derive(Clone, Copy, Debug, Default)]

@@ -13,8 +13,9 @@ use super::super::protocol;
 use super::{Own, SinkRequest};
 use haul_base::escape;
 use haul_storage::null::Made;
+use haul_storage::place::Destination;
 use haul_storage::place::Place;
-use haul_storage::store::{Claimed, Coming, Destination, SinkStore};
+use haul_storage::store::{Claimed, Coming, SinkStore};
 use haul_storage::stores;
 
 /// What was agreed and found before the first entry.

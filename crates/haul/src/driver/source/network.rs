@@ -8,8 +8,8 @@ use haul_core::transfer::SessionEnd;
 use haul_core::wire::Failure;
 
 use super::{Own, Session};
+use crate::driver::local;
 use crate::driver::net::Net;
-use crate::driver::protocol;
 use crate::driver::trial::SharedTrial;
 use haul_transport::Link;
 use haul_transport::pace::Pacer;

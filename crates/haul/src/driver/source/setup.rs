@@ -10,7 +10,8 @@ use super::super::{policy, protocol};
 use super::{Own, SourceRequest};
 use crate::driver::hello::Opening;
 use haul_storage::descriptors::FEW_DESCRIPTORS;
-use haul_storage::store::{SourceStore, Sources};
+use haul_storage::place::Sources;
+use haul_storage::store::SourceStore;
 use haul_storage::stores;
 
 /// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of it at least.

@@ -107,7 +107,7 @@ fn a_near_end_tells_and_is_not_told() {
     assert_eq!(state.phase, Phase::Running);
     let now = |knob: Knob| state.knobs[knob as usize].now;
     assert_eq!((now(Knob::Readers), now(Knob::Streams)), (Some(1), Some(2)), "{state:?}");
-    assert!(control.set(Knob::Streams, 3).is_err_and(|text| text.contains("has 2")));
+    assert!(control.set(Knob::Streams, 3).is_err_and(|error| error.text.contains("has 2")));
     drop(evil);
     finish("told", source);
 }
@@ -132,7 +132,7 @@ fn writers_of_nothing_cannot_be_turned() {
         thread::yield_now();
     }
     assert_eq!(control.knobs().writers, 0, "the early wish was dropped");
-    assert!(control.set(Knob::Writers, 3).is_err_and(|text| text.contains("nothing is stored")));
+    assert!(control.set(Knob::Writers, 3).is_err_and(|error| error.text.contains("nothing is stored")));
     control.set(Knob::Readers, 3).unwrap();
     drop(evil);
     finish("nothing", source);
@@ -156,7 +156,7 @@ fn an_older_peer_is_told_apart() {
     assert!(
         control
             .set(Knob::Writers, 3)
-            .is_err_and(|text| text.contains("the other end cannot change this live"))
+            .is_err_and(|error| error.text.contains("the other end cannot change this live"))
     );
     assert_eq!(control.knobs().writers, 0, "the early wish was dropped");
     control.set(Knob::Readers, 3).unwrap();

@@ -295,7 +295,7 @@ fn no_link_takes_the_place_of_its_target() {
 /// Method: modes from and to nothing, as somebody whom modes bind; another file and a link at the name.
 #[test]
 fn metadata_is_amended_where_it_was_looked_at() {
-    if as_nobody("storage::sink::engine::tests::publish::metadata_is_amended_where_it_was_looked_at") {
+    if as_nobody("sink::engine::tests::publish::metadata_is_amended_where_it_was_looked_at") {
         return;
     }
     let mut bench = Bench::new();
@@ -339,7 +339,7 @@ fn what_stays_wider_than_its_source_fails() {
         let at = Path::new("/tmp").join(theirs(std::process::id()).file_name().expect("a name"));
         fs::create_dir_all(at.join("root/d")).expect("mkdir");
         fs::set_permissions(at.join("root/d"), fs::Permissions::from_mode(0o755)).expect("chmod");
-        let ran = as_nobody("storage::sink::engine::tests::publish::what_stays_wider_than_its_source_fails");
+        let ran = as_nobody("sink::engine::tests::publish::what_stays_wider_than_its_source_fails");
         fs::remove_dir_all(&at).expect("rm");
         if !ran {
             eprintln!("skipped: nobody cannot run this");
@@ -399,7 +399,7 @@ fn clamped_times_are_counted_and_compare() {
 /// finished, and after the job was lost.
 #[test]
 fn directories_are_closed_again() {
-    if as_nobody("storage::sink::engine::tests::publish::directories_are_closed_again") {
+    if as_nobody("sink::engine::tests::publish::directories_are_closed_again") {
         return;
     }
     for (finished, lost, outer, inner) in
@@ -434,7 +434,7 @@ fn directories_are_closed_again() {
 /// cannot finish it.
 #[test]
 fn modes_given_meanwhile_stay() {
-    if as_nobody("storage::sink::engine::tests::publish::modes_given_meanwhile_stay") {
+    if as_nobody("sink::engine::tests::publish::modes_given_meanwhile_stay") {
         return;
     }
     for given_up in [false, true] {
@@ -461,8 +461,7 @@ fn modes_given_meanwhile_stay() {
 /// never comes.
 #[test]
 fn directories_are_written_down_before_they_are_opened() {
-    if as_nobody("storage::sink::engine::tests::publish::directories_are_written_down_before_they_are_opened")
-    {
+    if as_nobody("sink::engine::tests::publish::directories_are_written_down_before_they_are_opened") {
         return;
     }
     for answer in ["noted", "refused", "none"] {
@@ -522,7 +521,7 @@ fn directories_are_written_down_before_they_are_opened() {
 /// Method: as somebody whom modes bind; the job is doubted once, when the directory is finished, or lost.
 #[test]
 fn what_cannot_be_finished_is_closed_again() {
-    if as_nobody("storage::sink::engine::tests::publish::what_cannot_be_finished_is_closed_again") {
+    if as_nobody("sink::engine::tests::publish::what_cannot_be_finished_is_closed_again") {
         return;
     }
     for (doubts, after) in [(1, 0o500), (u32::MAX, 0o700)] {
