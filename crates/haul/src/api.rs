@@ -44,7 +44,7 @@ pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control)
 ///
 /// let summary = Copy::from([&from]).to(&to).recursive().run();
 /// assert_eq!((summary.status, summary.files, summary.bytes), (Status::Complete, 1, 9));
-/// assert_eq!(std::fs::read(to.join("a"))?, b"forty-two");
+/// assert_eq!(std::fs::read(to.join("data/a"))?, b"forty-two");
 ///
 /// // The same again moves only what is missing.
 /// let again = Copy::from([&from]).to(&to).recursive().run();
