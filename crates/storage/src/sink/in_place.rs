@@ -19,22 +19,17 @@ use std::time::{Duration, Instant};
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{Inode, Publish, SinkFile};
+use haul_core::transfer::op::{Inode, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FlockOperation, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
 use super::beside::Beside;
-use super::cache::drop_pages;
 use super::calls::write_all_at;
-use super::commit::unsynced;
-use super::engine::Sink;
-use super::files::{Files, OpenFile, data_len, descriptor};
+use super::files::{Files, OpenFile};
 use super::holes::clear_holes;
-use super::meta::Wanted;
 use super::names::{tag_bits, temp_name};
 use super::stat::{inode_of, is_regular};
-use super::syncs::Extent;
 use super::{fault, lock};
 use crate::store::NOT_IN_PLACE;
 
@@ -348,89 +343,9 @@ impl Files {
     }
 }
 
-impl Sink {
-    /// Ends a file that was written in place: all of it is on media and right before it looks like a copy.
-    pub(super) fn finish_in_place(
-        &self,
-        place: &InPlace,
-        publish: &Publish,
-        durable: bool,
-    ) -> Result<(), Failure> {
-        let file = &publish.file;
-        let path = || self.tree.path_of(file.parent, &file.name);
-        // Of an empty file nothing was ever written, nor of one that is all hole.
-        if data_len(file) == 0 {
-            self.files.fd(file)?;
-        }
-        let (open, written_to, counted) = self.files.fd_of(file.id)?;
-        let fd = descriptor(&written_to);
-        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
-        let written = lock(&open.path).written();
-        if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
-            let text = format!("{} has {written} of {} new bytes and is not whole", path(), file.size);
-            return Err(fault::failure(Stage::Publish, 0, text));
-        }
-        if (durable && !haul_mutant::removed("in-place-syncs-first")) || publish.verify.is_some() {
-            self.sync_data(&open, &written_to)?;
-        }
-        if let Some(expected) = publish.verify {
-            self.read_back(file, fd, expected)?;
-        }
-        let dir = self.tree.dirfd(file.parent)?;
-        let made = open.inode();
-        let is_ours =
-            |stat: &Stat| Some(inode_of(stat)) == made || haul_mutant::removed("in-place-has-its-name");
-        match self.tree.jail().stat(&dir, &file.name) {
-            Ok(stat) if is_ours(&stat) => {}
-            Ok(_) | Err(Errno::NOENT) => {
-                let text = format!(
-                    "publish {}: the file that was written into has not this name any more: something else took it, or removed it",
-                    path()
-                );
-                return Err(fault::failure(Stage::Publish, Errno::STALE.raw_os_error(), text));
-            }
-            Err(errno) => return Err(fail(Stage::Publish, "stat", errno)),
-        }
-        // Directly before it begins to look whole.
-        self.fence()?;
-        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
-        let end = place.base() + file.size;
-        let size = stat.st_size as u64;
-        // A whole file was made so long before its first byte. A part may end in a hole.
-        let is_cut = match place.is_part() {
-            true => size < end && file.map.is_none(),
-            false => size < unfinished_len(file.size) && !haul_mutant::removed("in-place-looks-unfinished"),
-        };
-        if is_cut && !haul_mutant::removed("whole-or-nothing") {
-            let text = format!(
-                "{} ends at byte {size}, while it was written: something else cut it, and what it holds is not known",
-                path()
-            );
-            return Err(fault::failure(Stage::Publish, 0, text));
-        }
-        if size != end && !(place.is_part() && size > end) {
-            retry_on_intr(|| rustix::fs::ftruncate(fd, end))
-                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
-        }
-        self.files.unmark_in_place(&open);
-        if !place.is_part() {
-            let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
-            self.set_meta(fd, &wanted, &path)?;
-        }
-        if durable && !haul_mutant::removed("files-are-synced") {
-            self.synced(&open, || {
-                retry_on_intr(|| self.data.sync(fd, Extent::All))
-                    .map_err(|errno| unsynced(&path(), errno, fd, true))
-            })?;
-            drop_pages(fd);
-        }
-        Ok(())
-    }
-}
-
 /// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether
 /// something else cut it meanwhile.
-fn unfinished_len(len: u64) -> u64 {
+pub(super) fn unfinished_len(len: u64) -> u64 {
     match len > SMALL_LEN_MAX {
         true => len.next_multiple_of(PAD_MAX) + 1,
         false => len + 1,
