@@ -2,10 +2,10 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root), `look` (what
-//! stands there), [`looker`] (the same, for dry runs), `files` (temporaries), [`space`] (their blocks), `way` (of an object into its
+//! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root),
+//! `files` (temporaries, what earlier runs left of them, and what stands there), [`looker`] (the same, for dry runs), [`space`] (their blocks), `way` (of an object into its
 //! file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), `meta` (owner,
-//! mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), [`in_place`] (without
+//! mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `files/in_place` (without
 //! temporaries; `beside`: into no source), [`engine`] (threads, and how each operation is done), [`owner`] (one run per job),
 //! [`journal`] (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file
 //! is), [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place`
@@ -17,7 +17,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod above;
-pub mod adopt;
 mod beside;
 mod cache;
 mod calls;
@@ -31,11 +30,9 @@ pub mod fold;
 mod gate;
 pub mod here;
 mod holes;
-pub mod in_place;
 pub mod journal;
 pub mod leftovers;
 mod life;
-mod look;
 pub mod looker;
 mod meta;
 mod mode;
@@ -53,11 +50,11 @@ pub mod tree;
 mod way;
 pub(crate) mod widened;
 
-pub use adopt::Adopt;
 pub use beside::Beside;
 pub use engine::{EngineConfig, OTHERS_DIRS, WriteEngine};
+pub use files::adopt::Adopt;
+pub use files::in_place::InPlace;
 pub use here::Jobs;
-pub use in_place::InPlace;
 pub use journal::Journal;
 pub use leftovers::Left;
 pub use meta::{Foreseen, NotKeptCounters};

@@ -7,7 +7,7 @@
 //! them side by side. The journal has a thread of its own, so that its records keep their order.
 //!
 //! What must hold: a buffer is given back before its completion is posted; every operation completes, also
-//! if executing it panics or its thread does ([`Owed`]), but for those that hang when the engine ends; the engine ends
+//! if executing it panics or its thread does ([`Owed`](crate::owed::Owed)), but for those that hang when the engine ends; the engine ends
 //! within what its deadlines allow, and says what it left. Order between operations that run at once
 //! is the session's: it must not discard a file while writes of it are under way.
 
@@ -23,10 +23,10 @@ use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
-use super::adopt::Adopt;
 use super::confirm::Published;
 use super::files::Files;
-use super::in_place::InPlace;
+use super::files::adopt::Adopt;
+use super::files::in_place::InPlace;
 use super::journal::Journal;
 use super::leftovers::{Left, Leftovers};
 use super::meta::NotKeptCounters;

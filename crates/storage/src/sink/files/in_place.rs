@@ -24,13 +24,13 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FlockOperation, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
-use super::beside::Beside;
-use super::calls::write_all_at;
-use super::files::{Files, OpenFile};
-use super::holes::clear_holes;
-use super::names::{tag_bits, temp_name};
-use super::stat::{inode_of, is_regular};
-use super::{fault, lock};
+use super::{Files, OpenFile};
+use crate::sink::beside::Beside;
+use crate::sink::calls::write_all_at;
+use crate::sink::holes::clear_holes;
+use crate::sink::names::{tag_bits, temp_name};
+use crate::sink::stat::{inode_of, is_regular};
+use crate::sink::{fault, lock};
 use crate::store::NOT_IN_PLACE;
 
 /// Files with several names that are remembered; beyond that no other such file is written.
@@ -73,11 +73,11 @@ impl InPlace {
     }
 
     /// Where an entry's first byte lies.
-    pub(super) fn base(&self) -> u64 {
+    pub(in crate::sink) fn base(&self) -> u64 {
         self.part.unwrap_or(0)
     }
 
-    pub(super) fn is_part(&self) -> bool {
+    pub(in crate::sink) fn is_part(&self) -> bool {
         self.part.is_some()
     }
 
@@ -159,12 +159,12 @@ impl InPlace {
 
 impl Files {
     /// Where the bytes of an entry begin in its file.
-    pub(super) fn base(&self) -> u64 {
+    pub(in crate::sink) fn base(&self) -> u64 {
         self.in_place.as_ref().map_or(0, InPlace::base)
     }
 
     /// The name that an entry's file has while it is written.
-    pub(super) fn written_name(&self, file: &SinkFile) -> Name {
+    pub(in crate::sink) fn written_name(&self, file: &SinkFile) -> Name {
         match self.in_place.is_some() {
             true => file.name.clone(),
             false => self.temp_name(file),
@@ -336,7 +336,7 @@ impl Files {
 
     /// Gives a file that is written in place its second name, by which a later run knows it again. Where it cannot have one, that
     /// run begins the file anew.
-    pub(super) fn mark_in_place(&self, open: &OpenFile, fd: BorrowedFd<'_>) {
+    pub(in crate::sink) fn mark_in_place(&self, open: &OpenFile, fd: BorrowedFd<'_>) {
         if let Ok(dir) = self.tree.dirfd(open.parent) {
             let _ = self.tree.jail().link_open(fd, &dir, &open.temp);
         }
@@ -345,7 +345,7 @@ impl Files {
 
 /// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether
 /// something else cut it meanwhile.
-pub(super) fn unfinished_len(len: u64) -> u64 {
+pub(in crate::sink) fn unfinished_len(len: u64) -> u64 {
     match len > SMALL_LEN_MAX {
         true => len.next_multiple_of(PAD_MAX) + 1,
         false => len + 1,
