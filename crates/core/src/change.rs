@@ -4,7 +4,6 @@
 //! Left out: whether the entry is copied at all, which is the policy's.
 
 use crate::entry::{Meta, Timestamp};
-use crate::transfer::op::{Existing, Rights};
 
 const SETUID_SETGID: u32 = 0o6000;
 const SETGID: u32 = 0o2000;
@@ -108,6 +107,36 @@ impl Change {
             .with(Change::OWNER, owner && meta.uid != found.uid)
             .with(Change::GROUP, owner && meta.gid != found.gid)
     }
+}
+
+/// What stands at a destination name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    Nothing,
+    /// A regular file; `grain` of its mtime, nanoseconds.
+    File {
+        size: u64,
+        mtime: Timestamp,
+        grain: u32,
+        rights: Rights,
+    },
+    Dir,
+    /// A symbolic link: replaced like a file.
+    Link,
+    /// A device, FIFO or socket: left alone unless the user insists.
+    Special,
+}
+
+/// Who may do what with a file at the destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// It has other names, which would change with it.
+    pub linked: bool,
+    /// It is another user's, and this one may give files away.
+    pub foreign: bool,
 }
 
 /// A directory as it stood before anything was made in it.

@@ -7,7 +7,7 @@
 //! streams and to the session machines.
 //!
 //! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection begins; `encode` and `decode`
-//! the control messages (`entries` what is announced, `tables` what is for people, `job` those of a job of many hosts); `data` the data
+//! the control messages (`parts` what several have in common, `entries` what is announced, `tables` what is for people, `job` those of a job of many hosts); `data` the data
 //! frames; `negotiate` what two hellos agree on.
 
 mod codec;
@@ -21,6 +21,7 @@ mod job;
 mod join;
 mod message;
 mod negotiate;
+mod parts;
 mod tables;
 
 pub use data::*;
@@ -33,4 +34,5 @@ pub use job::*;
 pub use join::*;
 pub use message::*;
 pub use negotiate::*;
+pub use parts::LIST_LEN_MAX;
 pub use tables::TABLE_LEN_MAX;

@@ -2,14 +2,14 @@
 //!
 //! In: `SinkOp`s with payload. Out: `SinkDone`s; files that appear under their names whole or not at all.
 //!
-//! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root), `look` (what stands there), [`looker`] (the same, for dry
-//! runs), `files` (temporaries), [`space`] (their blocks), `way` and `data` (how an object comes into its file), `gate` (one mode at a time),
-//! `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave),
-//! `meta` (owner, mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `commit`
-//! (sync, rename), [`in_place`] (without either; `beside`: into no source), [`engine`] (threads), `gather` (many items), `keeper` (the journal's thread), [`owner`] (one run per job), [`journal`]
-//! (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file is),
-//! [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place` (a
-//! destination that cannot be used, in words), `store` (all of it behind the seam of stores).
+//! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root),
+//! `files` (temporaries, what earlier runs left of them, and what stands there), [`looker`] (the same, for dry runs), [`space`] (their blocks), `way` (of an object into its
+//! file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), `meta` (owner,
+//! mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `files/in_place` (without
+//! temporaries; `beside`: into no source), [`engine`] (threads, and how each operation is done), [`owner`] (one run per job),
+//! [`journal`] (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file
+//! is), [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place`
+//! (a destination that cannot be used, in words), `store` (all of it behind the seam of stores).
 //!
 //! What must hold: effects go through [`super::jail`] only; a run that lost its job publishes nothing.
 //! Left out: sizes of system buffers, which are left to the kernel until the tuner measures them.
@@ -17,29 +17,22 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod above;
-pub mod adopt;
 mod beside;
 mod cache;
 mod calls;
 pub mod claim;
 pub mod clean;
-mod commit;
 mod confirm;
-mod data;
 pub mod engine;
 pub(crate) mod fault;
 mod files;
 pub mod fold;
 mod gate;
-mod gather;
 pub mod here;
 mod holes;
-pub mod in_place;
 pub mod journal;
-mod keeper;
 pub mod leftovers;
 mod life;
-mod look;
 pub mod looker;
 mod meta;
 mod mode;
@@ -54,16 +47,14 @@ pub mod store;
 pub mod stripes;
 mod syncs;
 pub mod tree;
-mod verify;
 mod way;
 pub(crate) mod widened;
 
-pub use adopt::Adopt;
 pub use beside::Beside;
-pub use commit::OTHERS_DIRS;
-pub use engine::{EngineConfig, WriteEngine};
+pub use engine::{EngineConfig, OTHERS_DIRS, WriteEngine};
+pub use files::adopt::Adopt;
+pub use files::in_place::InPlace;
 pub use here::Jobs;
-pub use in_place::InPlace;
 pub use journal::Journal;
 pub use leftovers::Left;
 pub use meta::{Foreseen, NotKeptCounters};

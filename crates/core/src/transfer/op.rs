@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Change;
+pub use crate::change::{Existing, Rights};
 use crate::digest::{Cv, DigestKind, Root, Subtree};
 use crate::entry::{Fingerprint, Meta, Name, Timestamp};
 use crate::extents::ExtentMap;
@@ -226,36 +227,6 @@ pub struct LookupItem {
     pub mtime: Timestamp,
     /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to ours and open it.
     pub adopt: Option<u32>,
-}
-
-/// What stands at a destination name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
-    Nothing,
-    /// A regular file; `grain` of its mtime, nanoseconds.
-    File {
-        size: u64,
-        mtime: Timestamp,
-        grain: u32,
-        rights: Rights,
-    },
-    Dir,
-    /// A symbolic link: replaced like a file.
-    Link,
-    /// A device, FIFO or socket: left alone unless the user insists.
-    Special,
-}
-
-/// Who may do what with a file at the destination.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    /// It has other names, which would change with it.
-    pub linked: bool,
-    /// It is another user's, and this one may give files away.
-    pub foreign: bool,
 }
 
 /// Which inode stands at a name.

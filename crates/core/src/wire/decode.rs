@@ -10,7 +10,8 @@ use super::encode::{
     TARGET_COMPONENT_LEN_MIN, TARGET_HEALTH_LEN,
 };
 use super::entries::{ANNOUNCED_LEN_MIN, read_announced, read_metadata};
-use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind, object_size_is_legal};
+use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind};
+use super::parts::{read_health, read_meta, read_object_size, read_version};
 use super::tables::{read_table, read_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX, Capability, Change,
@@ -20,11 +21,10 @@ use super::{
     Totals, WireError,
 };
 use crate::digest::Subtree;
-use crate::entry::{Meta, Name, NameError, Timestamp};
+use crate::entry::{Name, NameError};
 use crate::extents::DataExtent;
 use crate::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Holder, StreamId};
 use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
-use crate::schedule::Health;
 use crate::stage::{Processors, StageTime};
 
 /// What a control frame says.
@@ -234,16 +234,6 @@ fn read_class(r: &mut Reader<'_>, what: &'static str) -> Result<Class, WireError
     }
 }
 
-pub(super) fn read_health(r: &mut Reader<'_>) -> Result<Health, WireError> {
-    Ok(match r.u8("state of a target")? {
-        0 => Health::Healthy,
-        1 => Health::Congested,
-        2 => Health::Resting,
-        3 => Health::Hung,
-        other => return Err(WireError::BadValue { what: "state of a target", value: other.into() }),
-    })
-}
-
 /// A count that somebody can ask for while the session runs.
 fn read_knob(r: &mut Reader<'_>, what: &'static str, max: u16) -> Result<u16, WireError> {
     match r.u16(what)? {
@@ -287,35 +277,6 @@ fn read_name_or_none(r: &mut Reader<'_>, what: &'static str) -> Result<Option<Na
         Ok(name) => Ok(Some(name)),
         Err(WireError::BadName { source: NameError::Empty, .. }) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-pub(super) fn read_version(r: &mut Reader<'_>) -> Result<(FileId, Generation), WireError> {
-    Ok((FileId(r.u64("entry id")?), Generation(r.u32("generation")?)))
-}
-
-pub(super) fn read_time(r: &mut Reader<'_>, what: &'static str) -> Result<Timestamp, WireError> {
-    let secs = r.i64(what)?;
-    let nanos = r.u32(what)?;
-    match nanos < 1_000_000_000 {
-        true => Ok(Timestamp { secs, nanos }),
-        false => Err(WireError::BadValue { what, value: nanos.into() }),
-    }
-}
-
-pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<Meta, WireError> {
-    let mode = r.u32("mode")?;
-    if mode & !0o7777 != 0 {
-        return Err(WireError::BadValue { what: "mode", value: mode.into() });
-    }
-    let (uid, gid) = (r.u32("uid")?, r.u32("gid")?);
-    Ok(Meta { mode, uid, gid, mtime: read_time(r, "mtime")? })
-}
-
-pub(super) fn read_object_size(r: &mut Reader<'_>) -> Result<u32, WireError> {
-    match r.u32("object size")? {
-        size if object_size_is_legal(size) => Ok(size),
-        size => Err(WireError::BadValue { what: "object size", value: size.into() }),
     }
 }
 

@@ -6,6 +6,7 @@
 use super::codec::Writer;
 use super::entries::{announced_len, write_announced, write_metadata};
 use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, frame, kind, object_size_is_legal};
+use super::parts::{LIST_LEN_MAX, META_LEN, health_number, write_meta};
 use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem, EndReport,
@@ -13,22 +14,16 @@ use super::{
     PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
     TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
-use crate::entry::{Meta, NAME_LEN_MAX, Name, Timestamp};
+use crate::entry::{NAME_LEN_MAX, Name};
 use crate::ids::{FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, StreamId};
-use crate::schedule::Health;
 use crate::stage::Processors;
 
 /// Bytes of the count of a list.
 const COUNT_LEN: usize = 2;
-/// What a list body of large items may take: a control frame less count and fixed fields.
-pub const LIST_LEN_MAX: usize = CONTROL_LEN_MAX - 64;
-
 pub(super) const STATE_LEN_MIN: usize = 13;
 pub(super) const DONE_LEN_MIN: usize = 13;
 pub(super) const SOURCE_ROOT_LEN_MIN: usize = 2;
 const SOURCE_ROOT_LEN_MAX: usize = 2 + NAME_LEN_MAX + META_LEN;
-/// Mode, owner, group and mtime.
-const META_LEN: usize = 4 + 4 + 4 + 12;
 pub(super) const CAPABILITY_LEN_MIN: usize = 5;
 pub(super) const SUBTREE_LEN: usize = 48;
 pub(super) const EXTENT_LEN: usize = 28;
@@ -390,16 +385,6 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
     }
 }
 
-/// The number of a state in `TARGET_HEALTH`.
-pub(super) fn health_number(health: Health) -> u8 {
-    match health {
-        Health::Healthy => 0,
-        Health::Congested => 1,
-        Health::Resting => 2,
-        Health::Hung => 3,
-    }
-}
-
 fn list<T>(
     w: &mut Writer<'_>,
     what: &'static str,
@@ -458,19 +443,6 @@ fn write_root(w: &mut Writer<'_>, root: &SourceRoot) {
             write_meta(w, meta);
         }
     }
-}
-
-pub(super) fn write_time(w: &mut Writer<'_>, time: Timestamp) {
-    w.i64(time.secs);
-    // A file system that is out of its mind must not end the session.
-    w.u32(time.nanos.min(999_999_999));
-}
-
-pub(super) fn write_meta(w: &mut Writer<'_>, meta: &Meta) {
-    w.u32(meta.mode & 0o7777);
-    w.u32(meta.uid);
-    w.u32(meta.gid);
-    write_time(w, meta.mtime);
 }
 
 fn write_lease(w: &mut Writer<'_>, by: Holder) {

@@ -3,10 +3,11 @@
 //! Invariant: what [`announced_len`] says is what an entry takes; what is decoded is legal on its own, whatever was agreed on.
 
 use super::codec::{Reader, Writer};
-use super::decode::{read_meta, read_object_size, read_time, read_version};
-use super::encode::{LIST_LEN_MAX, write_meta, write_time};
 use super::frame::{FILE_LEN_MAX, object_size_is_legal};
 use super::negotiate::extra;
+use super::parts::{
+    LIST_LEN_MAX, read_meta, read_object_size, read_time, read_version, write_meta, write_time,
+};
 use super::{Announced, METADATA_PIECE_LEN_MAX, MetadataPiece, WireError};
 use crate::entry::{
     EntryKind, Extras, FileRange, Fingerprint, LINK_LEN_MAX, METADATA_NAME_LEN_MAX, METADATA_VALUE_LEN_MAX,

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::WireError;
 use super::codec::{Reader, Writer};
-use super::decode::read_health;
-use super::encode::health_number;
+use super::parts::{health_number, read_health};
 use crate::schedule::TARGETS_MAX;
 use crate::schedule::table::{NAME_LEN_MAX, ROWS_MAX, Row, Table, UNWELL_MAX, Unwell, UnwellTargets};
 

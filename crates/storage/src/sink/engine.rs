@@ -7,7 +7,7 @@
 //! them side by side. The journal has a thread of its own, so that its records keep their order.
 //!
 //! What must hold: a buffer is given back before its completion is posted; every operation completes, also
-//! if executing it panics or its thread does ([`Owed`]), but for those that hang when the engine ends; the engine ends
+//! if executing it panics or its thread does ([`Owed`](crate::owed::Owed)), but for those that hang when the engine ends; the engine ends
 //! within what its deadlines allow, and says what it left. Order between operations that run at once
 //! is the session's: it must not discard a file while writes of it are under way.
 
@@ -17,21 +17,17 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
-use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::ids::DirId;
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
-use haul_core::transfer::op::{BundleWrite, Existing, Found, LookupItem, SinkDone, SinkFile, SinkOp};
+use haul_core::transfer::op::{Existing, Found, LookupItem, SinkOp};
 use haul_core::wire::{Failure, Placed, Stage};
 
-use super::adopt::Adopt;
-use super::commit::OTHERS_DIRS;
 use super::confirm::Published;
-use super::data::{Data, NewWrite, Tag};
 use super::files::Files;
-use super::gather::{Place, no_target, pair};
-use super::in_place::InPlace;
+use super::files::adopt::Adopt;
+use super::files::in_place::InPlace;
 use super::journal::Journal;
-use super::keeper::Keeper;
 use super::leftovers::{Left, Leftovers};
 use super::meta::NotKeptCounters;
 use super::mode::Choice;
@@ -39,7 +35,6 @@ use super::places::Places;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
-use super::widened::Asked;
 use super::{fault, lock};
 use crate::crew::{self, Crew, CrewConfig, Doing, Turn};
 use crate::descriptors::budget;
@@ -47,19 +42,34 @@ use crate::io::lanes::{LaneConfig, Lanes, OnDone};
 use crate::io::{IoFile, Target};
 use crate::knobs::Knobs;
 use crate::options::StorageOptions;
-use crate::owed::{Owed, panic_point, words_of};
+use crate::owed::words_of;
 use crate::store::NotKept;
 use crate::targets::Targets;
-use crate::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
-use haul_base::buffer::Buffer;
+use crate::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
+use asked::Asked;
+use data::{Data, Tag};
+use gather::Place;
 use haul_base::meter::Meter;
+use keeper::Keeper;
+
+mod amend;
+mod asked;
+mod begin;
+mod commit;
+mod data;
+mod gather;
+mod keeper;
+mod verify;
+
+/// The name of a line about directories of other users, into which was copied what is closed to them at the source.
+pub const OTHERS_DIRS: &str = "directories of other users";
 
 /// Most threads of an engine for one storage target.
 pub const THREADS_MAX: usize = 256;
 /// For so long an answer that the job is ours is good for what publishes nothing: before each rename it is asked anew.
 const OWNER_FRESH: Duration = Duration::from_millis(50);
 /// How often an engine that ends looks whether all that is left hangs.
-pub(super) const END_TICK: Duration = Duration::from_millis(50);
+const END_TICK: Duration = Duration::from_millis(50);
 
 /// What an engine is made of.
 pub struct EngineConfig {
@@ -99,7 +109,7 @@ pub struct EngineConfig {
 }
 
 /// Something to do for a thread of the crew.
-pub(super) struct Task(pub(super) Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
+struct Task(Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 
 /// What an engine left when it ended, in words; empty if all its threads ended.
 pub type Hanging = Vec<String>;
@@ -121,29 +131,29 @@ pub struct WriteEngine {
 
 /// What the threads share.
 pub(super) struct Sink {
-    pub(super) tree: Arc<SinkTree>,
-    pub(super) files: Files,
-    pub(super) data: Data,
+    tree: Arc<SinkTree>,
+    files: Files,
+    data: Data,
     /// `None`: no run came before that may have left something.
-    pub(super) leftovers: Option<Leftovers>,
+    leftovers: Option<Leftovers>,
     /// How to remove what is left.
     clean: String,
-    pub(super) dir_owner: bool,
-    pub(super) still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    dir_owner: bool,
+    still_owner: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     /// `None`: nobody else can have published.
-    pub(super) published: Option<Published>,
+    published: Option<Published>,
     /// Directories of other users that were filled: how many, and one of them.
-    pub(super) others_dirs: Mutex<(u64, Option<String>)>,
+    others_dirs: Mutex<(u64, Option<String>)>,
     /// When the job was last seen to be ours.
     seen_owner: Mutex<Option<Instant>>,
-    pub(super) not_kept: Arc<NotKeptCounters>,
+    not_kept: Arc<NotKeptCounters>,
     crew: OnceLock<Weak<Crew<Task>>>,
     /// The session is over: nothing more is published by what hung until now.
     over: AtomicBool,
     /// The engine is asked to end, or has ended: it answers nothing any more.
     pub(super) ends: AtomicBool,
-    pub(super) asked: Mutex<Asked>,
-    pub(super) post: Post<SinkCompletion>,
+    asked: Mutex<Asked>,
+    post: Post<SinkCompletion>,
 }
 
 impl WriteEngine {
@@ -160,7 +170,7 @@ impl WriteEngine {
     }
 
     /// Starts the threads, with lanes as `start_lanes` makes them.
-    pub(super) fn start(
+    fn start(
         config: EngineConfig,
         meter: Arc<Meter>,
         post: Post<SinkCompletion>,
@@ -380,7 +390,7 @@ impl SinkEngine for WriteEngine {
 impl Sink {
     /// Whether the job is ours now: asked directly before what cannot be undone. What happens between the answer and that can
     /// never be seen.
-    pub(super) fn fence(&self) -> Result<(), Failure> {
+    fn fence(&self) -> Result<(), Failure> {
         // It may have hung in a sync until nobody waits any more, or may hang in the question itself.
         self.check_over()?;
         if !haul_mutant::removed("fence-before-each-rename") {
@@ -390,7 +400,7 @@ impl Sink {
     }
 
     /// What was left, for people, whose journal stays therefore.
-    pub(super) fn left(&self) -> Option<String> {
+    fn left(&self) -> Option<String> {
         if self.leftovers.as_ref().is_some_and(Leftovers::is_half_new) {
             let text = "what an interrupted run began in place is half new, and its journal stays until the same command without \
                         --no-clobber completes it";
@@ -406,7 +416,7 @@ impl Sink {
     }
 
     /// Whether the job is still ours, as of at most [`OWNER_FRESH`] ago.
-    pub(super) fn check_owner(&self) -> Result<(), Failure> {
+    fn check_owner(&self) -> Result<(), Failure> {
         self.check_over()?;
         let now = Instant::now();
         if lock(&self.seen_owner).is_some_and(|seen| now.duration_since(seen) < OWNER_FRESH) {
@@ -419,7 +429,7 @@ impl Sink {
 
     /// Asked before a temporary is made: one of a run that lost its job would be debris, in a directory that may be finished.
     /// What is written in place would be the next owner's file, which may be finished.
-    pub(super) fn may_make(&self) -> Result<(), Failure> {
+    fn may_make(&self) -> Result<(), Failure> {
         match haul_mutant::removed("losers-make-nothing") {
             true => Ok(()),
             false if self.files.in_place.is_some() => self.fence(),
@@ -443,7 +453,7 @@ impl Sink {
     }
 
     /// Whether the session is still there that this is done for.
-    pub(super) fn check_over(&self) -> Result<(), Failure> {
+    fn check_over(&self) -> Result<(), Failure> {
         match self.over.load(Ordering::Relaxed) {
             true => Err(fault::failure(Stage::Publish, 0, "the session ended while the storage hung")),
             false => Ok(()),
@@ -451,215 +461,25 @@ impl Sink {
     }
 
     /// The engine has ended, or is about to: nobody is there to be asked.
-    pub(super) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.ends.load(Ordering::Relaxed) || self.over.load(Ordering::Relaxed)
     }
 
     /// Whether the engine was asked to end, by a session that waits for nothing more.
-    pub(super) fn check_ends(&self) -> Result<(), Failure> {
+    fn check_ends(&self) -> Result<(), Failure> {
         match self.ends.load(Ordering::Relaxed) && !haul_mutant::removed("a-stop-ends-the-sweep") {
             true => Err(fault::failure(Stage::Write, 0, "stopped while leftovers were looked for")),
             false => Ok(()),
         }
     }
 
-    /// Begins one operation; never waits for storage.
-    fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Payload>) {
-        let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
-        match op {
-            SinkOp::MakeDirs { dirs } => self.split(
-                ("create", Stage::Create),
-                dirs,
-                of_dir,
-                no_target,
-                |sink, id| sink.tree.dirfd(*id).map(drop),
-                |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
-            ),
-            SinkOp::Lookup { items } => self.split(
-                ("stat", Stage::Open),
-                items,
-                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
-                no_target,
-                |sink, item| sink.look(item),
-                |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
-            ),
-            SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
-            SinkOp::Commit { durable, items } => self.split(
-                ("publish", Stage::Publish),
-                items,
-                |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
-                |sink, item| sink.files.target_of(item.id),
-                move |sink, item| sink.commit(item, durable),
-                |sink, items, results| {
-                    sink.data.choice.on_commit();
-                    SinkDone::Commit { results: pair(items, |item| item.id, results) }
-                },
-            ),
-            SinkOp::Amend { durable, items } => self.split(
-                ("metadata", Stage::Metadata),
-                items,
-                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
-                no_target,
-                move |sink, item| sink.amend(item, durable),
-                |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
-            ),
-            SinkOp::MakeLinks { items } => self.split(
-                ("create", Stage::Publish),
-                items,
-                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
-                no_target,
-                |sink, item| sink.make_link(item),
-                |_, items, results| SinkDone::MakeLinks {
-                    results: pair(items, |item| item.file.id, results),
-                },
-            ),
-            SinkOp::SyncDirs { dirs } => self.split(
-                ("sync", Stage::Sync),
-                dirs,
-                of_dir,
-                no_target,
-                |sink, id| sink.sync_dir(*id),
-                |_, dirs, results| SinkDone::SyncDirs { results: pair(dirs, |id| *id, results) },
-            ),
-            SinkOp::FinishDirs { durable, dirs } => {
-                let target = dirs.first().map_or(Target::default(), |(id, _)| self.tree.target_of(*id));
-                let first = dirs.first().map_or(DirId::ROOT, |(id, _)| *id);
-                let ids: Vec<DirId> = dirs.iter().map(|(id, _)| *id).collect();
-                let failed = move |failure: Failure| SinkDone::FinishDirs {
-                    results: ids.iter().map(|id| (*id, Err(failure.clone()))).collect(),
-                };
-                let owed = self.owed(Stage::Metadata, failed);
-                self.task(target, "metadata", Place(first, None), owed, move |sink, turn| {
-                    SinkDone::FinishDirs { results: sink.finish_dirs(turn, durable, &dirs) }
-                });
-            }
-            SinkOp::Discard { id } => {
-                let place = self.place_of(id, None);
-                // It has no failure: what could not be removed is debris, which the journal knows.
-                let owed = self.owed(Stage::Write, move |_| SinkDone::Discard { id });
-                self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
-                    sink.files.discard(id, || (sink.still_owner)().is_ok());
-                    SinkDone::Discard { id }
-                });
-            }
-            SinkOp::Create { file, striping } => {
-                let place = Place(file.parent, Some(file.name.clone()));
-                let id = file.id;
-                let owed =
-                    self.owed(Stage::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
-                self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
-                    panic_point("panic~create", &fault::show(file.name.as_bytes()));
-                    let result = guard(Stage::Create, || {
-                        sink.may_make()?;
-                        sink.files.want(&file, striping);
-                        let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
-                        if sink.files.has_several_targets() {
-                            sink.data.choice.on_targets();
-                        }
-                        Ok(open.layout())
-                    });
-                    SinkDone::Create { id: file.id, result }
-                });
-            }
-            SinkOp::Check { file, kind, ranges } => {
-                let place = Place(file.parent, Some(file.name.clone()));
-                let target = self.files.target_of(file.id).unwrap_or_else(|| self.tree.target_of(place.0));
-                let (id, asked) = (file.id, ranges.clone());
-                let owed = self.owed(Stage::Read, move |failure| SinkDone::Check {
-                    id,
-                    ranges: asked,
-                    result: Err(failure),
-                });
-                self.task(target, "check", place, owed, move |sink, _| {
-                    let result = guard(Stage::Read, || sink.check(&file, kind, &ranges));
-                    SinkDone::Check { id: file.id, ranges, result }
-                });
-            }
-            SinkOp::Write { .. }
-            | SinkOp::Journal { .. }
-            | SinkOp::Note { .. }
-            | SinkOp::RefuseNote { .. }
-            | SinkOp::RemoveJournal => {
-                unreachable!("these have ways of their own")
-            }
-        }
-    }
-
-    /// Has a thread make the file of a write, and then write.
-    fn begin_first(self: &Arc<Self>, write: NewWrite) {
-        let place = write.place();
-        let (target, sink) = (self.tree.target_of(place.0), self.clone());
-        let label = move || sink.doing("create", Place(place.0, place.1.clone()));
-        self.submit(target, label, Task(Box::new(|sink, _| sink.write_first(write))));
-    }
-
-    /// The answer to an operation of one thread; `failed` makes it of a failure.
-    fn owed(
-        self: &Arc<Self>,
-        stage: Stage,
-        failed: impl FnOnce(Failure) -> SinkDone + Send + 'static,
-    ) -> Owed<SinkDone> {
-        let sink = self.clone();
-        Owed::new(stage, move |result: Result<SinkDone, Failure>| {
-            (sink.post)(SinkCompletion { done: result.unwrap_or_else(failed) });
-        })
-    }
-
-    /// Writes small files whole, one after the other; those on different targets side by side.
-    fn write_bundle(
-        self: &Arc<Self>,
-        (id, more): (BufferId, bool),
-        items: Vec<BundleWrite>,
-        buffer: Option<Payload>,
-    ) {
-        let lies = |_: &Sink, item: &BundleWrite| Place(item.file.parent, Some(item.file.name.clone()));
-        let done = move |_: &Sink, items: &[BundleWrite], results| {
-            let results = pair(items, |item| item.file.id, results);
-            SinkDone::WriteBundle { buffer: id, results, more }
-        };
-        let buffer = buffer.map(Payload::shared);
-        self.gather("write", items, lies, no_target, done, |gather, group| {
-            let buffer = buffer.clone();
-            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
-                let (tree, items) = (sink.tree.clone(), gather.items.clone());
-                let mut track = turn.track(move |i| {
-                    let file = &items[i as usize].file;
-                    Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
-                });
-                let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
-                let mut write = |i: usize| {
-                    track.at(i as u64);
-                    let item = &gather.items[i];
-                    guard(Stage::Write, || {
-                        sink.may_make()?;
-                        let data = slice(payload, item.start, item.file.size)?;
-                        // Of an empty one this makes the temporary to publish.
-                        sink.files.write_whole(&item.file, data)
-                    })
-                };
-                let results = group.iter().map(|i| write(*i)).collect();
-                drop(buffer);
-                gather.put(&group, results);
-            }
-        });
-    }
-
-    /// Where an open file lies; its name if it was not made yet.
-    fn place_of(&self, id: FileId, file: Option<&SinkFile>) -> Place {
-        match (file, self.files.place_of(id)) {
-            (Some(file), _) => Place(file.parent, Some(file.name.clone())),
-            (None, Some((parent, name))) => Place(parent, Some(name)),
-            (None, None) => Place(DirId::ROOT, None),
-        }
-    }
-
-    pub(super) fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
+    fn doing(&self, what: &'static str, Place(dir, name): Place) -> Doing {
         let name = name.map_or_else(|| self.tree.path_of_dir(dir), |name| self.tree.path_of(dir, &name));
         Doing { what, name, offset: 0 }
     }
 
     /// Has a thread of the crew do `work` on an open file, `what` in a word.
-    pub(super) fn spawn(
+    fn spawn(
         self: &Arc<Self>,
         file: &Arc<IoFile>,
         what: &'static str,
@@ -670,25 +490,7 @@ impl Sink {
         self.submit(target, label, Task(Box::new(move |sink, _| work(sink))));
     }
 
-    fn task(
-        self: &Arc<Self>,
-        target: Target,
-        what: &'static str,
-        place: Place,
-        owed: Owed<SinkDone>,
-        work: impl FnOnce(&Arc<Sink>, &Turn<Task>) -> SinkDone + Send + 'static,
-    ) {
-        let sink = self.clone();
-        let label = move || sink.doing(what, Place(place.0, place.1.clone()));
-        self.submit(target, label, Task(Box::new(move |sink, turn| owed.settle(Ok(work(sink, turn))))));
-    }
-
-    pub(super) fn submit(
-        &self,
-        target: Target,
-        label: impl Fn() -> Doing + Send + Sync + 'static,
-        task: Task,
-    ) {
+    fn submit(&self, target: Target, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
         // Without a crew the engine has ended, and this comes of a request that hung until then: what the task owes is
         // answered as it is dropped.
         if let Some(crew) = self.crew.get().and_then(Weak::upgrade) {
@@ -698,7 +500,7 @@ impl Sink {
 }
 
 /// The payload from `start`, `len` bytes long.
-pub(super) fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
+fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
     let start = start as usize;
     usize::try_from(len).ok().and_then(|len| payload.get(start..start.checked_add(len)?)).ok_or_else(|| {
         let text = format!("{len} bytes at {start} are not in a payload of {} bytes", payload.len());
@@ -707,7 +509,7 @@ pub(super) fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failu
 }
 
 /// Runs `work`; a panic in it becomes a failure, so that nobody waits for ever.
-pub(super) fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(fault::failure(stage, 0, format!("internal error: {}", words_of(&*panic))))
     })

@@ -22,10 +22,8 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FsWord, Stat};
 use rustix::io::Errno;
 
-use super::adopt::Adopt;
 use super::calls::write_all_at;
 use super::holes::clear_holes;
-use super::in_place::InPlace;
 use super::names::temp_name;
 use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
@@ -36,6 +34,12 @@ use super::way::Path;
 use super::{fault, lock};
 use crate::io::{IoFile, Target};
 use crate::layout::layout_of;
+use adopt::Adopt;
+use in_place::InPlace;
+
+pub(super) mod adopt;
+pub(super) mod in_place;
+mod look;
 
 /// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs, f2fs,
 /// tmpfs.

@@ -20,8 +20,8 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::{Errno, Result as OsResult};
 
-use super::adopt::{Adopt, Taken};
 use super::calls::{each_name, sync_dir};
+use super::files::adopt::{Adopt, Taken};
 use super::names::{number_bits, tag_and_number, tag_bits};
 use super::tree::SinkTree;
 use super::{fault, lock};

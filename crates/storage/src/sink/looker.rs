@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::fault;
-use super::in_place::{InPlace, has_other_entry, is_a_source};
+use super::files::in_place::{InPlace, has_other_entry, is_a_source};
 use super::stat::{existing_of, mtime_of, rights_of, stood_of};
 use super::tree::SinkTree;
 use crate::store::{Looks, dir_stands};

@@ -2,23 +2,19 @@
 //!
 //! In: a descriptor and what the source has. Out: that set, what was refused counted, or a failure.
 //! What must hold: nothing is wider here than at its source without an error; what a system call or a file system did not
-//! do is counted, also where it said nothing; only the inode that was looked at is changed, and no link is followed.
-//! Left out: times of files that are amended, for they were found right.
+//! do is counted, also where it said nothing.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use haul_core::change::Change;
 use haul_core::entry::{Meta, Timestamp};
-use haul_core::transfer::op::{AmendItem, Existing, LinkItem, Seen};
 use haul_core::wire::{Failure, Stage};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
+use rustix::fs::{FileType, Gid, Mode, Stat, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::calls::{set_mtime, times};
-use super::engine::Sink;
+use super::calls::set_mtime;
 use super::fault;
-use super::stat::{existing_of, mtime_of, seen_of};
+use super::stat::mtime_of;
 use crate::store::NotKept;
 
 const SETUID: u32 = 0o4000;
@@ -27,10 +23,10 @@ const SETGID: u32 = 0o2000;
 /// Counts of what the destination would not keep. Shared, so that they can be read when the engine is gone.
 #[derive(Debug, Default)]
 pub struct NotKeptCounters {
-    owner: AtomicU64,
+    pub(super) owner: AtomicU64,
     setid: AtomicU64,
-    mode: AtomicU64,
-    mtime: AtomicU64,
+    pub(super) mode: AtomicU64,
+    pub(super) mtime: AtomicU64,
     clamped: AtomicU64,
 }
 
@@ -48,12 +44,12 @@ impl NotKeptCounters {
     }
 }
 
-fn count(counter: &AtomicU64) {
+pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Takes "this file system or user may not do that" for an answer, not for a failure.
-fn permitted(result: rustix::io::Result<()>) -> rustix::io::Result<bool> {
+pub(super) fn permitted(result: rustix::io::Result<()>) -> rustix::io::Result<bool> {
     match result {
         Ok(()) => Ok(true),
         // EINVAL: the id has no meaning in this user namespace.
@@ -62,14 +58,14 @@ fn permitted(result: rustix::io::Result<()>) -> rustix::io::Result<bool> {
     }
 }
 
-fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
+pub(super) fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
     // All ones means "leave as it is" to the kernel and is nobody's id.
     (meta.uid != u32::MAX && meta.gid != u32::MAX).then(|| (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid)))
 }
 
 /// Sets owner and group by `chown`, each alone where both together are refused: a user may give a file to a group of his,
 /// but to nobody. Which of them the file has now.
-fn set_owner(
+pub(super) fn set_owner(
     (uid, gid): (Uid, Gid),
     chown: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<(bool, bool)> {
@@ -83,7 +79,7 @@ fn set_owner(
 
 /// Whether `stands` lets anybody do what `source` does not. To execute what one may read already is nothing new; to
 /// search a directory is.
-fn is_wider(stands: u32, source: u32, is_dir: bool) -> bool {
+pub(super) fn is_wider(stands: u32, source: u32, is_dir: bool) -> bool {
     let more = stands & !source & !0o1000;
     // The execute bit of each class that may read by the source's mode.
     let readers = (source & 0o444) >> 2;
@@ -144,146 +140,6 @@ pub(super) fn set_meta(
         count(&lost.clamped);
     }
     Ok(stands)
-}
-
-impl Sink {
-    pub(super) fn set_meta(
-        &self,
-        fd: impl AsFd,
-        wanted: &Wanted<'_>,
-        path: &dyn Fn() -> String,
-    ) -> Result<Stat, Failure> {
-        set_meta(fd, wanted, &self.not_kept, path)
-    }
-
-    /// Owner and mtime of a symbolic link that is held.
-    pub(super) fn set_link_meta(
-        &self,
-        link: BorrowedFd<'_>,
-        meta: &Meta,
-        owner: bool,
-    ) -> Result<(), (&'static str, Errno)> {
-        if owner && let Some(ids) = ids(meta) {
-            let chown =
-                |uid, gid| retry_on_intr(|| rustix::fs::chownat(link, "", uid, gid, AtFlags::EMPTY_PATH));
-            let (user, group) = set_owner(ids, chown).map_err(|errno| ("set the owner of", errno))?;
-            if !(user && group) {
-                count(&self.not_kept.owner);
-            }
-        }
-        let set = match times(meta.mtime) {
-            Some(times) => self.tree.jail().set_times(link, &times),
-            None => Err(Errno::INVAL),
-        };
-        if !permitted(set).map_err(|errno| ("set the mtime of", errno))? {
-            count(&self.not_kept.mtime);
-        }
-        Ok(())
-    }
-
-    /// Sets the owner of the link that was looked at, which leads where it should. `None`: it has other names, which may lie
-    /// elsewhere.
-    pub(super) fn amend_link(
-        &self,
-        item: &LinkItem,
-        dir: &OwnedFd,
-        found: Option<Seen>,
-    ) -> Result<Option<Change>, Failure> {
-        let path = || self.tree.path_of(item.file.parent, &item.file.name);
-        let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, dir);
-        let inode = self.tree.jail().open_path(dir, &item.file.name).map_err(|errno| fail("open", errno))?;
-        let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
-        let link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
-        if !link || Some(seen_of(&before)) != found || before.st_nlink > 1 {
-            return Ok(None);
-        }
-        let Some(ids) = ids(&item.meta) else { return Ok(Some(Change::NONE)) };
-        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-        let chown = |uid, gid| retry_on_intr(|| rustix::fs::chownat(&inode, c"", uid, gid, flags));
-        let (user, group) = set_owner(ids, chown).map_err(|errno| fail("set the owner of", errno))?;
-        if !(user && group) {
-            count(&self.not_kept.owner);
-        }
-        let after = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
-        let changed = Change::NONE
-            .with(Change::OWNER, before.st_uid != after.st_uid)
-            .with(Change::GROUP, before.st_gid != after.st_gid);
-        Ok(Some(changed))
-    }
-
-    /// Sets mode and owner of a file whose content is right; see `SinkOp::Amend`. What of them changed.
-    pub(super) fn amend(&self, item: &AmendItem, durable: bool) -> Result<Change, Failure> {
-        self.check_owner()?;
-        let file = &item.file;
-        let dir = self.tree.dirfd(file.parent)?;
-        let jail = self.tree.jail();
-        let path = || self.tree.path_of(file.parent, &file.name);
-        let fail = |what, errno| fault::os(Stage::Metadata, what, &path(), errno);
-        let inode = jail.open_path(&dir, &file.name).map_err(|errno| fail("open", errno))?;
-        let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
-        let replaced = || {
-            let text = format!(
-                "{}: something else stands there since it was looked at, or it was changed; it was left alone",
-                path()
-            );
-            fault::failure(Stage::Metadata, Errno::EXIST.raw_os_error(), text)
-        };
-        if !self.may_amend(item, &before) {
-            return Err(replaced());
-        }
-        self.fence()?;
-        let fd = match jail.reopen(&inode, false) {
-            // Somebody has a lease on it, and is asked to give it up.
-            Err(Errno::AGAIN) if !haul_mutant::removed("leases-are-waited-for") => {
-                let fd = jail.reopen(&inode, true);
-                let now = fd.as_ref().map_err(|errno| *errno).and_then(rustix::fs::fstat);
-                if now.is_ok_and(|now| seen_of(&now) != seen_of(&before)) {
-                    return Err(replaced());
-                }
-                // That may have taken long.
-                self.fence()?;
-                fd
-            }
-            // The owner may open it to himself, and it is given its mode right after.
-            Err(Errno::ACCESS) => jail
-                .set_mode(&inode, Mode::from_raw_mode(before.st_mode & 0o7777) | Mode::RUSR)
-                .and_then(|()| jail.reopen(&inode, false)),
-            other => other,
-        };
-        let fd = match fd {
-            Ok(fd) => fd,
-            // It is somebody else's.
-            Err(Errno::ACCESS | Errno::PERM) => {
-                let (stands, source) = (before.st_mode & 0o7777, item.meta.mode & 0o7777);
-                if is_wider(stands, source, false) && !haul_mutant::removed("no-wider-mode-of-others") {
-                    let text = format!(
-                        "{}: it belongs to user {} and has mode {stands:04o}, which allows more than {source:04o} at the source; \
-                         remove it, or have its owner change it",
-                        path(),
-                        before.st_uid
-                    );
-                    return Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), text));
-                }
-                count(&self.not_kept.mode);
-                return Ok(Change::NONE);
-            }
-            Err(errno) => return Err(fail("open", errno)),
-        };
-        let wanted = Wanted { meta: &item.meta, owner: item.owner, keep: 0, mtime: false };
-        let after = self.set_meta(&fd, &wanted, &path)?;
-        let changed = Change::NONE
-            .with(Change::MODE, before.st_mode != after.st_mode)
-            .with(Change::OWNER, before.st_uid != after.st_uid)
-            .with(Change::GROUP, before.st_gid != after.st_gid);
-        if let Some(published) = &self.published {
-            published.add(&self.tree, file.parent, &file.name, seen_of(&after))?;
-        }
-        if !changed.is_none() && durable {
-            retry_on_intr(|| rustix::fs::fsync(&fd))
-                .map_err(|errno| fault::os_at(Stage::Sync, "sync", &path(), errno, &fd))?;
-        }
-        Ok(changed)
-    }
 }
 
 /// A directory that was just made and has `stat` allows more than its source.
@@ -347,26 +203,6 @@ fn kept_bits(source: u32, (user, group): (bool, bool)) -> u32 {
         mode &= !SETGID;
     }
     mode
-}
-
-impl Sink {
-    /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given is judged once more:
-    /// within one tick of the file system's clock it can have become another's with the same ctime.
-    fn may_amend(&self, item: &AmendItem, now: &Stat) -> bool {
-        if haul_mutant::removed("amended-is-what-was-seen") {
-            return true;
-        }
-        let (seen, found) = (seen_of(now), &item.found);
-        let same = match haul_mutant::removed("amended-is-unchanged") {
-            true => seen.inode == found.inode,
-            false => seen == *found,
-        };
-        let existing = existing_of(now, self.files.me(), |_| 1);
-        let Existing::File { rights, .. } = existing else { return false };
-        let change = Change::of_file(&existing, item.file.size, &item.meta, item.owner);
-        let may = change.may_be_set(rights, &item.meta, item.owner);
-        same && (may || haul_mutant::removed("rights-are-judged-again"))
-    }
 }
 
 fn wider(path: &str, got: u32, source: u32) -> String {

@@ -7,38 +7,25 @@
 //! would have left, the bits are taken from its owner that opening it gives. Nothing gets wider.
 //! Left out: which records count, which is `core`'s.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
 use haul_core::journal::Widened;
-use haul_core::transfer::op::SinkDone;
-use haul_core::wire::{Failure, Stage};
 use rustix::fs::{Mode, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
 use super::calls::sync_dir;
-use super::engine::{END_TICK, Sink};
+use super::lock;
 use super::ours::Ours;
 use super::tree::{Note, SinkTree};
-use super::{fault, lock};
-use crate::SinkCompletion;
 use crate::jail::Jail;
 
 /// What an owner needs to fill a directory.
 const OWNER: u32 = 0o700;
 /// The bits of a mode that say who may do what. Others may go with a change of mode that nobody asked for.
 const RIGHTS: u32 = 0o777;
-
-/// Who waits until the journal knows of a directory.
-#[derive(Default)]
-pub(super) struct Asked {
-    next: u64,
-    waiting: HashMap<u64, Sender<Result<(), Failure>>>,
-}
 
 impl SinkTree {
     /// Directories are open to us that were closed, and not finished.
@@ -89,52 +76,6 @@ impl SinkTree {
         }
         lock(&self.widened).insert(id, Mode::from_raw_mode(stat.st_mode & 0o7777));
         Ok(())
-    }
-}
-
-impl Sink {
-    /// Has directories written down before they are opened.
-    pub(super) fn note_widened(self: &Arc<Self>) {
-        let sink: Weak<Sink> = Arc::downgrade(self);
-        let note: Note = Box::new(move |id, dir| match sink.upgrade() {
-            Some(sink) => sink.ask_to_widen(id, dir),
-            None => Err(Errno::CANCELED),
-        });
-        self.tree.set_note(note);
-    }
-
-    /// Waits until the journal knows of the directory. Whoever keeps the journal waits for nobody here.
-    fn ask_to_widen(&self, id: DirId, dir: Widened) -> OsResult<()> {
-        let (settled, hears) = bounded(1);
-        let ask = {
-            let mut asked = lock(&self.asked);
-            asked.next += 1;
-            let ask = asked.next;
-            asked.waiting.insert(ask, settled);
-            ask
-        };
-        (self.post)(SinkCompletion { done: SinkDone::Widen { ask, id, dir } });
-        let answer = loop {
-            match hears.recv_timeout(END_TICK) {
-                Ok(answer) => break answer,
-                Err(RecvTimeoutError::Timeout) if !self.has_ended() => {}
-                Err(_) => {
-                    lock(&self.asked).waiting.remove(&ask);
-                    break Err(fault::failure(Stage::Create, Errno::CANCELED.raw_os_error(), "it is over"));
-                }
-            }
-        };
-        answer.map_err(|failure| match failure.errno {
-            0 => Errno::ACCESS,
-            errno => Errno::from_raw_os_error(errno),
-        })
-    }
-
-    /// The journal knows of the directory, or will not.
-    pub(super) fn answer(&self, ask: u64, answer: Result<(), Failure>) {
-        if let Some(waits) = lock(&self.asked).waiting.remove(&ask) {
-            let _ = waits.send(answer);
-        }
     }
 }
 

@@ -19,18 +19,18 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, SeekFrom, Stat};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
-use super::calls::write_all_at;
-use super::files::Files;
-use super::names::{number_bits, tag_bits, temp_name};
-use super::ours::Ours;
-use super::{fault, lock};
+use super::Files;
+use crate::sink::calls::write_all_at;
+use crate::sink::names::{number_bits, tag_bits, temp_name};
+use crate::sink::ours::Ours;
+use crate::sink::{fault, lock};
 
 /// Bytes that are copied with one call, and with one read where the kernel does not copy.
 const COPY_LEN: usize = 64 << 20;
 const READ_LEN: usize = 1 << 20;
 
 /// Temporaries that the journal spoke of and this run took over, or found under their final names, by tag and number.
-pub(super) type Taken = Arc<Mutex<Vec<(u32, u64)>>>;
+pub(in crate::sink) type Taken = Arc<Mutex<Vec<(u32, u64)>>>;
 
 /// Which temporaries of earlier runs are taken over.
 #[derive(Clone, Debug)]
@@ -40,9 +40,9 @@ pub struct Adopt {
     /// By what names say of their tags.
     pub former: Former,
     /// What was taken over, or has its name.
-    pub(super) taken: Taken,
+    pub(in crate::sink) taken: Taken,
     /// With `--no-clobber`: second names of files that were begun in place, which this run fails over, and which stay for the next.
-    pub(super) begun: Option<Taken>,
+    pub(in crate::sink) begun: Option<Taken>,
 }
 
 impl Adopt {

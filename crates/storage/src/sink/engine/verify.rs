@@ -18,10 +18,10 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::Advice;
 use rustix::io::{Errno, pread, retry_on_intr};
 
-use super::cache::drop_pages;
-use super::engine::Sink;
-use super::fault;
-use super::files::descriptor;
+use super::Sink;
+use crate::sink::cache::drop_pages;
+use crate::sink::fault;
+use crate::sink::files::descriptor;
 use haul_base::digest::Hasher;
 
 /// Bytes that are read and hashed at a time.

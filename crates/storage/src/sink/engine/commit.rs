@@ -16,26 +16,24 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::cache::drop_pages;
-use super::calls;
-use super::engine::{Sink, Task, guard};
-use super::files::{Files, data_len, descriptor};
-use super::fold::{is_exact, is_listed};
 use super::gather::{Place, pair, whole};
-use super::looker::link_change;
-use super::meta::Wanted;
-use super::stat::{inode_of, seen_of, stood_of};
-use super::syncs::Extent;
-use super::{fault, lock};
+use super::{Sink, Task, guard};
 use crate::crew::Turn;
+use crate::sink::cache::drop_pages;
+use crate::sink::calls;
+use crate::sink::files::in_place::{InPlace, unfinished_len};
+use crate::sink::files::{Files, data_len, descriptor};
+use crate::sink::fold::{is_exact, is_listed};
+use crate::sink::looker::link_change;
+use crate::sink::meta::Wanted;
+use crate::sink::stat::{inode_of, seen_of, stood_of};
+use crate::sink::syncs::Extent;
+use crate::sink::{fault, lock};
 use crate::store::{DIRECTORY, SPECIAL};
 
 const SETGID: u32 = 0o2000;
 /// Others read and search.
 const OTHERS_LOOK: u32 = 0o005;
-
-/// The name of a line about directories of other users, into which was copied what is closed to them at the source.
-pub const OTHERS_DIRS: &str = "directories of other users";
 
 impl Sink {
     /// Commits one file; see `SinkOp::Commit`.
@@ -449,6 +447,86 @@ impl Sink {
             calls::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
         }
         Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
+    }
+}
+
+impl Sink {
+    /// Ends a file that was written in place: all of it is on media and right before it looks like a copy.
+    pub(super) fn finish_in_place(
+        &self,
+        place: &InPlace,
+        publish: &Publish,
+        durable: bool,
+    ) -> Result<(), Failure> {
+        let file = &publish.file;
+        let path = || self.tree.path_of(file.parent, &file.name);
+        // Of an empty file nothing was ever written, nor of one that is all hole.
+        if data_len(file) == 0 {
+            self.files.fd(file)?;
+        }
+        let (open, written_to, counted) = self.files.fd_of(file.id)?;
+        let fd = descriptor(&written_to);
+        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
+        let written = lock(&open.path).written();
+        if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!("{} has {written} of {} new bytes and is not whole", path(), file.size);
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+        if (durable && !haul_mutant::removed("in-place-syncs-first")) || publish.verify.is_some() {
+            self.sync_data(&open, &written_to)?;
+        }
+        if let Some(expected) = publish.verify {
+            self.read_back(file, fd, expected)?;
+        }
+        let dir = self.tree.dirfd(file.parent)?;
+        let made = open.inode();
+        let is_ours =
+            |stat: &Stat| Some(inode_of(stat)) == made || haul_mutant::removed("in-place-has-its-name");
+        match self.tree.jail().stat(&dir, &file.name) {
+            Ok(stat) if is_ours(&stat) => {}
+            Ok(_) | Err(Errno::NOENT) => {
+                let text = format!(
+                    "publish {}: the file that was written into has not this name any more: something else took it, or removed it",
+                    path()
+                );
+                return Err(fault::failure(Stage::Publish, Errno::STALE.raw_os_error(), text));
+            }
+            Err(errno) => return Err(fail(Stage::Publish, "stat", errno)),
+        }
+        // Directly before it begins to look whole.
+        self.fence()?;
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
+        let end = place.base() + file.size;
+        let size = stat.st_size as u64;
+        // A whole file was made so long before its first byte. A part may end in a hole.
+        let is_cut = match place.is_part() {
+            true => size < end && file.map.is_none(),
+            false => size < unfinished_len(file.size) && !haul_mutant::removed("in-place-looks-unfinished"),
+        };
+        if is_cut && !haul_mutant::removed("whole-or-nothing") {
+            let text = format!(
+                "{} ends at byte {size}, while it was written: something else cut it, and what it holds is not known",
+                path()
+            );
+            return Err(fault::failure(Stage::Publish, 0, text));
+        }
+        if size != end && !(place.is_part() && size > end) {
+            retry_on_intr(|| rustix::fs::ftruncate(fd, end))
+                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
+        }
+        self.files.unmark_in_place(&open);
+        if !place.is_part() {
+            let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
+            self.set_meta(fd, &wanted, &path)?;
+        }
+        if durable && !haul_mutant::removed("files-are-synced") {
+            self.synced(&open, || {
+                retry_on_intr(|| self.data.sync(fd, Extent::All))
+                    .map_err(|errno| unsynced(&path(), errno, fd, true))
+            })?;
+            drop_pages(fd);
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In: `SinkOp::Journal`, `SinkOp::Note` and `SinkOp::RemoveJournal`, in the session's order. Out: their completions, in the same order.
 //! Invariant: the journal goes only when every name is on media and the job is still ours.
-//! Left out: what records mean, which is `core`'s, and their file ([`super::journal`]).
+//! Left out: what records mean, which is `core`'s, and their file ([`crate::sink::journal`]).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use haul_core::ids::DirId;
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::wire::{Failure, Stage};
 
-use super::engine::{Sink, guard};
-use super::journal::Journal;
-use super::{calls, fault, lock};
+use super::{Sink, guard};
 use crate::owed::Owed;
+use crate::sink::journal::Journal;
+use crate::sink::{calls, fault, lock};
 use crate::{SinkCompletion, SinkJob, Stuck};
 
 /// The journal's thread.

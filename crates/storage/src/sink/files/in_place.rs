@@ -19,23 +19,18 @@ use std::time::{Duration, Instant};
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{Inode, Publish, SinkFile};
+use haul_core::transfer::op::{Inode, SinkFile};
 use haul_core::wire::{Failure, Stage};
 use rustix::fs::{FileType, FlockOperation, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
-use super::beside::Beside;
-use super::cache::drop_pages;
-use super::calls::write_all_at;
-use super::commit::unsynced;
-use super::engine::Sink;
-use super::files::{Files, OpenFile, data_len, descriptor};
-use super::holes::clear_holes;
-use super::meta::Wanted;
-use super::names::{tag_bits, temp_name};
-use super::stat::{inode_of, is_regular};
-use super::syncs::Extent;
-use super::{fault, lock};
+use super::{Files, OpenFile};
+use crate::sink::beside::Beside;
+use crate::sink::calls::write_all_at;
+use crate::sink::holes::clear_holes;
+use crate::sink::names::{tag_bits, temp_name};
+use crate::sink::stat::{inode_of, is_regular};
+use crate::sink::{fault, lock};
 use crate::store::NOT_IN_PLACE;
 
 /// Files with several names that are remembered; beyond that no other such file is written.
@@ -78,27 +73,27 @@ impl InPlace {
     }
 
     /// Where an entry's first byte lies.
-    pub(super) fn base(&self) -> u64 {
+    pub(in crate::sink) fn base(&self) -> u64 {
         self.part.unwrap_or(0)
     }
 
-    pub(super) fn is_part(&self) -> bool {
+    pub(in crate::sink) fn is_part(&self) -> bool {
         self.part.is_some()
     }
 
     /// Whether the entry may have the inode to write into: of those with several names another entry may have it already, or may
     /// have counted on what is in it.
-    pub(super) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
+    pub(in crate::sink) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
         self.take_alias(stat, id, false)
     }
 
     /// Whether the entry may find the inode at its name. `counts`: that looks like what the entry is to be.
-    pub(super) fn may_find(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
+    pub(in crate::sink) fn may_find(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
         self.take_alias(stat, id, counts && self.part.is_none())
     }
 
     /// Whether it is a source's file, which nothing is written into.
-    pub(super) fn is_of_a_source(&self, stat: &Stat) -> bool {
+    pub(in crate::sink) fn is_of_a_source(&self, stat: &Stat) -> bool {
         self.sources.has(stat, 0)
     }
 
@@ -169,12 +164,12 @@ impl InPlace {
 
 impl Files {
     /// Where the bytes of an entry begin in its file.
-    pub(super) fn base(&self) -> u64 {
+    pub(in crate::sink) fn base(&self) -> u64 {
         self.in_place.as_ref().map_or(0, InPlace::base)
     }
 
     /// The name that an entry's file has while it is written.
-    pub(super) fn written_name(&self, file: &SinkFile) -> Name {
+    pub(in crate::sink) fn written_name(&self, file: &SinkFile) -> Name {
         match self.in_place.is_some() {
             true => file.name.clone(),
             false => self.temp_name(file),
@@ -336,94 +331,14 @@ impl Files {
 
     /// Gives a file that is written in place its second name, by which a later run knows it again. Where it cannot have one, that
     /// run begins the file anew.
-    pub(super) fn mark_in_place(&self, open: &OpenFile, fd: BorrowedFd<'_>) {
+    pub(in crate::sink) fn mark_in_place(&self, open: &OpenFile, fd: BorrowedFd<'_>) {
         if let Ok(dir) = self.tree.dirfd(open.parent) {
             let _ = self.tree.jail().link_open(fd, &dir, &open.temp);
         }
     }
 }
 
-impl Sink {
-    /// Ends a file that was written in place: all of it is on media and right before it looks like a copy.
-    pub(super) fn finish_in_place(
-        &self,
-        place: &InPlace,
-        publish: &Publish,
-        durable: bool,
-    ) -> Result<(), Failure> {
-        let file = &publish.file;
-        let path = || self.tree.path_of(file.parent, &file.name);
-        // Of an empty file nothing was ever written, nor of one that is all hole.
-        if data_len(file) == 0 {
-            self.files.fd(file)?;
-        }
-        let (open, written_to, counted) = self.files.fd_of(file.id)?;
-        let fd = descriptor(&written_to);
-        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
-        let written = lock(&open.path).written();
-        if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
-            let text = format!("{} has {written} of {} new bytes and is not whole", path(), file.size);
-            return Err(fault::failure(Stage::Publish, 0, text));
-        }
-        if (durable && !haul_mutant::removed("in-place-syncs-first")) || publish.verify.is_some() {
-            self.sync_data(&open, &written_to)?;
-        }
-        if let Some(expected) = publish.verify {
-            self.read_back(file, fd, expected)?;
-        }
-        let dir = self.tree.dirfd(file.parent)?;
-        let made = open.inode();
-        let is_ours =
-            |stat: &Stat| Some(inode_of(stat)) == made || haul_mutant::removed("in-place-has-its-name");
-        match self.tree.jail().stat(&dir, &file.name) {
-            Ok(stat) if is_ours(&stat) => {}
-            Ok(_) | Err(Errno::NOENT) => {
-                let text = format!(
-                    "publish {}: the file that was written into has not this name any more: something else took it, or removed it",
-                    path()
-                );
-                return Err(fault::failure(Stage::Publish, Errno::STALE.raw_os_error(), text));
-            }
-            Err(errno) => return Err(fail(Stage::Publish, "stat", errno)),
-        }
-        // Directly before it begins to look whole.
-        self.fence()?;
-        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
-        let end = place.base() + file.size;
-        let size = stat.st_size as u64;
-        // A whole file was made so long before its first byte. A part may end in a hole.
-        let is_cut = match place.is_part() {
-            true => size < end && file.map.is_none(),
-            false => size < unfinished_len(file.size) && !haul_mutant::removed("in-place-looks-unfinished"),
-        };
-        if is_cut && !haul_mutant::removed("whole-or-nothing") {
-            let text = format!(
-                "{} ends at byte {size}, while it was written: something else cut it, and what it holds is not known",
-                path()
-            );
-            return Err(fault::failure(Stage::Publish, 0, text));
-        }
-        if size != end && !(place.is_part() && size > end) {
-            retry_on_intr(|| rustix::fs::ftruncate(fd, end))
-                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
-        }
-        self.files.unmark_in_place(&open);
-        if !place.is_part() {
-            let wanted = Wanted { meta: &publish.meta, owner: publish.owner, keep: 0, mtime: true };
-            self.set_meta(fd, &wanted, &path)?;
-        }
-        if durable && !haul_mutant::removed("files-are-synced") {
-            self.synced(&open, || {
-                retry_on_intr(|| self.data.sync(fd, Extent::All))
-                    .map_err(|errno| unsynced(&path(), errno, fd, true))
-            })?;
-            drop_pages(fd);
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn has_other_entry(path: &str) -> Failure {
+pub(in crate::sink) fn has_other_entry(path: &str) -> Failure {
     let text = format!(
         "{path}: it is another name of a file that this copy has under a name of its own, and what is written to the one \
          would be in the other; it was left as it is (without --in-place each gets a file of its own)"
@@ -431,7 +346,7 @@ pub(super) fn has_other_entry(path: &str) -> Failure {
     fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
 
-pub(super) fn is_a_source(path: &str) -> Failure {
+pub(in crate::sink) fn is_a_source(path: &str) -> Failure {
     let text = format!(
         "{path}: it is another name of a source of this copy, and what is written to the one would be in the other; it was left as it \
          is (without --in-place it is replaced)"
@@ -441,7 +356,7 @@ pub(super) fn is_a_source(path: &str) -> Failure {
 
 /// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether
 /// something else cut it meanwhile.
-fn unfinished_len(len: u64) -> u64 {
+pub(in crate::sink) fn unfinished_len(len: u64) -> u64 {
     match len > SMALL_LEN_MAX {
         true => len.next_multiple_of(PAD_MAX) + 1,
         false => len + 1,

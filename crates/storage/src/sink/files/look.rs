@@ -16,11 +16,11 @@ use haul_core::wire::{Failure, Stage};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::calls::set_mtime;
-use super::files::Files;
-use super::names::{NO_FILE, temp_name};
-use super::stat::{existing_of, mtime_of, seen_of};
-use super::{fault, lock};
+use super::Files;
+use crate::sink::calls::set_mtime;
+use crate::sink::names::{NO_FILE, temp_name};
+use crate::sink::stat::{existing_of, mtime_of, seen_of};
+use crate::sink::{fault, lock};
 
 /// Seconds that every file system can hold that is in use: from 1980 (FAT) to 2038 (32 bits).
 const HELD_BY_ALL: RangeInclusive<i64> = 315_619_200..=0x7fff_ffff;
@@ -29,7 +29,7 @@ const HELD_MAX: usize = 4096;
 
 impl Files {
     /// What stands at the item's name; and takes over the temporary of an earlier run.
-    pub(super) fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
+    pub(in crate::sink) fn look(&self, item: &LookupItem) -> Result<Found, Failure> {
         let file = &item.file;
         let dir = self.tree.dirfd(file.parent)?;
         let adopted = match item.adopt {
@@ -90,7 +90,7 @@ impl Files {
     }
 
     /// To whom files belong that we make here, if that says anything.
-    pub(super) fn me(&self) -> Option<u32> {
+    pub(in crate::sink) fn me(&self) -> Option<u32> {
         self.adopt.ours.filter(|ours| !ours.faked).map(|ours| ours.uid)
     }
 
@@ -123,7 +123,7 @@ impl Files {
 
     /// The granularity of mtimes on the file system of `dir`, which is that `device`, nanoseconds. It is probed once for each, and only
     /// when it could matter: an mtime that is no multiple of 100 ns proves that there is none.
-    pub(super) fn grain_for(&self, dir: &OwnedFd, device: u64, mtime: Timestamp) -> u32 {
+    pub(in crate::sink) fn grain_for(&self, dir: &OwnedFd, device: u64, mtime: Timestamp) -> u32 {
         if !mtime.nanos.is_multiple_of(100) {
             return 1;
         }

@@ -11,12 +11,12 @@ use haul_core::ids::DirId;
 use haul_core::transfer::op::SinkDone;
 use haul_core::wire::{Failure, Stage};
 
-use super::engine::{Sink, Task, guard};
-use super::{fault, lock};
+use super::{Sink, Task, guard};
 use crate::SinkCompletion;
 use crate::crew::Turn;
 use crate::io::Target;
 use crate::owed::panic_point;
+use crate::sink::{fault, lock};
 
 /// Where an item lies; without a name, the directory itself.
 pub(super) struct Place(pub(super) DirId, pub(super) Option<Name>);

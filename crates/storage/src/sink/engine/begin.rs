@@ -1,0 +1,224 @@
+//! How each operation begins: divided by storage target, or given to one thread; and how it is answered.
+//!
+//! Left out: objects, which go to the lanes (`data`), and the journal (`keeper`).
+
+use std::sync::Arc;
+
+use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
+use haul_core::wire::{Failure, Stage};
+
+use super::data::NewWrite;
+use super::gather::{Place, no_target, pair};
+use super::{Sink, Task, guard, slice};
+use crate::crew::{Doing, Turn};
+use crate::io::Target;
+use crate::owed::{Owed, panic_point};
+use crate::sink::fault;
+use crate::{Payload, SinkCompletion};
+use haul_base::buffer::Buffer;
+
+impl Sink {
+    /// Begins one operation; never waits for storage.
+    pub(super) fn begin(self: &Arc<Self>, op: SinkOp, buffer: Option<Payload>) {
+        let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
+        match op {
+            SinkOp::MakeDirs { dirs } => self.split(
+                ("create", Stage::Create),
+                dirs,
+                of_dir,
+                no_target,
+                |sink, id| sink.tree.dirfd(*id).map(drop),
+                |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
+            ),
+            SinkOp::Lookup { items } => self.split(
+                ("stat", Stage::Open),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                |sink, item| sink.look(item),
+                |_, items, results| SinkDone::Lookup { results: pair(items, |item| item.file.id, results) },
+            ),
+            SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
+            SinkOp::Commit { durable, items } => self.split(
+                ("publish", Stage::Publish),
+                items,
+                |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
+                |sink, item| sink.files.target_of(item.id),
+                move |sink, item| sink.commit(item, durable),
+                |sink, items, results| {
+                    sink.data.choice.on_commit();
+                    SinkDone::Commit { results: pair(items, |item| item.id, results) }
+                },
+            ),
+            SinkOp::Amend { durable, items } => self.split(
+                ("metadata", Stage::Metadata),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                move |sink, item| sink.amend(item, durable),
+                |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
+            ),
+            SinkOp::MakeLinks { items } => self.split(
+                ("create", Stage::Publish),
+                items,
+                |_, item| Place(item.file.parent, Some(item.file.name.clone())),
+                no_target,
+                |sink, item| sink.make_link(item),
+                |_, items, results| SinkDone::MakeLinks {
+                    results: pair(items, |item| item.file.id, results),
+                },
+            ),
+            SinkOp::SyncDirs { dirs } => self.split(
+                ("sync", Stage::Sync),
+                dirs,
+                of_dir,
+                no_target,
+                |sink, id| sink.sync_dir(*id),
+                |_, dirs, results| SinkDone::SyncDirs { results: pair(dirs, |id| *id, results) },
+            ),
+            SinkOp::FinishDirs { durable, dirs } => {
+                let target = dirs.first().map_or(Target::default(), |(id, _)| self.tree.target_of(*id));
+                let first = dirs.first().map_or(DirId::ROOT, |(id, _)| *id);
+                let ids: Vec<DirId> = dirs.iter().map(|(id, _)| *id).collect();
+                let failed = move |failure: Failure| SinkDone::FinishDirs {
+                    results: ids.iter().map(|id| (*id, Err(failure.clone()))).collect(),
+                };
+                let owed = self.owed(Stage::Metadata, failed);
+                self.task(target, "metadata", Place(first, None), owed, move |sink, turn| {
+                    SinkDone::FinishDirs { results: sink.finish_dirs(turn, durable, &dirs) }
+                });
+            }
+            SinkOp::Discard { id } => {
+                let place = self.place_of(id, None);
+                // It has no failure: what could not be removed is debris, which the journal knows.
+                let owed = self.owed(Stage::Write, move |_| SinkDone::Discard { id });
+                self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
+                    sink.files.discard(id, || (sink.still_owner)().is_ok());
+                    SinkDone::Discard { id }
+                });
+            }
+            SinkOp::Create { file, striping } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let id = file.id;
+                let owed =
+                    self.owed(Stage::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
+                self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
+                    panic_point("panic~create", &fault::show(file.name.as_bytes()));
+                    let result = guard(Stage::Create, || {
+                        sink.may_make()?;
+                        sink.files.want(&file, striping);
+                        let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
+                        if sink.files.has_several_targets() {
+                            sink.data.choice.on_targets();
+                        }
+                        Ok(open.layout())
+                    });
+                    SinkDone::Create { id: file.id, result }
+                });
+            }
+            SinkOp::Check { file, kind, ranges } => {
+                let place = Place(file.parent, Some(file.name.clone()));
+                let target = self.files.target_of(file.id).unwrap_or_else(|| self.tree.target_of(place.0));
+                let (id, asked) = (file.id, ranges.clone());
+                let owed = self.owed(Stage::Read, move |failure| SinkDone::Check {
+                    id,
+                    ranges: asked,
+                    result: Err(failure),
+                });
+                self.task(target, "check", place, owed, move |sink, _| {
+                    let result = guard(Stage::Read, || sink.check(&file, kind, &ranges));
+                    SinkDone::Check { id: file.id, ranges, result }
+                });
+            }
+            SinkOp::Write { .. }
+            | SinkOp::Journal { .. }
+            | SinkOp::Note { .. }
+            | SinkOp::RefuseNote { .. }
+            | SinkOp::RemoveJournal => {
+                unreachable!("these have ways of their own")
+            }
+        }
+    }
+
+    /// Has a thread make the file of a write, and then write.
+    pub(super) fn begin_first(self: &Arc<Self>, write: NewWrite) {
+        let place = write.place();
+        let (target, sink) = (self.tree.target_of(place.0), self.clone());
+        let label = move || sink.doing("create", Place(place.0, place.1.clone()));
+        self.submit(target, label, Task(Box::new(|sink, _| sink.write_first(write))));
+    }
+
+    /// The answer to an operation of one thread; `failed` makes it of a failure.
+    fn owed(
+        self: &Arc<Self>,
+        stage: Stage,
+        failed: impl FnOnce(Failure) -> SinkDone + Send + 'static,
+    ) -> Owed<SinkDone> {
+        let sink = self.clone();
+        Owed::new(stage, move |result: Result<SinkDone, Failure>| {
+            (sink.post)(SinkCompletion { done: result.unwrap_or_else(failed) });
+        })
+    }
+
+    /// Writes small files whole, one after the other; those on different targets side by side.
+    fn write_bundle(
+        self: &Arc<Self>,
+        (id, more): (BufferId, bool),
+        items: Vec<BundleWrite>,
+        buffer: Option<Payload>,
+    ) {
+        let lies = |_: &Sink, item: &BundleWrite| Place(item.file.parent, Some(item.file.name.clone()));
+        let done = move |_: &Sink, items: &[BundleWrite], results| {
+            let results = pair(items, |item| item.file.id, results);
+            SinkDone::WriteBundle { buffer: id, results, more }
+        };
+        let buffer = buffer.map(Payload::shared);
+        self.gather("write", items, lies, no_target, done, |gather, group| {
+            let buffer = buffer.clone();
+            move |sink: &Arc<Sink>, turn: &Turn<Task>| {
+                let (tree, items) = (sink.tree.clone(), gather.items.clone());
+                let mut track = turn.track(move |i| {
+                    let file = &items[i as usize].file;
+                    Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
+                });
+                let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
+                let mut write = |i: usize| {
+                    track.at(i as u64);
+                    let item = &gather.items[i];
+                    guard(Stage::Write, || {
+                        sink.may_make()?;
+                        let data = slice(payload, item.start, item.file.size)?;
+                        // Of an empty one this makes the temporary to publish.
+                        sink.files.write_whole(&item.file, data)
+                    })
+                };
+                let results = group.iter().map(|i| write(*i)).collect();
+                drop(buffer);
+                gather.put(&group, results);
+            }
+        });
+    }
+
+    /// Where an open file lies; its name if it was not made yet.
+    fn place_of(&self, id: FileId, file: Option<&SinkFile>) -> Place {
+        match (file, self.files.place_of(id)) {
+            (Some(file), _) => Place(file.parent, Some(file.name.clone())),
+            (None, Some((parent, name))) => Place(parent, Some(name)),
+            (None, None) => Place(DirId::ROOT, None),
+        }
+    }
+
+    fn task(
+        self: &Arc<Self>,
+        target: Target,
+        what: &'static str,
+        place: Place,
+        owed: Owed<SinkDone>,
+        work: impl FnOnce(&Arc<Sink>, &Turn<Task>) -> SinkDone + Send + 'static,
+    ) {
+        let sink = self.clone();
+        let label = move || sink.doing(what, Place(place.0, place.1.clone()));
+        self.submit(target, label, Task(Box::new(move |sink, turn| owed.settle(Ok(work(sink, turn))))));
+    }
+}
