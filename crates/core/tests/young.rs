@@ -114,7 +114,8 @@ fn a_young_look_is_waited_out_before_the_hash() {
     let until = Time(5).after(GRAIN);
     assert_eq!(source.next_deadline(), Some(until));
     source.handle_tick(until);
-    let op = SourceOp::HashFile { id: FileId(1), generation: G0, map: None, seen: Some(Box::new(seen)) };
+    let (id, seen, parts) = (FileId(1), Some(Box::new(seen)), Box::default());
+    let op = SourceOp::HashFile { id, generation: G0, map: None, seen, parts };
     assert_eq!(ops(&mut source), [op]);
     source.handle_tick(Time(until.0 + 1));
     assert_eq!(ops(&mut source), [], "once");

@@ -20,7 +20,7 @@ use haul_core::io::IoMode;
 use haul_core::journal::{Replayed, RootId};
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{
-    BundleOk, Existing, Found, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
+    BundleOk, Existing, Found, HashOk, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
 };
 use haul_core::transfer::source::Lies;
 use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
@@ -199,16 +199,20 @@ impl MadeEngine {
 
     /// The hash of `len` zeroes.
     fn root(&self, len: u64) -> [u8; 32] {
+        self.hashed(0, len).root()
+    }
+
+    fn hashed(&self, offset: u64, len: u64) -> digest::Hasher {
         const STEP: usize = 1 << 20;
         let zeroes = vec![0; STEP];
-        let mut hasher = digest::Hasher::new(self.digest, 0);
+        let mut hasher = digest::Hasher::new(self.digest, offset);
         let mut left = len;
         while left > 0 {
             let step = left.min(STEP as u64);
             hasher.update(&zeroes[..step as usize]);
             left -= step;
         }
-        hasher.root()
+        hasher
     }
 }
 
@@ -288,8 +292,10 @@ impl SourceEngine for MadeEngine {
             SourceOp::Verify { id, generation, .. } => {
                 SourceDone::Verify { id, generation, result: Ok(false) }
             }
-            SourceOp::HashFile { id, generation, .. } => {
-                SourceDone::HashFile { id, generation, result: Ok(self.root(self.made.size)) }
+            SourceOp::HashFile { id, generation, parts, .. } => {
+                let cvs = parts.iter().map(|(offset, len)| self.hashed(*offset, *len).value()).collect();
+                let result = Ok(HashOk { root: self.root(self.made.size), cvs });
+                SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Refresh { id, generation } => {
                 let text = "a made-up file does not change".into();

@@ -49,8 +49,15 @@ pub enum SourceOp {
     /// Hash the whole file (ctime alone changed), which must be what was `seen` before and after that; `None`: it grows, so hash
     /// the size of its generation, which must be there, whatever lies behind it. With a `map` it is
     /// a sparse one: give its sparse root ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what
-    /// lies between the map's extents is still zeros; where it is not, the file changed.
-    HashFile { id: FileId, generation: Generation, map: Option<ExtentMap>, seen: Option<Box<Fingerprint>> },
+    /// lies between the map's extents is still zeros; where it is not, the file changed. `parts`: nodes of its tree, by offset
+    /// and none within another, of which the values are wanted too, as they were in that very reading.
+    HashFile {
+        id: FileId,
+        generation: Generation,
+        map: Option<ExtentMap>,
+        seen: Option<Box<Fingerprint>>,
+        parts: Box<[(u64, u64)]>,
+    },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
     /// against it. Of one that gives bytes beyond its size ([`Look::Longer`]) the size is what it gave. What is read of it counts only if the read begins as long after the answer as that says.
     Refresh { id: FileId, generation: Generation },
@@ -137,7 +144,7 @@ pub enum SourceDone {
     HashFile {
         id: FileId,
         generation: Generation,
-        result: Result<Root, Failure>,
+        result: Result<HashOk, Failure>,
     },
     Refresh {
         id: FileId,
@@ -150,6 +157,13 @@ pub enum SourceDone {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOk {
     pub buffer: BufferId,
+    pub cvs: Vec<Cv>,
+}
+
+/// A file that was hashed whole, and the values of the parts that were asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashOk {
+    pub root: Root,
     pub cvs: Vec<Cv>,
 }
 

@@ -321,6 +321,7 @@ impl Source {
                         striped: *striped,
                         phase: Phase::AwaitState,
                         digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
+                        twice: BTreeMap::new(),
                         held: Held::default(),
                         layout: match lies {
                             Lies::At(target) => Some(Arc::new(Layout::flat(target))),

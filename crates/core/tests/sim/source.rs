@@ -7,7 +7,7 @@ use haul_core::digest::subtrees;
 use haul_core::entry::{self, EntryKind, Extras};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId, Time};
 use haul_core::transfer::Ended;
-use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::op::{BundleOk, HashOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, OnChange, Source, SourceAction};
 use haul_core::wire::{Announced, Failure, Message, Stage, Totals, credit_cost};
 
@@ -35,6 +35,8 @@ thread_local! {
     pub static FETCHED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     /// Files that were found grown, over all runs.
     pub static GROWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// Parts that were sent twice and of which a hash told the value, over all runs.
+    pub static TWICE: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 pub enum SpillOp {
@@ -259,7 +261,7 @@ impl World {
                 });
                 SourceDone::Verify { id, generation, result }
             }
-            SourceOp::HashFile { id, generation, map, seen } => {
+            SourceOp::HashFile { id, generation, map, seen, parts } => {
                 let result = self.current(id, generation).and_then(|(view, now)| {
                     let (mut same, now) = match seen {
                         Some(seen) => (now.same_content(&view) && now.fingerprint() == *seen, now),
@@ -278,8 +280,18 @@ impl World {
                             }
                         }
                     }
-                    let root = || if mapped { root_of(&keys, now.len) } else { plain_root(&keys, now.len) };
-                    same.then(root).ok_or(failure(Stage::Changed, 0))
+                    let value = |(offset, len): &(u64, u64)| {
+                        let first = (offset / BLOCK) as usize;
+                        mixed_node(&keys[first..first + blocks_of(*len)], now.len, *offset, *len)
+                    };
+                    let hash = || HashOk {
+                        root: if mapped { root_of(&keys, now.len) } else { plain_root(&keys, now.len) },
+                        cvs: parts.iter().map(value).collect(),
+                    };
+                    let count = parts.len() as u64;
+                    same.then(hash)
+                        .inspect(|_| TWICE.set(TWICE.get() + count))
+                        .ok_or(failure(Stage::Changed, 0))
                 });
                 SourceDone::HashFile { id, generation, result }
             }

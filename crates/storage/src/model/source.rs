@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_core::digest::{DigestKind, Root};
+use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Version};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::layout::Layout;
-use haul_core::transfer::op::{BundleOk, Look, ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::op::{BundleOk, HashOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::Lies;
 use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
 
@@ -129,8 +129,14 @@ impl ShelfReader {
         part.ok_or_else(|| failure(Stage::Changed, 0, &self.names.path_of(id), "ended early"))
     }
 
-    fn root(&self, id: FileId) -> Result<Root, Failure> {
-        Ok(digest::root(self.kind, &self.data(id)?.0))
+    fn hash(&self, id: FileId, parts: &[(u64, u64)]) -> Result<HashOk, Failure> {
+        let (data, ..) = self.data(id)?;
+        let value = |(offset, len): &(u64, u64)| {
+            let part = &data[*offset as usize..][..*len as usize];
+            digest::chaining_values(self.kind, *offset, part, offset + len == data.len() as u64)
+        };
+        let cvs = parts.iter().flat_map(value).collect();
+        Ok(HashOk { root: digest::root(self.kind, &data), cvs })
     }
 }
 
@@ -174,8 +180,8 @@ impl SourceEngine for ShelfReader {
             SourceOp::Verify { id, generation, .. } => {
                 SourceDone::Verify { id, generation, result: Ok(false) }
             }
-            SourceOp::HashFile { id, generation, .. } => {
-                SourceDone::HashFile { id, generation, result: self.root(id) }
+            SourceOp::HashFile { id, generation, parts, .. } => {
+                SourceDone::HashFile { id, generation, result: self.hash(id, &parts) }
             }
             SourceOp::Refresh { id, generation } => {
                 let new = |(data, meta, ino): (Vec<u8>, Meta, u64)| {

@@ -1,15 +1,16 @@
 //! Where a file has data, and the digest of one with holes.
 //!
-//! In: files that may have holes. Out: extent maps; sparse roots.
+//! In: files that may have holes. Out: extent maps; sparse roots, and values of parts with them.
 //! Invariants: a file system that does not know `SEEK_DATA`, or answers it with nonsense, has data everywhere; what is
 //! left out of a digest was seen to be a hole or zeros.
 //! Left out: FIEMAP. Extents that are allocated and not written are what the seeks say they are.
 
 use std::os::fd::BorrowedFd;
 
-use haul_core::digest::{Root, SubtreeSet, subtrees};
+use haul_core::digest::{SubtreeSet, subtrees};
 use haul_core::extents::{DataExtent, ExtentMap, MapMaker};
 use haul_core::ids::{FileId, Generation};
+use haul_core::transfer::op::HashOk;
 use haul_core::wire::{self, Failure};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -37,32 +38,60 @@ impl Reader {
         }
     }
 
-    /// The sparse root of a file under this map, which is of its size; see `SourceOp::HashFile`.
+    /// The sparse root of a file under this map, which is of its size, and the values of `parts`; see `SourceOp::HashFile`.
     pub(super) fn hash_sparse(
         &mut self,
         id: FileId,
         open: &OpenFile,
         map: &ExtentMap,
-    ) -> Result<Root, Failure> {
-        let changed = |reader: &Reader, what| reader.own(wire::Stage::Changed, "hash", id, what);
-        let mut digest = SubtreeSet::with_map(self.shared.digest, map.clone());
-        for extent in map.extents() {
-            for (offset, len) in subtrees(extent.offset, extent.len, extent.end() == map.size()) {
-                let mut hasher = Hasher::new(self.shared.digest, offset);
-                self.hash_range(id, open, &mut hasher, offset, len)?;
-                let taken = digest.insert(offset, len, hasher.value());
-                debug_assert!(taken.is_ok(), "subtrees of data are nodes of the tree");
-            }
-        }
+        parts: &[(u64, u64)],
+    ) -> Result<HashOk, Failure> {
+        let all = self.hash_parts(id, open, map, parts)?;
         // What the map calls a hole may have been filled meanwhile.
         for extent in self.map_of(id, open, map.size())?.extents() {
             for (offset, len) in holes_in(map, extent) {
                 if !self.is_zeros(id, open, offset, len)? {
-                    return Err(changed(self, "a hole of it was filled while it was read"));
+                    let what = "a hole of it was filled while it was read";
+                    return Err(self.own(wire::Stage::Changed, "hash", id, what));
                 }
             }
         }
-        digest.root().ok_or_else(|| changed(self, "has no holes any more"))
+        Ok(all)
+    }
+
+    /// The root of what the map calls data, and the values of `parts`, which are nodes of its tree: each byte is read once for both.
+    pub(super) fn hash_parts(
+        &mut self,
+        id: FileId,
+        open: &OpenFile,
+        map: &ExtentMap,
+        parts: &[(u64, u64)],
+    ) -> Result<HashOk, Failure> {
+        let mut digest = SubtreeSet::with_map(self.shared.digest, map.clone());
+        let (mut parts, mut cvs) = (parts.iter().copied().peekable(), Vec::with_capacity(parts.len()));
+        for extent in map.extents() {
+            let (mut at, end) = (extent.offset, extent.end());
+            while at < end {
+                let part = parts.next_if(|(offset, _)| *offset == at);
+                // What lies between them is cut where the next one begins.
+                let next = parts.peek().map_or(end, |(offset, _)| *offset).clamp(at, end);
+                let between = if next > at { next - at } else { end - at };
+                let len = part.map_or(between, |(_, len)| len);
+                for (offset, len) in subtrees(at, len, at + len == map.size()) {
+                    let mut hasher = Hasher::new(self.shared.digest, offset);
+                    self.hash_range(id, open, &mut hasher, offset, len)?;
+                    let whole = offset == 0 && len == map.size();
+                    let value = if whole { hasher.root() } else { hasher.value() };
+                    let taken = digest.insert(offset, len, value);
+                    debug_assert!(taken.is_ok(), "subtrees of data are nodes of the tree");
+                    cvs.extend(part.map(|_| value));
+                }
+                at += len;
+            }
+        }
+        let text = "has no holes any more";
+        let root = digest.root().ok_or_else(|| self.own(wire::Stage::Changed, "hash", id, text))?;
+        Ok(HashOk { root, cvs })
     }
 
     fn is_zeros(&mut self, id: FileId, open: &OpenFile, offset: u64, len: u64) -> Result<bool, Failure> {

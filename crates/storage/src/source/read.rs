@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use blake3::hazmat::max_subtree_len;
-use haul_core::digest::{DigestKind, Root, Subtree};
+use haul_core::digest::{DigestKind, Subtree};
 use haul_core::entry::{Fingerprint, Meta};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{BufferId, FileId, Generation, TargetId};
 use haul_core::layout::Layout;
 use haul_core::stage::Stage;
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{BundleFile, BundleOk, Look, SourceDone, SourceOp};
+use haul_core::transfer::op::{BundleFile, BundleOk, HashOk, Look, SourceDone, SourceOp};
 use haul_core::wire::{self, Failure};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -87,8 +87,8 @@ impl Reader {
             SourceOp::Verify { id, generation, size, ref subtrees } => {
                 SourceDone::Verify { id, generation, result: self.verify(id, generation, size, subtrees) }
             }
-            SourceOp::HashFile { id, generation, ref map, ref seen } => {
-                let result = self.hash_file(id, generation, map.as_ref(), seen.as_deref());
+            SourceOp::HashFile { id, generation, ref map, ref seen, ref parts } => {
+                let result = self.hash_file(id, generation, map.as_ref(), seen.as_deref(), parts);
                 SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Map { id, generation } => {
@@ -291,33 +291,35 @@ impl Reader {
     }
 
     /// The root of a file that is what was `seen`, before and after it is hashed; ctime may differ from the fingerprint's. `None`: the
-    /// root of what its fingerprint calls the file, whatever lies behind that.
+    /// root of what its fingerprint calls the file, whatever lies behind that. With it, from the same bytes, the values of `parts`.
     fn hash_file(
         &mut self,
         id: FileId,
         generation: Generation,
         map: Option<&ExtentMap>,
         seen: Option<&Fingerprint>,
-    ) -> Result<Root, Failure> {
+        parts: &[(u64, u64)],
+    ) -> Result<HashOk, Failure> {
         let view = self.view(id, generation)?;
         let open = self.open(id, &view)?;
         if let Some(seen) = seen {
             self.must_be(id, &open, seen)?;
         }
-        let root = match map {
-            Some(map) => self.hash_sparse(id, &open, map)?,
-            None => {
+        let all = match map {
+            Some(map) => self.hash_sparse(id, &open, map, parts)?,
+            None if parts.is_empty() => {
                 let mut hasher = Hasher::new(self.shared.digest, 0);
                 self.hash_range(id, &open, &mut hasher, 0, view.size())?;
-                hasher.root()
+                HashOk { root: hasher.root(), cvs: Vec::new() }
             }
+            None => self.hash_parts(id, &open, &ExtentMap::full(view.size()), parts)?,
         };
         // What was read is there, which is all that is asked of a file that grows.
-        let Some(seen) = seen else { return Ok(root) };
+        let Some(seen) = seen else { return Ok(all) };
         self.must_be(id, &open, seen)?;
         let known = if view.is_part() { view.size() } else { view.stamp.size };
         match (seen.size, seen.mtime) == (known, view.stamp.mtime) {
-            true => Ok(root),
+            true => Ok(all),
             false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
         }
     }

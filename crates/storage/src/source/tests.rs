@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use blake3::hazmat::HasherExt;
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::{DigestKind, Subtree};
-use haul_core::entry::Name;
+use haul_core::entry::{Fingerprint, Name};
+use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
 use haul_core::transfer::source::OnChange;
@@ -130,14 +131,21 @@ impl Bench {
         let name = self.tree.file(id).expect("registered").name;
         let dir = self.tree.dir_fd(self.base).expect("base");
         let seen = self.tree.announced(&stat::look_at(dir.as_fd(), &name).expect("there"));
-        match self
-            .run(SourceOp::HashFile { id, generation, map: None, seen: Some(Box::new(seen)) }, None)
-            .done
-        {
-            SourceDone::HashFile { result, .. } => result,
+        match self.run(hash_op(id, generation, None, Some(seen)), None).done {
+            SourceDone::HashFile { result, .. } => result.map(|all| all.root),
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Has a file hashed, and nothing of it by itself.
+fn hash_op(
+    id: FileId,
+    generation: Generation,
+    map: Option<ExtentMap>,
+    seen: Option<Fingerprint>,
+) -> SourceOp {
+    SourceOp::HashFile { id, generation, map, seen: seen.map(Box::new), parts: Box::default() }
 }
 
 fn read_result(completion: &SourceCompletion) -> &Result<haul_core::transfer::op::ReadOk, wire::Failure> {
@@ -395,7 +403,7 @@ fn what_is_hashed_is_what_was_seen() {
         .open(bench.path("f"))
         .and_then(|f| f.set_modified(PAST))
         .expect("set mtime");
-    let op = SourceOp::HashFile { id, generation: G0, map: None, seen: Some(Box::new(seen)) };
+    let op = hash_op(id, G0, None, Some(seen));
     let done = bench.run(op, None).done;
     let SourceDone::HashFile { result: Err(failure), .. } = done else { panic!("{done:?}") };
     assert_eq!(failure.stage, wire::Stage::Changed);
@@ -667,7 +675,7 @@ fn read_error_says_where() {
 #[test]
 fn sparse_files_are_mapped_and_hashed_by_their_data() {
     use haul_core::digest::{SubtreeSet, subtrees};
-    use haul_core::extents::{DataExtent, ExtentMap};
+    use haul_core::extents::DataExtent;
     const A: u64 = 65_536;
     let mut bench = Bench::new();
     let size = 100 * A + 77;
@@ -699,10 +707,8 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
     }
     let hash = |bench: &mut Bench, map: &ExtentMap| {
         let Ok(Look::MetaOnly { seen, .. }) = bench.look(id, G0) else { panic!("its ctime changed") };
-        let op =
-            SourceOp::HashFile { id, generation: G0, map: Some(map.clone()), seen: Some(Box::new(seen)) };
-        match bench.run(op, None).done {
-            SourceDone::HashFile { result, .. } => result,
+        match bench.run(hash_op(id, G0, Some(map.clone()), Some(seen)), None).done {
+            SourceDone::HashFile { result, .. } => result.map(|all| all.root),
             other => panic!("{other:?}"),
         }
     };

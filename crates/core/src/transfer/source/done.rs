@@ -44,8 +44,7 @@ impl Source {
                             let parts = subtrees(offset, u64::from(len), tail).filter(|_| !root);
                             let mut differs = false;
                             for ((start, part), cv) in whole.into_iter().chain(parts).zip(&ok.cvs) {
-                                differs |= file.was_read_otherwise(start, part, cv);
-                                let _ = file.digest.insert(start, part, *cv);
+                                differs |= !file.take_reading(start, part, *cv);
                             }
                             file.piece_done(offset);
                             let entry = DataEntry {
@@ -102,7 +101,7 @@ impl Source {
                     return;
                 }
                 match result {
-                    Ok(root) => self.handle_hashed(id, root),
+                    Ok(all) => self.handle_hashed(id, &all),
                     Err(failure) if failure.stage == Stage::Changed => self.look_anew(id, failure),
                     Err(failure) => self.fail_file(id, failure),
                 }
@@ -170,8 +169,7 @@ impl Source {
                     if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
                         file.reads -= 1;
                         pass = file.pass;
-                        differs = file.was_read_otherwise(0, size.into(), &ok.root);
-                        let _ = file.digest.insert(0, u64::from(size), ok.root);
+                        differs = !file.take_reading(0, size.into(), ok.root);
                     }
                     entries.push(DataEntry {
                         id,

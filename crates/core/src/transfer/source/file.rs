@@ -14,6 +14,7 @@ use crate::digest::{Cv, Root, SubtreeSet};
 use crate::entry::{Extras, Fingerprint, Meta, Name};
 use crate::ids::{Class, DirId, Generation, TargetId, Time};
 use crate::layout::Layout;
+use crate::transfer::op::HashOk;
 use crate::transfer::{SMALL_LEN_MAX, piece_at};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -65,6 +66,9 @@ pub(super) struct File {
     pub(super) phase: Phase,
     /// Chaining values of everything that was read here.
     pub(super) digest: SubtreeSet,
+    /// What was read once more when its first value had been merged already: by offset, length and value of that later
+    /// reading. A hash of the whole shows whether the first was the same.
+    pub(super) twice: BTreeMap<u64, (u64, Cv)>,
     /// What the sink holds: not to be sent unless it asks.
     pub(super) held: Held,
     /// Where it lies; `None`: not known yet.
@@ -147,17 +151,37 @@ impl File {
         true
     }
     /// The digest of the whole, as far as it is known here; with what the sink holds as it says.
-    pub(super) fn root_with_held(&self) -> Option<Root> {
+    fn root_with_held(&self) -> Option<Root> {
         let mut all = self.digest.clone();
         for claim in self.held.claims() {
             let _ = all.insert(claim.offset, claim.len, claim.cv);
         }
         all.root()
     }
-    /// This node was read before, as something else. Of nodes that were merged nothing is known any more.
-    pub(super) fn was_read_otherwise(&self, offset: u64, len: u64, value: &Cv) -> bool {
-        let known = self.digest.covering(offset).filter(|node| (node.offset, node.len) == (offset, len));
-        known.is_some_and(|node| node.cv != *value) && !haul_mutant::removed("second-reading-agrees")
+    /// This node was read, and is sent. False: it was read before, as something else. Of one that was merged meanwhile that is
+    /// not known at once: then the value is kept, for [`File::hashed`].
+    pub(super) fn take_reading(&mut self, offset: u64, len: u64, value: Cv) -> bool {
+        let known = self.digest.covering(offset).filter(|node| node.offset + node.len >= offset + len);
+        let first = match known {
+            None => {
+                let _ = self.digest.insert(offset, len, value);
+                value
+            }
+            Some(node) if (node.offset, node.len) == (offset, len) => node.cv,
+            Some(_) => self.twice.entry(offset).or_insert((len, value)).1,
+        };
+        first == value || haul_mutant::removed("second-reading-agrees")
+    }
+    /// Nodes of which a hash of the whole file has to tell the value, too.
+    pub(super) fn sent_twice(&self) -> Box<[(u64, u64)]> {
+        self.twice.iter().map(|(offset, (len, _))| (*offset, *len)).collect()
+    }
+    /// The whole file was hashed, after all that was read of it. Whether it was in each earlier reading what it was in that one;
+    /// `None`: what the sink says that it holds makes no whole.
+    pub(super) fn hashed(&self, all: &HashOk) -> Option<bool> {
+        let parts = self.twice.values().map(|(_, value)| value).eq(&all.cvs);
+        let first = self.root_with_held()?;
+        Some(first == all.root && (parts || haul_mutant::removed("sent-twice-is-hashed")))
     }
     /// The sink's digest of the whole agrees with what is known here. What was sent it checked object by object, and of what it
     /// held before it says itself what it read.

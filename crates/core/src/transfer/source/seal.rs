@@ -3,16 +3,17 @@
 //! In: what a look found, what the sink lost or got damaged, a new fingerprint. Out: looks and hashes to make, seals,
 //! files withdrawn and announced again.
 //! Invariants: a seal is of a look, and where that does not settle it of a hash, that began after the last read of its pass;
-//! the sink may ask for objects again only so often.
+//! what was read more than once for sending was the same each time, as far as the source's own tree or that hash can tell; the sink
+//! may ask for objects again only so often.
 //! Left out: what becomes of a file that changed (`changed`); when the second tries begin (`read`).
 
 use super::changed::differs;
 use super::file::{Phase, Queue};
 use super::{Source, SourceAction};
-use crate::digest::{Root, SubtreeSet};
+use crate::digest::SubtreeSet;
 use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
-use crate::transfer::op::{Look, SourceOp};
+use crate::transfer::op::{HashOk, Look, SourceOp};
 use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
 use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
 
@@ -75,16 +76,16 @@ impl Source {
         file.checking = true;
         // Rare, so that all other operations stay small.
         let seen = file.seen.map(Box::new);
-        let (generation, map) = (file.generation, file.digest.map().cloned());
-        self.actions.push_back(SourceAction::Submit(SourceOp::HashFile { id, generation, map, seen }));
+        let (generation, map, parts) = (file.generation, file.digest.map().cloned(), file.sent_twice());
+        self.actions.push_back(SourceAction::Submit(SourceOp::HashFile { id, generation, map, seen, parts }));
     }
 
     /// The whole file was hashed a second time.
-    pub(super) fn handle_hashed(&mut self, id: FileId, root: Root) {
+    pub(super) fn handle_hashed(&mut self, id: FileId, all: &HashOk) {
         let Some(file) = self.files.get(&id) else { return };
-        match file.root_with_held() {
-            Some(first) if first == root => self.seal(id),
-            Some(_) => self.changed(id, file.seen.is_none().then(|| differs(file.size()))),
+        match file.hashed(all) {
+            Some(true) => self.seal(id),
+            Some(false) => self.changed(id, file.seen.is_none().then(|| differs(file.size()))),
             // What the sink says of its parts makes no whole any more, which is no word on the source.
             None => self.try_again(id, None),
         }
@@ -234,6 +235,7 @@ impl Source {
         file.meta = meta;
         file.not_before = not_before;
         file.digest = SubtreeSet::new(self.config.agreed.digest, fingerprint.size);
+        file.twice.clear();
         // What came instead may lie somewhere else.
         file.layout = file.layout.take().filter(|_| !file.asks);
         file.classes = None;

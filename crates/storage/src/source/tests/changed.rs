@@ -1,6 +1,7 @@
 //! What the source makes of files that change, as the user chose.
 
-use haul_core::extents::ExtentMap;
+use haul_core::digest::subtrees;
+use haul_core::transfer::op::HashOk;
 
 use super::*;
 
@@ -64,8 +65,8 @@ fn bundle(
 }
 
 fn second_hash(bench: &mut Bench, id: FileId, map: Option<ExtentMap>) -> Result<[u8; 32], wire::Failure> {
-    match bench.run(SourceOp::HashFile { id, generation: G0, map, seen: None }, None).done {
-        SourceDone::HashFile { result, .. } => result,
+    match bench.run(hash_op(id, G0, map, None), None).done {
+        SourceDone::HashFile { result, .. } => result.map(|all| all.root),
         other => panic!("{other:?}"),
     }
 }
@@ -176,6 +177,74 @@ fn a_sparse_prefix_is_hashed_by_its_map() {
     file.write_all_at(&[1; 5], 20 << 16).expect("write");
     let failure = second_hash(&mut bench, id, Some(map)).expect_err("a hole was filled");
     assert_eq!(failure.stage, wire::Stage::Changed);
+}
+
+/// Goal: the values of parts that are asked for are of the bytes that give the root, which is the same whatever is asked for.
+/// Method: an odd file and one with holes; parts at the edges, in the middle, side by side, all of it, and in odd places, for which
+/// there is no value.
+#[test]
+fn parts_are_hashed_with_the_whole() {
+    const A: u64 = 65_536;
+    let mut bench = bench(OnChange::Prefix);
+    let (size, holey) = (21 * A + 77, 40 * A);
+    let odd = random(size as usize, 1);
+    let file = aged(&mut bench, "f", &odd);
+    let mut sparse = vec![0; holey as usize];
+    let made = fs::File::create(bench.path("s")).expect("create");
+    made.set_len(holey).expect("truncate");
+    for at in [2 * A, 37 * A] {
+        sparse[at as usize..][..3 * A as usize].copy_from_slice(&random(3 * A as usize, at));
+        made.write_all_at(&sparse[at as usize..][..3 * A as usize], at).expect("write");
+    }
+    made.sync_all().expect("sync");
+    let with_holes = bench.register("s");
+    let map = match bench.run(SourceOp::Map { id: with_holes, generation: G0 }, None).done {
+        SourceDone::Map { result, .. } => result.expect("mapped"),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(map.extents().len(), 2);
+    let of_odd: &[&[(u64, u64)]] = &[
+        &[(0, A)],
+        &[(20 * A, A + 77)],
+        &[(0, 16 * A)],
+        &[(A, A), (2 * A, 2 * A), (5 * A, A), (21 * A, 77)],
+        &[(0, 16 * A), (16 * A, 5 * A + 77)],
+        &[(0, size)],
+    ];
+    let of_holey: &[&[(u64, u64)]] =
+        &[&[(2 * A, A)], &[(2 * A, 2 * A), (4 * A, A), (38 * A, 2 * A)], &[(37 * A, A)]];
+    for (id, map, content, cases) in [(file, None, &odd, of_odd), (with_holes, Some(map), &sparse, of_holey)]
+    {
+        let whole = second_hash(&mut bench, id, map.clone()).expect("hashed");
+        let mut hash = |parts: &[(u64, u64)]| {
+            let op =
+                SourceOp::HashFile { id, generation: G0, map: map.clone(), seen: None, parts: parts.into() };
+            match bench.run(op, None).done {
+                SourceDone::HashFile { result, .. } => result.expect("hashed"),
+                other => panic!("{other:?}"),
+            }
+        };
+        let len = content.len() as u64;
+        for parts in cases {
+            let value = |(offset, part): &(u64, u64)| {
+                let (bytes, tail) = (&content[*offset as usize..][..*part as usize], offset + part == len);
+                assert_eq!(subtrees(*offset, *part, tail).count(), 1);
+                match *part == len {
+                    true => *blake3::hash(bytes).as_bytes(),
+                    false => digest::chaining_values(DigestKind::Blake3, *offset, bytes, tail)[0],
+                }
+            };
+            assert_eq!(
+                hash(parts),
+                HashOk { root: whole, cvs: parts.iter().map(value).collect() },
+                "{parts:?}"
+            );
+        }
+        for parts in [[(5 * A, A), (4 * A, A)], [(len, A), (len + A, A)]] {
+            let all = hash(&parts);
+            assert!(all.root == whole && all.cvs.len() < 2, "{parts:?}");
+        }
+    }
 }
 
 /// Goal: a file that is gone when it is looked at has vanished, where no second try finds that out.
