@@ -180,7 +180,8 @@ fn the_map_is_true() {
 #[test]
 fn stays_are_where_the_page_says() {
     let page = read("docs/internals.md");
-    let stays = page.split("\n## The stays of an object").nth(1).expect("the page counts the stays of an object");
+    let stays =
+        page.split("\n## The stays of an object").nth(1).expect("the page counts the stays of an object");
     let table = stays.split("\n| stays,").next().unwrap_or_default();
     let files: Vec<PathBuf> =
         CRATES.iter().flat_map(|krate| sources(&root().join("crates").join(krate).join("src"))).collect();
