@@ -37,7 +37,7 @@ fn main() {
         let _ = writeln!(std::io::stderr(), "haul: {told}");
         std::process::exit(2);
     }
-    haul::process::prepare();
+    haul::process::raise_limits();
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();
     std::process::exit(command::run(args.command));

@@ -1,35 +1,55 @@
 //! What the program does to its own process.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
 
-/// Goal: keys of a session get into no core file, and the process has all descriptors that it may have.
-/// Method: the limits of a copy that runs, started with a soft limit of 256 descriptors and cores allowed.
+/// Goal: a copy has all descriptors that it may have, and one within this host can be debugged; where there will be keys, at the
+/// near end and as an agent, no core file can hold them.
+/// Method: limits of processes that wait: a slow copy, a copy whose ssh says nothing, an agent that hears nothing.
 #[test]
 fn the_program_prepares_its_process() {
-    let script = "ulimit -S -n 256; ulimit -S -c unlimited 2>/dev/null; exec \"$0\" cp -q --rate=1MiB null://1GiB null://";
-    let mut copy = Command::new("sh")
-        .args(["-c", script, env!("CARGO_BIN_EXE_haul")])
-        .stdin(Stdio::null())
-        .spawn()
-        .expect("start a copy");
-    let path = format!("/proc/{}/limits", copy.id());
+    let limits = "ulimit -S -n 256; ulimit -S -c unlimited; exec \"$0\" \"$@\"";
+    let start = |words: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", limits, env!("CARGO_BIN_EXE_haul")]).args(words);
+        // Its input stays open, and nothing is said.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the program")
+    };
+    let here = start(&["cp", "-q", "--rate=1MiB", "null://1GiB", "null://"]);
+    assert_eq!(settles(here, |limit| many_files(limit) && limit("Max core file size").0 != "0"), Ok(()));
+    let dir = tempfile::tempdir().expect("a directory");
+    let mute = dir.path().join("mute");
+    fs::write(&mute, "#!/bin/sh\nexec cat >/dev/null\n").expect("write a program");
+    fs::set_permissions(&mute, fs::Permissions::from_mode(0o755)).expect("let it run");
+    let near = start(&["cp", "-q", "-e", mute.to_str().expect("UTF-8"), "null://1GiB", "h:null://"]);
+    assert_eq!(settles(near, |limit| many_files(limit) && limit("Max core file size").0 == "0"), Ok(()));
+    let agent = start(&["agent"]);
+    assert_eq!(settles(agent, |limit| many_files(limit) && limit("Max core file size").0 == "0"), Ok(()));
+}
+
+type Limit<'a> = &'a dyn Fn(&str) -> (String, String);
+
+fn many_files(limit: Limit) -> bool {
+    let (files, most) = limit("Max open files");
+    files.parse::<u64>().is_ok_and(|files| files > 256) || files == most
+}
+
+/// Looks at the limits of a process until `good` says so, and ends it; `Err` if it ended by itself.
+fn settles(mut process: Child, good: impl Fn(Limit) -> bool) -> Result<(), String> {
+    let path = format!("/proc/{}/limits", process.id());
     let limit = |name: &str| {
-        let limits = fs::read_to_string(&path).expect("read the limits of the process");
-        let line =
-            limits.lines().find(|line| line.starts_with(name)).expect("the kernel tells of it").to_owned();
-        let words: Vec<String> = line[name.len()..].split_whitespace().map(str::to_owned).collect();
-        (words[0].clone(), words[1].clone())
+        let limits = fs::read_to_string(&path).unwrap_or_default();
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
+        let mut words = line.split_whitespace().map(str::to_owned);
+        (words.next().unwrap_or_default(), words.next().unwrap_or_default())
     };
-    let is_prepared = || {
-        let (files, files_max) = limit("Max open files");
-        let enough = files.parse::<u64>().ok() > Some(256) || files == files_max;
-        enough && limit("Max core file size").0 == "0"
-    };
-    // It prepares itself before it copies, and it copies until it is ended here.
-    let prepared = std::iter::repeat_with(is_prepared).take(1_000_000).any(|prepared| prepared);
-    let running = copy.try_wait().expect("ask for the copy").is_none();
-    let _ = copy.kill();
-    let _ = copy.wait();
-    assert!(running && prepared, "running: {running}, prepared: {prepared}");
+    let is_over = |process: &mut Child| process.try_wait().expect("ask for the process").is_some();
+    while !good(&limit) && !is_over(&mut process) {
+        std::thread::yield_now();
+    }
+    let ended = is_over(&mut process);
+    let _ = process.kill();
+    let _ = process.wait();
+    if ended { Err("it ended by itself".into()) } else { Ok(()) }
 }

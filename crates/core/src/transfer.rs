@@ -43,7 +43,12 @@ pub enum SessionEnd {
     Failed(Failure),
 }
 
-/// The other end, or the way to it, did not do what the protocol says.
+/// The way to the other end is gone.
+fn lost(text: &str) -> Failure {
+    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+}
+
+/// The other end did not do what the protocol says.
 pub(crate) fn protocol(text: &str) -> Failure {
     Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
 }

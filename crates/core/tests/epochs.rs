@@ -41,6 +41,11 @@ struct Bench {
     refused: Vec<u64>,
 }
 
+/// The way to the other end is lost.
+fn gone(text: &str) -> Failure {
+    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+}
+
 fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
     let len = OBJECT.min(size - offset);
     let tail = offset + len == size;
@@ -394,12 +399,12 @@ fn a_stop_frees_a_divided_bundle_once() {
         };
         take(&mut bench, &mut written);
         if early {
-            bench.sink.handle_control_lost("gone");
+            bench.sink.handle_control_lost(gone("gone"));
             take(&mut bench, &mut written);
         }
         bench.sink.handle_done(written.take().expect("a part is being written"), bench.now);
         if !early {
-            bench.sink.handle_control_lost("gone");
+            bench.sink.handle_control_lost(gone("gone"));
         }
         take(&mut bench, &mut written);
         assert_eq!(freed, 1, "early: {early}");

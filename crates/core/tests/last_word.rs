@@ -12,6 +12,11 @@ use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{Agreed, Announced, Failure, Message, Policy as Wishes, Stage, Totals};
 
+/// The way to the other end is lost.
+fn gone(text: &str) -> Failure {
+    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+}
+
 /// A source with a file to send and one data stream, which is lost.
 fn cut_off() -> Source {
     cut_off_with(Duration::ZERO)
@@ -140,7 +145,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
         };
         let mut sink = Sink::new(config, resume);
         if stops {
-            sink.handle_control_lost("it is gone");
+            sink.handle_control_lost(gone("it is gone"));
         }
         for _ in 0..2 {
             sink.handle_message(Message::End(Totals::default()), Time(1));

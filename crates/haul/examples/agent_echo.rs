@@ -17,7 +17,7 @@ use haul_transport::Protect;
 use haul_transport::rejoin::{JoinEvent, Joins};
 
 fn main() -> ExitCode {
-    haul::process::prepare();
+    haul::process::keep_secrets();
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["agent", "--protocol"] => println!("{}", protocol_line()),

@@ -11,6 +11,7 @@ pub fn run(protocol: bool, channel: bool) -> i32 {
     if channel {
         return haul::api::agent_channel();
     }
+    haul::process::keep_secrets();
     // Without it the loss of ssh might cost more than it must, which is no reason not to start.
     let _ = crate::signals::outlive_hangup();
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);

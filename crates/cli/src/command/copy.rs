@@ -30,6 +30,9 @@ pub fn run(args: &Cp) -> i32 {
         Ok(request) => request,
         Err(error) => return complain(&error, USAGE),
     };
+    if request.sources.iter().chain([&request.destination]).any(|end| end.host().is_some()) {
+        haul::process::keep_secrets();
+    }
     let mut settings = settings(args, &surroundings);
     settings.part = request.options.range.zip(request.sources.first()).map(|(range, source)| Part {
         source: source.shown(),

@@ -319,9 +319,9 @@ impl Sink {
         }
     }
 
-    /// The control stream is gone: the session closes its epoch and ends.
-    pub fn handle_control_lost(&mut self, text: &str) {
-        self.peer_ends(SessionEnd::Failed(protocol(text)));
+    /// The control stream is gone, and whose fault that is: the session closes its epoch and ends.
+    pub fn handle_control_lost(&mut self, failure: Failure) {
+        self.peer_ends(SessionEnd::Failed(failure));
     }
 
     /// The source ends the session: what came whole until now is worth keeping.

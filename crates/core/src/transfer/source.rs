@@ -18,7 +18,7 @@ use crate::ids::{BufferId, Class, DirId, FileId, Generation, Holder, Leased, Str
 use crate::layout::Layout;
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
-use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, protocol};
+use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd, lost, protocol};
 use crate::wire::{
     ANNOUNCE_ENTRIES_MAX, Agreed, Announced, DataHeader, Extent, Failure, ITEMS_MAX, Message, Totals,
     announced_len,
@@ -468,7 +468,7 @@ impl Source {
         self.now = self.now.max(now);
         self.plan.schedule.handle_tick(self.now);
         if self.lost_until.is_some_and(|until| until <= now) {
-            self.finish(SessionEnd::Failed(protocol("every data stream is lost")));
+            self.finish(SessionEnd::Failed(lost("every data stream is lost")));
         }
         self.wake_young();
     }
@@ -497,9 +497,9 @@ impl Source {
         }
     }
 
-    /// The control stream is gone: nothing more can be learnt.
-    pub fn handle_control_lost(&mut self, text: &str) {
-        self.finish(SessionEnd::Failed(protocol(text)));
+    /// The control stream is gone, and whose fault that is: nothing more can be learnt.
+    pub fn handle_control_lost(&mut self, failure: Failure) {
+        self.finish(SessionEnd::Failed(failure));
     }
 
     fn finish(&mut self, end: SessionEnd) {

@@ -13,7 +13,7 @@ use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{OnChange, Source, SourceConfig, SpillConfig};
-use haul_core::wire::Agreed;
+use haul_core::wire::{Agreed, Failure, Stage};
 
 use super::disk::{Disk, JournalFile, Node};
 use super::frozen::Freezes;
@@ -820,12 +820,12 @@ impl World {
             Event::Up if self.s.up.is_empty() => {
                 self.s.up.told = true;
                 self.note(|| "sink loses control".into());
-                self.s.sink.as_mut().expect("it runs").machine.handle_control_lost("simulated");
+                self.s.sink.as_mut().expect("it runs").machine.handle_control_lost(gone("simulated"));
             }
             Event::Down if self.s.down.is_empty() => {
                 self.s.down.told = true;
                 self.note(|| "source loses control".into());
-                self.s.source.as_mut().expect("it runs").machine.handle_control_lost("simulated");
+                self.s.source.as_mut().expect("it runs").machine.handle_control_lost(gone("simulated"));
             }
             Event::Up => self.sink_message(),
             Event::Down => self.source_message(),
@@ -939,4 +939,9 @@ impl World {
         self.source_act();
         self.sink_act();
     }
+}
+
+/// The way to the other end is lost.
+fn gone(text: &str) -> Failure {
+    Failure { stage: Stage::Network, errno: 0, text: text.into() }
 }

@@ -82,6 +82,39 @@ fn golden_bytes_hold() {
     assert!(table == golden, "the wire format changed; it is now:\n{table}");
 }
 
+/// Goal: no stage of a failure changes its number, and each survives.
+#[test]
+fn stages_keep_their_numbers() {
+    let stages = [
+        Stage::Walk,
+        Stage::Open,
+        Stage::Read,
+        Stage::Changed,
+        Stage::Create,
+        Stage::Write,
+        Stage::Sync,
+        Stage::Publish,
+        Stage::Metadata,
+        Stage::Digest,
+        Stage::Protocol,
+        Stage::Usage,
+        Stage::Vanished,
+        Stage::Local,
+        Stage::Network,
+    ];
+    for (number, stage) in (1..).zip(stages) {
+        let message = Message::Abort(Failure { stage, errno: 5, text: "x".into() });
+        let frame = encode_frame(&message, StreamId(0), SessionEpoch(1), 1);
+        let body = &frame[HEADER_LEN..];
+        assert_eq!(body[0], number, "{stage:?}");
+        assert_eq!(decode_message(frame[4], body), Ok(Decoded::Message(message)));
+    }
+    let frame = encode_frame(&golden_message(20), StreamId(0), SessionEpoch(1), 1);
+    let mut unknown = frame[HEADER_LEN..].to_vec();
+    unknown[0] = stages.len() as u8 + 1;
+    assert!(decode_message(frame[4], &unknown).is_err());
+}
+
 /// Goal: no kind of frame without a fixed sample.
 /// Method: every number that decoders take for a kind that they know, against the kinds of the samples.
 #[test]

@@ -133,8 +133,8 @@ impl End for Dry {
 
     fn tick(&mut self, _: Time, _: &mut Session<'_>) {}
 
-    fn control_lost(&mut self, text: &str) {
-        self.end.get_or_insert_with(|| SessionEnd::Failed(protocol(text)));
+    fn control_lost(&mut self, failure: Failure) {
+        self.end.get_or_insert(SessionEnd::Failed(failure));
     }
 
     fn stop(&mut self, session: &mut Session<'_>) {

@@ -16,6 +16,7 @@ use haul_core::wire::{
 };
 
 use super::mailbox::{self, Mailbox};
+use super::streams::over;
 use super::{Protection, TICK, Watch, local, lost, protocol};
 use crate::events::Event;
 use crate::job::{Durability, Options, Resume, Verify};
@@ -100,7 +101,7 @@ impl<T> Opening<'_, T> {
                         None => return Err(protocol(format!("{name} came where it makes no sense"))),
                     }
                 }
-                ControlEvent::Lost { why, .. } => return Err(lost(why)),
+                ControlEvent::Lost { why, how, .. } => return Err(over(why, how)),
             }
         }
     }

@@ -24,7 +24,7 @@ use super::processors::Load;
 use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View};
-use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, local};
+use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, local, lost};
 use crate::control::Knob;
 use crate::events::Progress;
 use haul_base::meter::Meter;
@@ -114,7 +114,7 @@ pub(super) trait End: Sized {
     /// Time went by.
     fn tick(&mut self, now: Time, session: &mut Session<'_, Self::Own>);
     /// The other end is silent, or control does not come back.
-    fn control_lost(&mut self, text: &str);
+    fn control_lost(&mut self, failure: Failure);
     /// The user wants a stop.
     fn stop(&mut self, session: &mut Session<'_, Self::Own>);
     /// That took too long.
@@ -347,7 +347,7 @@ impl<T: Send + 'static> Session<'_, T> {
             }
             end.tick(clock.now(), self);
             if let Err(text) = self.other.lines.beat(clock.now()) {
-                self.control_is_over(&text, end);
+                self.control_is_over(lost(text), end);
             }
             if !self.other.is_dark()
                 && let Err(text) = self.other.pulse.beat(&self.other.control)
@@ -403,9 +403,9 @@ impl<T: Send + 'static> Session<'_, T> {
                     ControlEvent::Message(message) => self.hear(message, end),
                     ControlEvent::Lost { epoch, why, how } => {
                         let (control, now) = (&self.other.control, self.clock.now());
-                        let lost = self.other.lines.control_lost((epoch, why, how), control, now);
-                        if let Lost::Over(text) = lost {
-                            self.control_is_over(&text, end);
+                        let after = self.other.lines.control_lost((epoch, why, how), control, now);
+                        if let Lost::Over(failure) = after {
+                            self.control_is_over(failure, end);
                         }
                     }
                 }
@@ -444,16 +444,16 @@ impl<T: Send + 'static> Session<'_, T> {
     }
 
     /// Control does not come back.
-    fn control_is_over<E: End<Own = T>>(&mut self, text: &str, end: &mut E) {
+    fn control_is_over<E: End<Own = T>>(&mut self, failure: Failure, end: &mut E) {
         self.other.lost = true;
-        end.control_lost(text);
+        end.control_lost(failure);
     }
 
     /// The other end says nothing: its link is cut, and joined again where that is possible.
     fn silent<E: End<Own = T>>(&mut self, text: &str, end: &mut E) {
         match self.other.lines.can_join() {
             true => self.other.control.cut(text),
-            false => end.control_lost(text),
+            false => end.control_lost(lost(text)),
         }
     }
 

@@ -320,9 +320,9 @@ impl End for SinkEnd {
         self.storage.give_way(&session.other.lines);
     }
 
-    fn control_lost(&mut self, text: &str) {
+    fn control_lost(&mut self, failure: Failure) {
         self.storage.job.set_ends(true);
-        self.machine.handle_control_lost(text);
+        self.machine.handle_control_lost(failure);
     }
 
     fn stop(&mut self, session: &mut Session<'_>) {

@@ -20,7 +20,7 @@ use super::session::{self, Closing, End};
 use super::spill::Spill;
 use super::trial::SharedTrial;
 use super::view::name_of;
-use super::{Kind, Links, Report, Watch, end_report, network_of, places_in_words};
+use super::{Kind, Links, Report, Watch, end_report, local, network_of, places_in_words};
 use crate::control::Knob;
 use crate::events::Progress;
 use crate::job::Options;
@@ -128,7 +128,8 @@ impl End for SourceEnd {
 
     fn handle_feed(&mut self, items: Option<Vec<WalkItem>>) {
         if !self.walked.take(items) {
-            self.machine.handle_control_lost("the walk of the sources ended before its end");
+            self.machine
+                .handle_control_lost(local("internal error: the walk of the sources ended before its end"));
         }
     }
 
@@ -238,8 +239,8 @@ impl End for SourceEnd {
         self.tend_network(now, session);
     }
 
-    fn control_lost(&mut self, text: &str) {
-        self.machine.handle_control_lost(text);
+    fn control_lost(&mut self, failure: Failure) {
+        self.machine.handle_control_lost(failure);
     }
 
     fn stop(&mut self, _: &mut Session<'_>) {

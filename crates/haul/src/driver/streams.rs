@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::transfer::keeper::{Backoff, Keeper};
-use haul_core::wire::Message;
+use haul_core::wire::{Failure, Message};
 
+use super::{lost, protocol};
 use haul_transport::rejoin::{JoinEvent, Joins, Peer};
 use haul_transport::stream::{ControlHandle, Loss};
 use haul_transport::{Link, Post};
@@ -76,7 +77,15 @@ pub(crate) enum Lost {
     /// It is waited for.
     Waits,
     /// The session is over, and why.
-    Over(String),
+    Over(Failure),
+}
+
+/// Why a session is over with a link that was lost so.
+pub(crate) fn over(why: String, how: Loss) -> Failure {
+    match how {
+        Loss::Silent | Loss::Ended => lost(why),
+        Loss::Broken => protocol(why),
+    }
 }
 
 impl Lines {
@@ -187,7 +196,7 @@ impl Lines {
             return Lost::Waits;
         }
         if !self.can_join() || how == Loss::Broken {
-            return Lost::Over(why);
+            return Lost::Over(over(why, how));
         }
         let rest = self.backoff.failed();
         let next = Some(Instant::now() + rest / 2);

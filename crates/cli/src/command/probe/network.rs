@@ -29,6 +29,7 @@ pub fn run(args: &Args) -> i32 {
         Ok(request) => request,
         Err(error) => return complain(&escape::text(&error), USAGE),
     };
+    haul::process::keep_secrets();
     let most = request.bytes_limit.map_or(String::new(), |most| format!(", at most {}", bytes(most)));
     let limit = time(request.time_limit.as_secs_f64());
     say(&format!(

@@ -28,6 +28,9 @@ pub fn run(args: &Args) -> i32 {
         Ok(request) => request,
         Err(error) => return complain(&escape::text(&error), USAGE),
     };
+    if [&request.source, &request.destination].iter().any(|end| end.host().is_some()) {
+        haul::process::keep_secrets();
+    }
     let mut screen = Screen::new(args.forms.json, &surroundings);
     let planned = match path::plan(&request) {
         Ok(planned) => planned,
