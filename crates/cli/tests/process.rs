@@ -4,6 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a process may take, on a machine however busy, to do what it does at once.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Goal: a copy has all descriptors that it may have, and one within this host can be debugged; where there will be keys, at the
 /// near end and as an agent, no core file can hold them.
@@ -37,7 +41,7 @@ fn many_files(limit: Limit) -> bool {
 }
 
 /// Looks at the limits of a process that has come to `threads` threads until `good` says so, and ends it; `Err` if it
-/// ended by itself. A copy that runs has several threads, and has done to its process what it will do.
+/// ended by itself, or nothing was good. A copy that runs has several threads, and has done to its process what it will do.
 fn settles(mut process: Child, threads: usize, good: impl Fn(Limit) -> bool) -> Result<(), String> {
     let proc = format!("/proc/{}", process.id());
     let limit = |name: &str| {
@@ -52,11 +56,16 @@ fn settles(mut process: Child, threads: usize, good: impl Fn(Limit) -> bool) -> 
     };
     let is_over = |process: &mut Child| process.try_wait().expect("ask for the process").is_some();
     let is_up = || fs::read_dir(format!("{proc}/task")).is_ok_and(|tasks| tasks.count() >= threads);
-    while !(is_up() && good(&limit)) && !is_over(&mut process) {
+    let begun = Instant::now();
+    while !(is_up() && good(&limit)) && !is_over(&mut process) && begun.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
-    let ended = is_over(&mut process);
+    let (ended, in_vain) = (is_over(&mut process), begun.elapsed() >= PATIENCE);
     let _ = process.kill();
     let _ = process.wait();
-    if ended { Err("it ended by itself".into()) } else { Ok(()) }
+    match (ended, in_vain) {
+        (true, _) => Err("it ended by itself".into()),
+        (false, true) => Err("its limits stay what they are".into()),
+        (false, false) => Ok(()),
+    }
 }
